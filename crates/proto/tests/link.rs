@@ -196,7 +196,7 @@ fn everyday_keys_are_renewed_before_they_end() {
         initiator.receive(&responder.output(), &HONEST)?;
         responder.receive(&initiator.output(), &HONEST)
     };
-    let of_date = Err(LinkError::Invalid(Invalid("a certificate is out of date")));
+    let of_date = Err(LinkError::Invalid(Invalid("a certificate has expired")));
     assert_eq!(at(first, later), of_date);
     let fingerprint = |met: Met| met.unwrap().unwrap().proved.unwrap().fingerprint;
     assert_eq!(fingerprint(at(next, later)), KEYS[0].fingerprint(), "the identity stays");

@@ -1,5 +1,5 @@
-//! A router's keys and certificates (tor-spec, "Certificate and CERTS cell"; cert-spec): an RSA identity that
-//! fingerprints name, an Ed25519 identity, and the keys that it certifies for everyday use.
+//! A router's keys and certificates (tor-spec, "Certificate and CERTS cell"; cert-spec): the RSA identity behind
+//! its fingerprint, its Ed25519 identity, and the short-lived keys that the Ed25519 identity certifies.
 
 use ed25519_dalek::hazmat::{ExpandedSecretKey, raw_sign};
 use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
@@ -16,7 +16,7 @@ use super::lifetimes::{KeyLifetimes, seconds};
 use super::onion_keys::{OnionKey, OnionKeys, array};
 use super::rsa_keys::{self, Invalid};
 
-/// SHA-256 of a TLS certificate: who is at the other end.
+/// SHA-256 of a TLS certificate, which identifies the other end of a connection.
 pub type Fingerprint = [u8; 32];
 
 /// Certificate types: RSA identity, Ed25519 identity -> signing key, signing key -> TLS certificate, signing key ->
@@ -32,17 +32,17 @@ pub const AUTH: u8 = 6;
 pub const CROSS: u8 = 7;
 /// See [`RSA_IDENTITY`].
 pub const ONION: u8 = 10;
-/// What a certificate is about: an Ed25519 key, or the SHA-256 of an X.509 certificate.
+/// Type of the certified key: an Ed25519 key, or the SHA-256 of an X.509 certificate.
 const ED25519: u8 = 1;
 const X509: u8 = 3;
 /// The extension that holds the signing key.
 const SIGNED_WITH: u8 = 4;
 const CROSS_PREFIX: &[u8] = b"Tor TLS RSA/Ed25519 cross-certificate";
 const HOUR: u64 = 3600;
-/// For how long an onion key certifies the identity: until well after the next descriptor.
+/// Lifetime of an onion key's cross-certificate. It outlasts the next descriptor by far.
 const CROSSED: u64 = 30 * 24 * HOUR;
 
-/// A router's secrets that are kept: its identity, which stays, and its onion keys.
+/// A router's long-term secrets: its identity, which never changes, and its onion keys.
 pub struct RouterKeys {
     rsa: RsaPrivateKey,
     identity: SigningKey,
@@ -54,7 +54,7 @@ fn sha256(bytes: &[u8]) -> [u8; 32] {
 }
 
 impl RouterKeys {
-    /// New keys, from a source of randomness that fills memory.
+    /// Generates keys. `fill` fills memory with random bytes.
     pub fn generate(fill: &mut dyn FnMut(&mut [u8])) -> RouterKeys {
         let mut identity = Zeroizing::new([0; 32]);
         fill(&mut identity[..]);
@@ -62,22 +62,22 @@ impl RouterKeys {
         RouterKeys { rsa: rsa_keys::draw(fill), identity: SigningKey::from_bytes(&identity), onion }
     }
 
-    /// The identity as bytes, to be kept: RSA in PKCS #1, Ed25519.
+    /// The identity as bytes for storage: RSA in PKCS #1, then Ed25519.
     pub fn to_bytes(&self) -> [Zeroizing<Vec<u8>>; 2] {
         [rsa_keys::write(&self.rsa), Zeroizing::new(self.identity.to_bytes().to_vec())]
     }
 
-    /// From what [`to_bytes`](Self::to_bytes) gave, and onion keys.
+    /// Restores the identity from the bytes of [`to_bytes`](Self::to_bytes).
     ///
     /// # Errors
-    /// If that is not keys.
+    /// If the bytes are not valid keys.
     pub fn from_bytes(identity: [&[u8]; 2], onion: OnionKeys) -> Result<RouterKeys, Invalid> {
         let [rsa, ed25519] = identity;
         let identity = SigningKey::from_bytes(&array(ed25519)?);
         Ok(RouterKeys { rsa: rsa_keys::read(rsa)?, identity, onion })
     }
 
-    /// SHA-1 of the RSA identity: what names the router.
+    /// SHA-1 of the RSA identity: the router's fingerprint.
     pub fn fingerprint(&self) -> [u8; 20] {
         Sha1::digest(rsa_keys::public(&self.rsa)).into()
     }
@@ -92,22 +92,22 @@ impl RouterKeys {
         &self.onion
     }
 
-    /// Goes on with other onion keys.
+    /// Replaces the onion keys.
     pub fn set_onion_keys(&mut self, onion: OnionKeys) {
         self.onion = onion;
     }
 
-    /// The ntor onion key that is announced: its public half.
+    /// Public half of the announced ntor onion key.
     pub fn onion(&self) -> [u8; 32] {
         self.onion.current().ntor()[1]
     }
 
-    /// The public key of the identity and of the old handshake's onion key, in PKCS #1.
+    /// Public keys of the RSA identity and of the TAP onion key, in PKCS #1.
     pub fn rsa_public(&self) -> [Vec<u8>; 2] {
         [rsa_keys::public(&self.rsa), rsa_keys::public(&self.onion.current().tap)]
     }
 
-    /// Signs with the RSA identity, as descriptors are signed: the digest alone, padded.
+    /// Signs with the RSA identity as dir-spec signs descriptors: PKCS #1 padding without a DigestInfo.
     pub fn sign_rsa(&self, digest: &[u8]) -> Vec<u8> {
         rsa_keys::sign(&self.rsa, digest)
     }
@@ -117,12 +117,12 @@ impl RouterKeys {
         self.identity.sign(message).to_bytes()
     }
 
-    /// The old handshake's onion key's signature over both identities.
+    /// Signature of the TAP onion key over both identities (dir-spec, `onion-key-crosscert`).
     pub fn tap_cross_certificate(&self) -> Vec<u8> {
         rsa_keys::sign(&self.onion.current().tap, &[&self.fingerprint()[..], &self.ed25519()].concat())
     }
 
-    /// The ntor onion key, as an Ed25519 key, certifies the Ed25519 identity; and that key's sign bit.
+    /// Certificate of the Ed25519 identity by the ntor onion key, and the sign bit of that key as an Ed25519 key.
     pub fn onion_cross_certificate(&self, now: u64) -> (Vec<u8>, u8) {
         let secret = ExpandedSecretKey::from_bytes(&self.onion.current().ntor.expanded());
         let public = VerifyingKey::from(&secret);
@@ -131,8 +131,8 @@ impl RouterKeys {
         ([&body[..], &sign(&body).to_bytes()].concat(), public.to_bytes()[31] >> 7)
     }
 
-    /// Certifies everyday keys: a signing key, and under it until `link_until` (seconds since 1970) a connection's TLS
-    /// certificate and a fresh key, from a seed, for AUTHENTICATE.
+    /// Certifies the short-lived keys: a signing key, and with it, until `link_until` (seconds since 1970), the TLS
+    /// certificate and a fresh key for AUTHENTICATE, generated from a seed.
     pub fn certify(
         &self,
         signing: Signing,
@@ -168,7 +168,7 @@ impl RouterKeys {
     }
 }
 
-/// A key for every day, which the identity certifies until then (seconds since 1970).
+/// A signing key that the identity certifies, with its expiry in seconds since 1970.
 #[derive(Clone)]
 pub struct Signing {
     key: SigningKey,
@@ -182,7 +182,7 @@ impl Signing {
     }
 }
 
-/// Certificates say their end in whole hours, which no key outlives.
+/// Rounds an expiry down to whole hours, the unit of certificates, so that keys never outlive them.
 fn hours(until: u64) -> [u8; 4] {
     (until.div_ceil(HOUR) as u32).to_be_bytes()
 }
@@ -198,9 +198,9 @@ fn body(kind: u8, key_type: u8, key: &[u8; 32], until: u64, signed_with: Option<
     body
 }
 
-/// What a router shows and signs with every day.
+/// A router's short-lived keys and certificates.
 pub struct Certified {
-    /// Of the router.
+    /// The router's fingerprint.
     pub fingerprint: [u8; 20],
     /// SHA-256 of the RSA identity.
     pub rsa_digest: [u8; 32],
@@ -219,17 +219,17 @@ pub struct Certified {
     auth: SigningKey,
 }
 
-/// What is to be certified anew.
+/// Which certificates to renew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewal {
-    /// The TLS key, by the same signing key.
+    /// That of the TLS key, with the same signing key.
     Link,
-    /// The signing key, and all that it certifies.
+    /// That of the signing key, and all that it signed.
     Signing,
 }
 
 impl Certified {
-    /// When everyday keys are to be renewed, before they end, and which; seconds since 1970.
+    /// When to renew which certificates, before they expire; in seconds since 1970.
     pub fn renewal(&self, lifetimes: &KeyLifetimes) -> (u64, Renewal) {
         let before = |until: u64, span| until.saturating_sub(seconds(span) / 10);
         let (signing, link) =
@@ -237,7 +237,7 @@ impl Certified {
         if signing <= link { (signing, Renewal::Signing) } else { (link, Renewal::Link) }
     }
 
-    /// The signing key, to certify more with it.
+    /// The signing key, to certify further keys.
     pub fn signing(&self) -> &Signing {
         &self.signing
     }
@@ -271,7 +271,7 @@ impl Certified {
     }
 }
 
-/// An Ed25519 certificate that was checked.
+/// A verified Ed25519 certificate.
 struct Checked {
     key: [u8; 32],
 }
@@ -283,15 +283,15 @@ fn check(
     signer: Option<&[u8; 32]>,
     now: u64,
 ) -> Result<(Checked, [u8; 32]), Invalid> {
-    let short = Invalid("a certificate is short");
+    let short = Invalid("a certificate is too short");
     let (signed, signature) = certificate.split_last_chunk::<64>().ok_or(short)?;
     let (head, mut rest) = signed.split_first_chunk::<40>().ok_or(short)?;
     if head[..2] != [1, kind] || head[6] != key_type {
-        return Err(Invalid("a certificate is of another kind"));
+        return Err(Invalid("a certificate has the wrong type"));
     }
     let hours = u32::from_be_bytes(head[2..6].try_into().expect("4 bytes"));
     if u64::from(hours) * HOUR < now {
-        return Err(Invalid("a certificate is out of date"));
+        return Err(Invalid("a certificate has expired"));
     }
     let mut said = None;
     for _ in 0..head[39] {
@@ -308,7 +308,7 @@ fn check(
     let signer = match (signer, said) {
         (Some(signer), said) if said.is_none_or(|said| said == *signer) => *signer,
         (None, Some(said)) => said,
-        _ => return Err(Invalid("a certificate is signed by somebody else")),
+        _ => return Err(Invalid("a certificate is signed with another key")),
     };
     let invalid = Invalid("a certificate's signature is wrong");
     let public = VerifyingKey::from_bytes(&signer).map_err(|_| invalid)?;
@@ -316,7 +316,7 @@ fn check(
     Ok((Checked { key: head[7..39].try_into().expect("32 bytes") }, signer))
 }
 
-/// Who a peer's certificates say that it is.
+/// The identity in a peer's certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proved {
     /// SHA-1 of the RSA identity.
@@ -325,7 +325,7 @@ pub struct Proved {
     pub rsa_digest: [u8; 32],
     /// The Ed25519 identity.
     pub ed25519: [u8; 32],
-    /// Of an initiator: the key that signs its AUTHENTICATE cell.
+    /// Initiator: the key that signs its AUTHENTICATE cell.
     pub auth: Option<[u8; 32]>,
 }
 
@@ -333,9 +333,9 @@ pub struct Proved {
 /// initiator proves the connection by AUTHENTICATE.
 ///
 /// # Errors
-/// If anything is missing or does not fit.
+/// If a certificate is missing, malformed, expired or does not match the others.
 pub fn check_certs(body: &[u8], tls: Option<&[u8; 32]>, now: u64) -> Result<Proved, Invalid> {
-    let short = Invalid("the CERTS cell is short");
+    let short = Invalid("the CERTS cell is too short");
     let (&count, mut rest) = body.split_first().ok_or(short)?;
     let mut found: [Option<&[u8]>; 8] = [None; 8];
     for _ in 0..count {
@@ -345,7 +345,7 @@ pub fn check_certs(body: &[u8], tls: Option<&[u8; 32]>, now: u64) -> Result<Prov
         if let Some(place) = found.get_mut(usize::from(kind))
             && place.replace(certificate).is_some()
         {
-            return Err(Invalid("a certificate comes twice"));
+            return Err(Invalid("the CERTS cell has two certificates of one type"));
         }
         rest = next;
     }
@@ -355,7 +355,7 @@ pub fn check_certs(body: &[u8], tls: Option<&[u8; 32]>, now: u64) -> Result<Prov
         Some(tls) => {
             let (link, _) = check(get(LINK)?, LINK, X509, Some(&signing.key), now)?;
             if link.key != *tls {
-                return Err(Invalid("the TLS certificate is not the certified one"));
+                return Err(Invalid("the connection has another TLS certificate than the certified one"));
             }
             None
         }
@@ -363,7 +363,7 @@ pub fn check_certs(body: &[u8], tls: Option<&[u8; 32]>, now: u64) -> Result<Prov
     };
     let rsa = rsa_identity(get(RSA_IDENTITY)?)?;
     check_cross(get(CROSS)?, &rsa, &identity, now)?;
-    let der = rsa.to_pkcs1_der().map_err(|_| Invalid("the RSA identity cannot be written"))?;
+    let der = rsa.to_pkcs1_der().map_err(|_| Invalid("the RSA identity cannot be encoded"))?;
     let fingerprint = Sha1::digest(der.as_bytes()).into();
     Ok(Proved { fingerprint, rsa_digest: sha256(der.as_bytes()), ed25519: identity, auth })
 }
@@ -391,7 +391,7 @@ fn check_cross(bytes: &[u8], rsa: &RsaPublicKey, identity: &[u8; 32], now: u64) 
     rsa.verify(Pkcs1v15Sign::new_unprefixed(), &digest, signature).map_err(|_| invalid)
 }
 
-/// Whether a signature is that key's.
+/// Verifies a signature.
 pub fn verifies(key: &[u8; 32], message: &[u8], signature: &[u8; 64]) -> bool {
     let public = VerifyingKey::from_bytes(key);
     public.is_ok_and(|public| public.verify_strict(message, &Signature::from_bytes(signature)).is_ok())

@@ -1,4 +1,4 @@
-//! As much of DER as an identity certificate needs (X.690; RFC 5280).
+//! The subset of DER that an identity certificate needs (X.690; RFC 5280).
 
 /// SEQUENCE, INTEGER, BIT STRING, NULL, UTCTime, SET, UTF8String, OBJECT IDENTIFIER.
 const SEQUENCE: u8 = 0x30;
@@ -23,7 +23,7 @@ fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     [head, content.to_vec()].concat()
 }
 
-/// An element: its tag, its whole, its content, and what follows.
+/// Splits off the first element: its tag, all its bytes, its content, and the bytes behind it.
 type Element<'a> = (u8, &'a [u8], &'a [u8], &'a [u8]);
 
 fn read(bytes: &[u8]) -> Option<Element<'_>> {
@@ -43,7 +43,7 @@ fn name(text: &str) -> Vec<u8> {
     element(SEQUENCE, &element(SET, &attribute))
 }
 
-/// What of a self-signed certificate is signed; times are UTCTime (`YYMMDDhhmmssZ`).
+/// The signed part of a self-signed certificate. Times are UTCTime (`YYMMDDhhmmssZ`).
 pub fn to_be_signed(serial: u8, valid: [&str; 2], public_key_info: &[u8]) -> Vec<u8> {
     let times = valid.map(|time| element(TIME, time.as_bytes())).concat();
     let who = name("www.tidegate.invalid");
@@ -59,7 +59,7 @@ pub fn to_be_signed(serial: u8, valid: [&str; 2], public_key_info: &[u8]) -> Vec
     element(SEQUENCE, &parts.concat())
 }
 
-/// A certificate of what was signed and its signature.
+/// Assembles a certificate from its signed part and the signature.
 pub fn certificate(to_be_signed: &[u8], signature: &[u8]) -> Vec<u8> {
     let bits = element(BITS, &[&[0], signature].concat());
     element(SEQUENCE, &[to_be_signed, &element(SEQUENCE, SHA256_WITH_RSA), &bits].concat())
@@ -67,7 +67,7 @@ pub fn certificate(to_be_signed: &[u8], signature: &[u8]) -> Vec<u8> {
 
 /// A certificate's parts.
 pub struct Certificate<'a> {
-    /// What was signed.
+    /// The signed part.
     pub to_be_signed: &'a [u8],
     /// The public key with its algorithm.
     pub public_key_info: &'a [u8],
@@ -75,7 +75,7 @@ pub struct Certificate<'a> {
     pub signature: &'a [u8],
 }
 
-/// Takes a certificate apart; `None` if it is none that was signed with RSA and SHA-256.
+/// Parses a certificate; `None` unless it is well-formed and signed with RSA and SHA-256.
 pub fn parse(bytes: &[u8]) -> Option<Certificate<'_>> {
     let (SEQUENCE, _, certificate, []) = read(bytes)? else { return None };
     let (SEQUENCE, to_be_signed, mut fields, rest) = read(certificate)? else { return None };

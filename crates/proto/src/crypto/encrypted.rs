@@ -1,5 +1,5 @@
-//! Onion routing with its cryptography: ntor and AES-CTR layers under the machines of this crate. Relay messages are
-//! Tor's (tor-spec, "Relay cells"), but for relays' names where a directory of ours gives them numbers.
+//! Onion routing with cryptography: ntor and AES-CTR layers for the state machines of this crate. Relay messages are
+//! Tor's (tor-spec, "Relay cells"), except that a directory of this project may identify relays by number.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,11 +20,11 @@ use crate::cell::{Cell, CircId, Command, DATA_BYTES, DestroyReason, Digest, Mess
 use crate::onion::{Malformed, Onion};
 use crate::switching::CongestionNotice;
 
-/// Key exchange types of ntor and ntor-v3.
+/// Handshake types of ntor and ntor-v3 (tor-spec, "CREATE and CREATED cells").
 const NTOR: u16 = 2;
 const NTOR_V3: u16 = 3;
-/// ntor-v3's messages about congestion control (proposal 324): asked for, granted with the cells that a SENDME
-/// acknowledges, refused.
+/// ntor-v3 extensions for congestion control (proposal 324): request, grant with the number of cells that a SENDME
+/// acknowledges, refusal.
 const ASK_CONGESTION_CONTROL: &[u8] = &[1, 1, 0];
 const GRANT_CONGESTION_CONTROL: &[u8] = &[1, 2, 1, 31];
 const NO_EXTENSIONS: &[u8] = &[0];
@@ -34,9 +34,9 @@ const NO_EXTENSIONS: &[u8] = &[0];
 pub struct Encrypted {
     ours: Option<OwnKeys>,
     directory: BTreeMap<RelayId, RelayPublic>,
-    /// Relays that are asked for congestion control, by ntor-v3.
+    /// Relays that this client asks for congestion control, with ntor-v3.
     modern: BTreeMap<RelayId, ntor_v3::Public>,
-    /// Where relays have names of Tor's kind.
+    /// Addresses and identities of relays, where circuits name them as Tor does.
     names: Option<SharedNames>,
     /// Ephemeral keys are HMAC-SHA256(seed, counter).
     seed: [u8; 32],
@@ -55,18 +55,18 @@ impl PartialEq for Encrypted {
     }
 }
 
-/// Both directions of a hop, as one side of it keeps them.
+/// One side's layers of a hop, for both directions.
 pub struct Hop {
     forward: Layer,
     backward: Layer,
     congestion_control: bool,
 }
 
-/// A key exchange of ours under way.
+/// A key exchange that this client has begun.
 pub enum Handshake {
-    /// By ntor.
+    /// With ntor.
     Ntor(ntor::ClientHandshake),
-    /// By ntor-v3.
+    /// With ntor-v3.
     V3(ntor_v3::ClientHandshake),
 }
 
@@ -81,8 +81,8 @@ impl Hop {
 }
 
 impl Encrypted {
-    /// A node that knows these relays, is one itself if it has a secret, and draws its ephemeral keys from a
-    /// seed that nobody else knows and that was never used before.
+    /// A node that knows these relays, and is a relay itself if it has a secret. It derives ephemeral keys from
+    /// `seed`, which must be secret and never used before.
     pub fn new(
         ours: Option<RelaySecret>,
         directory: BTreeMap<RelayId, RelayPublic>,
@@ -92,18 +92,18 @@ impl Encrypted {
         Encrypted { ours, directory, modern: BTreeMap::new(), names: None, seed, drawn: 0 }
     }
 
-    /// With names of Tor's kind for relays.
+    /// Lets circuits name relays as Tor does, by address and identity.
     pub fn with_names(mut self, names: SharedNames) -> Encrypted {
         self.names = Some(names);
         self
     }
 
-    /// Answers with these keys from now on.
+    /// Replaces the keys that this relay answers key exchanges with.
     pub fn answer_with(&mut self, keys: OwnKeys) {
         self.ours = Some(keys);
     }
 
-    /// Client: learns of a relay; with an Ed25519 identity it is asked for congestion control.
+    /// Client: adds a relay. If it has an Ed25519 identity, circuits ask it for congestion control.
     pub fn learn(&mut self, relay: RelayId, public: RelayPublic, ed25519: Option<[u8; 32]>) {
         self.directory.insert(relay, public);
         match ed25519 {
@@ -120,15 +120,15 @@ impl Encrypted {
     }
 }
 
-/// Commands of moves between neighbours ([`crate::switching`]): ours, beyond Tor's numbers, and of variable
-/// length. The nonce is all that they say.
+/// Commands of moves between neighbours ([`crate::switching`]). They extend Tor's numbers; the cells have variable
+/// length and contain a nonce only.
 const LEAVE: u8 = 241;
 const JOIN: u8 = 242;
 const CONGESTED: u8 = 243;
-/// Trajectories ([`crate::control::predictor`]).
+/// Command of messages between controllers ([`crate::control::predictor`]).
 const PLAN: u8 = 244;
 
-/// Appends a cell as it goes over the wire.
+/// Appends a cell in wire format.
 pub fn write_cell(cell: &Cell<Encrypted>, bytes: &mut Vec<u8>) {
     let (number, said): (u8, &[u8]) = match &cell.command {
         Command::Relay => (3, &cell.body.0[..]),
@@ -151,7 +151,7 @@ pub fn write_cell(cell: &Cell<Encrypted>, bytes: &mut Vec<u8>) {
     bytes.extend_from_slice(said);
 }
 
-/// The cell with this number and body, which is put into a spare one if there is; `None` if it is not one of circuits.
+/// Parses a cell, reusing the memory of `spare` if there is one. `None` if the command does not concern circuits.
 pub fn read_cell(circ: CircId, number: u8, said: &[u8], spare: &mut Vec<Body>) -> Option<Cell<Encrypted>> {
     let command = command(number, said)?;
     let body = match command {
@@ -168,7 +168,7 @@ pub fn read_cell(circ: CircId, number: u8, said: &[u8], spare: &mut Vec<Body>) -
     Some(Cell { circ, command, body })
 }
 
-/// The command of a cell with this number and body; `None` if it is not one of circuits.
+/// Parses the command of a cell. `None` if it does not concern circuits.
 pub fn command(number: u8, body: &[u8]) -> Option<Command> {
     let has_nonce = body.len() >= size_of::<Nonce>();
     match number {
@@ -187,7 +187,7 @@ pub fn command(number: u8, body: &[u8]) -> Option<Command> {
     }
 }
 
-/// A body with a prefix, the rest zero.
+/// A body that starts with `prefix` and is zero behind it.
 fn body(parts: &[&[u8]]) -> Body {
     let mut bytes = Box::new([0; BODY]);
     let mut at = 0;
@@ -198,12 +198,12 @@ fn body(parts: &[&[u8]]) -> Body {
     Body(bytes)
 }
 
-/// A key exchange's first half: type, length, onion skin.
+/// The body of CREATE2: handshake type, length, onion skin.
 fn create(kind: u16, skin: &[u8]) -> Body {
     body(&[&kind.to_be_bytes(), &(skin.len() as u16).to_be_bytes(), skin])
 }
 
-/// A string behind its length.
+/// A byte string behind its length.
 fn measured(bytes: &[u8]) -> Option<&[u8]> {
     let (length, rest) = bytes.split_first_chunk::<2>()?;
     rest.get(..usize::from(u16::from_be_bytes(*length)))
@@ -258,7 +258,7 @@ impl Onion for Encrypted {
             (Peer::Number(number), None) => Some(*number),
             (Peer::Router(router), Some(names)) => {
                 let ours = self.ours.as_ref().is_some_and(|ours| ours.fingerprint() == router.fingerprint);
-                // Tor refuses to extend to the relay itself, and to no port.
+                // Tor refuses to extend to the relay itself, and to port 0.
                 (!ours && router.address.port() != 0).then(|| names.borrow_mut().find(*router))
             }
             _ => None,
@@ -375,7 +375,7 @@ impl Onion for Encrypted {
     }
 }
 
-/// Application bytes that fit into a cell, for sources.
+/// A chunk of application bytes that fits into a cell.
 pub fn data(bytes: &[u8]) -> (u16, Box<[u8]>) {
     let taken = &bytes[..bytes.len().min(usize::from(DATA_BYTES))];
     (taken.len() as u16, taken.into())
@@ -389,7 +389,7 @@ mod tests {
     use crate::conflux::{Link, Wish};
     use proptest::prelude::*;
 
-    /// A client with three hops, and the relays' ends of them.
+    /// A client with three hops, and the relays' sides of those hops.
     fn circuit() -> (Vec<Hop>, Vec<Hop>) {
         let secrets = [1, 2, 3].map(|n| RelaySecret::new([n; 20], [n + 10; 32]));
         let directory: BTreeMap<RelayId, RelayPublic> =
@@ -483,7 +483,7 @@ mod tests {
         fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), BODY), command in 0u8..20) {
             let mut plain: [u8; BODY] = bytes.try_into().unwrap();
             plain[0] = command;
-            // What was misread is never written.
+            // `Misread` is a parse result and never sent.
             if let Ok(message) = read::<Encrypted>(&plain)
                 && message.payload != Payload::Misread
             {

@@ -1,14 +1,15 @@
-//! CREATE_FAST (tor-spec, "CREATE_FAST/CREATED_FAST cells" and "KDF-TOR"): the key exchange of a client with its
-//! guard where TLS alone protects it. Keys are SHA-1 of both sides' random bytes and a counter.
+//! CREATE_FAST (tor-spec, "CREATE_FAST/CREATED_FAST cells" and "KDF-TOR"): a key exchange between a
+//! client and its guard without public keys: TLS alone protects it. Keys are SHA-1 of both sides' random bytes and a
+//! counter.
 
 use sha1::{Digest as _, Sha1};
 
 use super::ntor::HopKeys;
 
-/// Bytes that either side draws.
+/// Random bytes of each side.
 pub const HALF: usize = 20;
 
-/// The keys from both halves, and what proves to the client that the relay has them.
+/// Derives the keys from both halves, and the digest that proves to the client that the relay has them.
 pub fn derive(client: &[u8; HALF], relay: &[u8; HALF]) -> (HopKeys, [u8; HALF]) {
     let block = |n: u8| -> [u8; 20] { Sha1::digest([&client[..], relay, &[n]].concat()).into() };
     let stream: Vec<u8> = (0..5).flat_map(block).collect();

@@ -1,6 +1,6 @@
 //! One layer of a circuit's onion (tor-spec, "Relay cells"): AES-128 in counter mode over each cell's
-//! 509-byte body, from a zero counter on and never reset, and a running SHA-1 digest by which the hop
-//! that a cell is meant for recognises it.
+//! 509-byte body, with a counter that starts at zero and is never reset, and a running SHA-1 digest by
+//! which a hop recognises the cells that are meant for it.
 
 use std::fmt;
 
@@ -41,10 +41,10 @@ impl Keystream {
     }
 }
 
-/// A key stream that gives its memory back while nothing goes over it: AES keeps ten keys for each, 700 bytes.
+/// A key stream that frees its expanded key, about 700 bytes, while idle.
 struct Resting {
     key: Zeroizing<[u8; 16]>,
-    /// Bytes that have gone, and how many had at the last [`rest`](Self::rest).
+    /// Bytes encrypted so far, now and at the last [`rest`](Self::rest).
     at: u64,
     seen: u64,
     running: Option<Box<Keystream>>,
@@ -76,19 +76,19 @@ pub struct Layer {
 }
 
 impl Layer {
-    /// From the hop's key and digest seed for this direction.
+    /// Creates the layer with the hop's key and digest seed of this direction.
     pub fn new(key: &[u8; 16], digest_seed: &[u8; 20]) -> Layer {
         let keystream = Resting { key: Zeroizing::new(*key), at: 0, seen: 0, running: None };
         Layer { keystream, digest: Sha1::new_with_prefix(digest_seed) }
     }
 
-    /// Gives back what memory it can if no cell has come since the last call.
+    /// Frees memory if no cell has passed since the last call.
     pub fn rest(&mut self) {
         self.keystream.rest();
     }
 
-    /// At the end that speaks: writes the digest into the header (whose "recognized" must be zero) and
-    /// encrypts. Layers of hops nearer to the speaker follow with [`Layer::pass`].
+    /// Sender: writes the digest into the header and encrypts. The header's "recognized" field must be zero. The
+    /// layers of hops nearer to the sender follow with [`Layer::pass`].
     pub fn seal(&mut self, body: &mut [u8; BODY]) {
         body[DIGEST].fill(0);
         self.digest.update(&body[..]);
@@ -97,7 +97,7 @@ impl Layer {
         self.keystream.apply(body);
     }
 
-    /// The running digest after the last cell that was said or recognised here.
+    /// The running digest after the last cell that this end sent or recognised.
     pub fn digest(&self) -> [u8; 20] {
         self.digest.clone().finalize().into()
     }
@@ -107,8 +107,8 @@ impl Layer {
         self.keystream.apply(body);
     }
 
-    /// Whether a body from which this layer was just removed is meant for this hop. If it is, the digest
-    /// moves on; if not, nothing changes.
+    /// Whether a body, with this layer removed, is meant for this hop. If so, the running digest advances;
+    /// otherwise it does not change.
     pub fn recognises(&mut self, body: &[u8; BODY]) -> bool {
         if body[RECOGNIZED] != [0, 0] {
             return false;
@@ -147,7 +147,7 @@ mod tests {
             assert!(hop.keystream.running.is_some());
             for rests in 0..fill % 4 {
                 hop.rest();
-                assert_eq!(hop.keystream.running.is_none(), rests > 0, "the first sees that a cell has come");
+                assert_eq!(hop.keystream.running.is_none(), rests > 0, "the first call sees a cell since the last one");
             }
         }
     }
@@ -192,7 +192,7 @@ mod tests {
         a.seal(&mut second);
         b.pass(&mut first);
         b.pass(&mut second);
-        // Without the first cell the second is not recognised; after it, it is. A changed one never is.
+        // The second cell is recognised after the first only. A changed cell is never recognised.
         assert!(!b.recognises(&second));
         assert!(b.recognises(&first));
         second[400] ^= 1;

@@ -1,4 +1,4 @@
-//! For how long a relay uses its keys.
+//! Lifetimes of a relay's keys.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -48,13 +48,13 @@ impl Parameters for KeyLifetimes {
     }
 }
 
-/// Whole seconds.
+/// A span in whole seconds.
 pub(super) fn seconds(span: Span) -> u64 {
     span.0 / 1_000_000_000
 }
 
 impl KeyLifetimes {
-    /// Until when a signing key and a TLS key are certified that are drawn now; seconds since 1970.
+    /// Expiry of a signing key and of a TLS key that are generated `now`; in seconds since 1970.
     pub fn certified(&self, now: u64) -> [u64; 2] {
         [self.signing, self.link].map(|span| now + seconds(span))
     }

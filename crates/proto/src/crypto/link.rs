@@ -1,6 +1,6 @@
-//! The handshake of two nodes on a fresh TLS connection (tor-spec, "Negotiating and initializing channels"): link
-//! protocols, certificates, and an initiator's proof by AUTHENTICATE. No clock, no socket, and a limited
-//! number of bytes before a peer has proved anything.
+//! The handshake of two nodes on a new TLS connection (tor-spec, "Negotiating and initializing channels"): link
+//! protocol versions, certificates, and the initiator's proof by AUTHENTICATE. It uses neither clocks nor sockets,
+//! and reads a limited number of bytes from a peer that has not proved its identity.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,50 +11,50 @@ use super::cert::{self, Certified, Proved};
 use super::rsa_keys::Invalid;
 use super::wire::{self, Splitter, command};
 
-/// The link protocols we speak; the highest that both do is spoken.
+/// Supported link protocol versions. The two sides use the highest common one.
 const VERSIONS: [u16; 2] = [4, 5];
-/// How AUTHENTICATE is made: by Ed25519 over the exporter's secrets.
+/// Authentication type: an Ed25519 signature over secrets of the TLS exporter (Ed25519-SHA256-RFC5705).
 const METHOD: u16 = 3;
 const AUTH_NAME: &[u8] = b"AUTH0003";
-/// What is signed of an AUTHENTICATE cell.
+/// Bytes of an AUTHENTICATE cell that the signature covers.
 const SIGNED: usize = 288;
-/// The label under which TLS exports what AUTHENTICATE binds.
+/// TLS exporter label for AUTHENTICATE (tor-spec, "Ed25519-SHA256-RFC5705").
 pub const EXPORTER: &[u8] = b"EXPORTER FOR TOR TLS CLIENT BINDING AUTH0003";
-/// Cells of a handshake; more are refused.
+/// Maximum number of cells in a handshake.
 const MAX_CELLS: u32 = 16;
 
-/// Starts a VPADDING cell, which others ignore, and says that the sender's circuits may move between connections and
-/// that it understands its neighbours' plans.
+/// Prefix of a VPADDING cell, which other implementations ignore. The sender's circuits may move between connections,
+/// and it understands its neighbours' plans.
 const OURS: &[u8] = b"tidegate 1";
-/// Starts another: the sender answers QUIC at the address and port that it answers TLS at, or would like to use it.
+/// Prefix of another VPADDING cell: the sender accepts QUIC at its TLS address and port, or wants to use QUIC.
 const QUIC: &[u8] = b"tidegate quic";
 
-/// What TLS tells of a connection.
+/// Properties of a TLS connection.
 pub trait Tls {
     /// SHA-256 of the responder's certificate.
     fn certificate(&self) -> [u8; 32];
-    /// 32 bytes that only the two ends know, for [`EXPORTER`] and this context.
+    /// 32 secret bytes that both ends export for [`EXPORTER`] and a context.
     fn export(&self, context: &[u8]) -> [u8; 32];
 }
 
-/// Who the peer turned out to be.
+/// Result of a handshake: the peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// A relay proves this; a client nothing.
+    /// The proved identity of a relay; a client proves none.
     pub proved: Option<Proved>,
-    /// It understands this project's additions.
+    /// The peer supports this project's extensions.
     pub ours: bool,
-    /// It speaks QUIC, too.
+    /// QUIC is supported.
     pub quic: bool,
-    /// What is spoken from now on.
+    /// The negotiated link protocol version.
     pub version: u16,
     /// Our address as the peer sees it.
     pub address: Option<IpAddr>,
 }
 
-/// What a node brings into a handshake.
+/// One node's input to a handshake.
 pub struct Start {
-    /// Its certificates: every responder's, and an initiator's that is a relay.
+    /// The node's certificates. A responder and a relay that initiates must have them.
     pub keys: Option<Arc<Certified>>,
     /// Seconds since 1970.
     pub now: u64,
@@ -62,32 +62,32 @@ pub struct Start {
     pub random: [u8; 32],
     /// The peer's address.
     pub address: IpAddr,
-    /// A relay's own, where others reach it: a peer that finds one true uses the connection again.
+    /// The addresses where others reach this relay. A peer that connected to one of them reuses the connection.
     pub ours: Vec<IpAddr>,
-    /// It speaks QUIC, too.
+    /// QUIC is supported.
     pub quic: bool,
 }
 
 /// Why a handshake failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkError {
-    /// The peer speaks no link protocol that we do.
+    /// The two sides have no link protocol version in common.
     Version,
     /// A certificate or a proof is wrong.
     Invalid(Invalid),
-    /// The peer is not the relay that was wanted.
+    /// The peer is not the relay that the initiator wanted.
     OtherRelay,
-    /// A cell comes out of order, too often or too long.
+    /// A cell is out of order, repeated or too long.
     Protocol,
 }
 
 impl std::fmt::Display for LinkError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            LinkError::Version => f.write_str("the peer speaks no link protocol that we do"),
+            LinkError::Version => f.write_str("the peer supports none of our link protocol versions"),
             LinkError::Invalid(why) => why.fmt(f),
-            LinkError::OtherRelay => f.write_str("the peer is another relay than the wanted one"),
-            LinkError::Protocol => f.write_str("the peer breaks the rules of the handshake"),
+            LinkError::OtherRelay => f.write_str("the peer is another relay than the requested one"),
+            LinkError::Protocol => f.write_str("the peer violates the link handshake"),
         }
     }
 }
@@ -104,14 +104,14 @@ impl From<Invalid> for LinkError {
 pub struct Handshake {
     start: Start,
     initiator: bool,
-    /// The relay that the initiator wants.
+    /// Initiator: the relay to reach.
     wanted: Option<[u8; 20]>,
     version: Option<u16>,
     splitter: Splitter,
-    /// VERSIONS has a header of its own: bytes that came before it is whole.
+    /// Bytes of the peer's incomplete VERSIONS cell, which has a shorter header than others.
     early: Vec<u8>,
     output: Vec<u8>,
-    /// What the responder said up to AUTH_CHALLENGE, and the initiator up to AUTHENTICATE.
+    /// The transcript: the responder's bytes up to AUTH_CHALLENGE, the initiator's up to AUTHENTICATE.
     responder_log: Sha256,
     initiator_log: Sha256,
     certs: Option<Proved>,
@@ -123,14 +123,14 @@ pub struct Handshake {
 }
 
 impl Handshake {
-    /// Who connected begins. `wanted`: whom it must meet.
+    /// Initiator's side. `wanted`: the relay that the peer must be.
     pub fn initiator(start: Start, wanted: Option<[u8; 20]>) -> Handshake {
         let mut handshake = Handshake::new(start, true, wanted);
         handshake.say_versions();
         handshake
     }
 
-    /// Who was connected to answers; it needs keys.
+    /// Responder's side; it needs certificates.
     pub fn responder(start: Start) -> Handshake {
         Handshake::new(start, false, None)
     }
@@ -180,7 +180,7 @@ impl Handshake {
         log.update(cell);
     }
 
-    /// What is to be written now.
+    /// Takes the bytes to write now.
     pub fn output(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.output)
     }
@@ -190,10 +190,11 @@ impl Handshake {
         self.splitter.rest()
     }
 
-    /// Takes bytes of the peer: who it is, once that is known. Write [`output`](Self::output) after each call.
+    /// Takes bytes from the peer. Returns the peer once the handshake is over. Write [`output`](Self::output) after
+    /// each call.
     ///
     /// # Errors
-    /// If the peer breaks a rule, or is not who it should be.
+    /// If the peer violates the handshake, or has another identity than expected.
     pub fn receive(&mut self, mut bytes: &[u8], tls: &dyn Tls) -> Result<Option<Peer>, LinkError> {
         if self.version.is_none() {
             if !self.take_versions(&mut bytes)? {
@@ -214,7 +215,7 @@ impl Handshake {
         self.cells(tls)
     }
 
-    /// Collects the peer's VERSIONS cell, the only one with a circuit number of two bytes.
+    /// Collects the peer's VERSIONS cell, the only one with a circuit id of two bytes.
     fn take_versions(&mut self, bytes: &mut &[u8]) -> Result<bool, LinkError> {
         loop {
             let wanted = match self.early.get(3..5) {
@@ -258,7 +259,7 @@ impl Handshake {
         };
         let mut ours = vec![self.start.ours.len() as u8];
         self.start.ours.iter().for_each(|address| ours.extend(encode(*address)));
-        // A client says no time.
+        // A client sends no timestamp (tor-spec, "NETINFO cells").
         let now = if self.start.keys.is_some() { self.start.now as u32 } else { 0 };
         self.say(
             command::NETINFO,
@@ -304,7 +305,7 @@ impl Handshake {
         }
     }
 
-    /// Initiator: the responder has said who it is and what we are to sign.
+    /// Initiator: the responder's CERTS and AUTH_CHALLENGE are here.
     fn challenged(&mut self, body: &[u8], tls: &dyn Tls) -> Result<(), LinkError> {
         self.challenged = true;
         let proved = self.certs.as_ref().expect("CERTS came before");
@@ -329,7 +330,7 @@ impl Handshake {
         Ok(())
     }
 
-    /// What we do beyond Tor's protocol.
+    /// Announces this node's extensions to Tor's protocol.
     fn say_additions(&mut self) {
         self.say(command::VPADDING, OURS, false);
         if self.start.quic {
@@ -337,7 +338,7 @@ impl Handshake {
         }
     }
 
-    /// What an AUTHENTICATE cell signs, up to its random bytes. `ends`: the initiator's identities, and the
+    /// The signed part of an AUTHENTICATE cell, up to its random bytes. `ends`: the initiator's identities, then the
     /// responder's.
     fn to_sign(&self, ends: [(&[u8; 32], &[u8; 32]); 2], tls: &dyn Tls) -> Vec<u8> {
         let [(rsa, ed25519), (other_rsa, other_ed25519)] = ends;
@@ -355,7 +356,7 @@ impl Handshake {
         .concat()
     }
 
-    /// Responder: the initiator proves that it is on the other end of this connection.
+    /// Responder: verifies that the initiator is at the other end of this connection.
     fn check_authenticate(&mut self, body: &[u8], tls: &dyn Tls) -> Result<(), LinkError> {
         let wrong = Invalid("the AUTHENTICATE cell is wrong");
         let (keys, proved) = (self.start.keys.as_ref(), self.certs.as_ref());
@@ -375,11 +376,11 @@ impl Handshake {
     }
 
     fn netinfo(&mut self, body: &[u8]) -> Result<Peer, LinkError> {
-        // An initiator must know whom it met.
+        // An initiator must know the responder's identity.
         if self.initiator && !self.challenged {
             return Err(LinkError::Protocol);
         }
-        // A responder takes who shows certificates and proves nothing for a client, as tor does.
+        // tor's responder treats a peer with certificates and without AUTHENTICATE as a client.
         let proved = self.certs.take().filter(|_| self.initiator || self.authenticated);
         let address = match body.get(4..).unwrap_or(&[]) {
             [4, 4, rest @ ..] => rest.first_chunk::<4>().map(|octets| IpAddr::from(*octets)),

@@ -1,4 +1,4 @@
-//! Relay messages as bytes (tor-spec, "Relay cells").
+//! Wire format of relay messages (tor-spec, "Relay cells").
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -21,19 +21,19 @@ const RESOLVED: u8 = 12;
 const BEGIN_DIR: u8 = 13;
 const EXTEND2: u8 = 14;
 const EXTENDED2: u8 = 15;
-/// Proposal 329.
+/// Conflux commands (proposal 329).
 const LINK: u8 = 19;
 const LINKED: u8 = 20;
 const LINKED_ACK: u8 = 21;
 const SWITCH: u8 = 22;
-/// Proposal 324.
+/// Flow control commands (proposal 324).
 const XOFF: u8 = 43;
 const XON: u8 = 44;
-/// Moves of streams between circuits ([`crate::switching`]): ours, beyond Tor's numbers.
+/// Commands that move streams between circuits ([`crate::switching`]). They extend Tor's numbers.
 const LEAVE: u8 = 241;
 const JOIN: u8 = 242;
 
-/// Link specifiers: IPv4, IPv6, RSA fingerprint, Ed25519 identity; and ours, a relay's number in a directory.
+/// Link specifiers: IPv4, IPv6, RSA fingerprint, Ed25519 identity, and our extension, a relay's number in a directory.
 const IPV4: u8 = 0;
 const IPV6: u8 = 1;
 const FINGERPRINT: u8 = 2;
@@ -43,7 +43,7 @@ const NUMBER: u8 = 241;
 /// Bytes of a relay header: command, recognized, stream, digest, length.
 const HEADER: usize = 11;
 
-/// Onion routing whose messages are Tor's.
+/// Onion routing with Tor's message format.
 pub(super) trait Tors: Onion<Body = Body, Data = Box<[u8]>, Address = Target, Peer = Peer> {}
 impl<O: Onion<Body = Body, Data = Box<[u8]>, Address = Target, Peer = Peer>> Tors for O {}
 
@@ -72,7 +72,7 @@ pub(super) fn write<O: Tors>(message: &Message<O>) -> Body {
             Payload::End(EndReason(reason)) => (END, put(&[&[*reason]])),
             Payload::Sendme(None) => (SENDME, 0),
             Payload::Sendme(Some(digest)) => (SENDME, put(&[&[1, 0, 20], digest])),
-            // Version 0; a rate of 0 means none (proposal 324).
+            // Version 0; a rate of 0 means unlimited (proposal 324).
             Payload::Xoff => (XOFF, put(&[&[0]])),
             Payload::Xon => (XON, put(&[&[0; 5]])),
             Payload::Leave(Nonce(nonce)) => (LEAVE, put(&[nonce])),
@@ -82,13 +82,13 @@ pub(super) fn write<O: Tors>(message: &Message<O>) -> Body {
             Payload::LinkedAck => (LINKED_ACK, 0),
             Payload::Switch(missed) => (SWITCH, put(&[&missed.to_be_bytes()])),
             Payload::Extend(peer, Body(create)) => {
-                // Type and length of the handshake stand before it.
+                // The handshake's type and length precede it.
                 let handshake = 4 + usize::from(u16::from_be_bytes([create[2], create[3]]));
                 (EXTEND2, put(&[&specifiers(peer), &create[..handshake]]))
             }
             Payload::Extended(Body(created)) => {
                 let handshake = usize::from(u16::from_be_bytes([created[0], created[1]]));
-                // What a neighbour claims beyond a message's room the client will refuse.
+                // A length beyond the message is cut here; the client refuses the handshake then.
                 (EXTENDED2, put(&[&created[..(2 + handshake).min(usize::from(DATA_BYTES))]]))
             }
             Payload::Truncate => (TRUNCATE, put(&[&[0]])),
@@ -103,7 +103,7 @@ pub(super) fn write<O: Tors>(message: &Message<O>) -> Body {
     Body(bytes)
 }
 
-/// Whether a target is short enough to be asked for.
+/// Whether a target fits into a message.
 pub fn fits(target: &Target) -> bool {
     target.to_string().len() + 5 <= usize::from(DATA_BYTES)
 }
@@ -171,7 +171,7 @@ fn body(bytes: &[u8]) -> Body {
     Body(body)
 }
 
-/// What a body without layers says.
+/// Parses a body without layers.
 pub(super) fn read<O: Tors>(body: &[u8; BODY]) -> Result<Message<O>, Malformed> {
     let stream = StreamId(u16::from_be_bytes([body[3], body[4]]));
     let length = usize::from(u16::from_be_bytes([body[9], body[10]]));
@@ -195,7 +195,7 @@ pub(super) fn read<O: Tors>(body: &[u8; BODY]) -> Result<Message<O>, Malformed> 
         (LINK, _) => Payload::Link(Box::new(Link::read(data).ok_or(Malformed)?)),
         (LINKED, _) => Payload::Linked(Box::new(Link::read(data).ok_or(Malformed)?)),
         (LINKED_ACK, _) => Payload::LinkedAck,
-        // Tor fills the cell behind it.
+        // Tor pads the cell behind it.
         (SWITCH, _) => Payload::Switch(u32::from_be_bytes(*data.first_chunk().ok_or(Malformed)?)),
         (EXTEND2, _) => {
             let (peer, handshake) = read_specifiers(data).ok_or(Malformed)?;
@@ -216,14 +216,14 @@ pub(super) fn read<O: Tors>(body: &[u8; BODY]) -> Result<Message<O>, Malformed> 
     Ok(Message { stream, payload })
 }
 
-/// Where a stream is to go.
+/// Parses the target of a stream.
 fn begin(data: &[u8]) -> Option<Target> {
     let (text, rest) = text(data)?;
     let flags = rest.first_chunk::<4>().map_or(0, |flags| u32::from_be_bytes(*flags));
     Target::parse(text, flags)
 }
 
-/// A text that ends with a zero, and what follows.
+/// Splits off a text that ends with a zero byte.
 fn text(data: &[u8]) -> Option<(&str, &[u8])> {
     let end = data.iter().position(|byte| *byte == 0)?;
     Some((std::str::from_utf8(&data[..end]).ok()?, &data[end + 1..]))

@@ -1,8 +1,8 @@
 //! The cryptography of circuits and links, as Tor's relays do it: the key exchanges [`ntor`], [`ntor_v3`] and
-//! [`fast`], and a layer of AES-CTR with a running digest per hop ([`layer`]); [`encrypted`] puts them under the
-//! machines, with relay messages as [`message`] writes them. [`link`] begins a connection with the certificates
-//! of [`cert`]; [`wire`] finds cells in it. Relays renew their keys in the time of [`lifetimes`]; [`onion_keys`] are two
-//! for a while. No IO, and all time and randomness are arguments.
+//! [`fast`], and a layer of AES-CTR with a running digest per hop ([`layer`]); [`encrypted`] combines them for the
+//! state machines, with relay messages in the format of [`message`]. [`link`] begins a connection with the certificates
+//! of [`cert`]; [`wire`] splits it into cells. [`lifetimes`] says when relays renew keys; [`onion_keys`] keeps the
+//! current and the previous onion key. Time and randomness are arguments, and there is no IO.
 
 pub mod cert;
 mod der;

@@ -1,4 +1,4 @@
-//! What circuits' messages name: relays by address and identity, and what streams are to be connected to.
+//! Relays by address and identity, and targets of streams, as relay messages name them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,53 +8,53 @@ use std::rc::Rc;
 
 use crate::cell::RelayId;
 
-/// A relay as link specifiers name it (tor-spec, "EXTEND and EXTENDED cells").
+/// A relay in the form of link specifiers (tor-spec, "EXTEND and EXTENDED cells").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Router {
-    /// Where it listens.
+    /// The address where it listens.
     pub address: SocketAddr,
     /// SHA-1 of its RSA identity.
     pub fingerprint: [u8; 20],
-    /// Its Ed25519 identity, if that is to be checked too.
+    /// Its Ed25519 identity, if the handshake must check that too.
     pub ed25519: Option<[u8; 32]>,
 }
 
-/// How a message names the relay that a circuit goes on to.
+/// How an EXTEND message names the next relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// By its number in a directory that both ends have: ours, for measurements.
+    /// By number in a directory that both ends have; for this project's measurements.
     Number(RelayId),
-    /// As Tor does.
+    /// By address and identity, as Tor does.
     Router(Router),
 }
 
-/// What a stream asks the exit for.
+/// The target of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// A connection.
+    /// A TCP connection.
     Host {
         /// A name, or an address without brackets.
         host: String,
         /// The TCP port.
         port: u16,
-        /// tor-spec, "Opening streams and transferring data".
+        /// Address family flags (tor-spec, "Opening streams and transferring data").
         flags: u32,
     },
     /// The relay's own directory.
     Directory,
-    /// What a name, or an address, stands for.
+    /// The addresses of a host name, or the name of an address (RESOLVE).
     Resolve(String),
 }
 
 impl Target {
-    /// IPv6 will do.
+    /// IPv6 is acceptable.
     pub const IPV6_OKAY: u32 = 1;
-    /// IPv4 will not.
+    /// IPv4 is not acceptable.
     pub const IPV4_NOT_OKAY: u32 = 2;
-    /// IPv6 is liked better.
+    /// IPv6 is preferred.
     pub const IPV6_PREFERRED: u32 = 4;
 
-    /// A name or address, and a port; `None` if the text is not that.
+    /// Parses a host name or address and a port.
     pub fn parse(text: &str, flags: u32) -> Option<Target> {
         let (host, port) = text.rsplit_once(':')?;
         let port = port.parse().ok()?;
@@ -80,8 +80,10 @@ impl fmt::Display for Target {
     }
 }
 
-/// The relays that a node has to do with, by number. Circuits name relays at will, so an entry lasts only as
-/// long as a connection, unless the node's own directory put it there.
+/// The relays that a node knows, by number.
+///
+/// Peers can name any number of relays, so an entry lasts only as long as a connection, unless it comes from the
+/// node's own directory.
 #[derive(Debug, Default)]
 pub struct Names {
     routers: BTreeMap<RelayId, Entry>,
@@ -93,41 +95,41 @@ pub struct Names {
 #[derive(Debug)]
 struct Entry {
     router: Router,
-    /// Where it is connected to.
+    /// The address that connections go to.
     dial: SocketAddr,
-    /// Where else it is reached, by IPv6.
+    /// Another address, by IPv6.
     also: Option<SocketAddr>,
-    /// It connected to us, from a port that it does not listen at: who names it last is believed, until a connection to there
-    /// has shown who it is.
+    /// The relay connected to us, from a port where it does not listen. The last circuit that names it decides its
+    /// address, until a connection to that address has proved its identity.
     came: bool,
     kept: bool,
     connections: u32,
 }
 
-/// A node's names, which its driver reads.
+/// A node's names, shared with its driver.
 pub type SharedNames = Rc<RefCell<Names>>;
 
 impl Names {
-    /// The number of a relay of our directory: it lasts.
+    /// The number of a relay of our directory. The entry is permanent.
     pub fn keep(&mut self, router: Router) -> RelayId {
         let id = self.number(router);
         self.routers.get_mut(&id).expect("it has a number").kept = true;
         id
     }
 
-    /// A relay of our directory is reached at another address, too, or no longer.
+    /// Sets or removes the second address of a relay of our directory.
     pub fn also(&mut self, id: RelayId, at: Option<SocketAddr>) {
         if let Some(entry) = self.routers.get_mut(&id) {
             entry.also = at;
         }
     }
 
-    /// Where else it is reached.
+    /// The second address of a relay.
     pub fn other_address(&self, id: RelayId) -> Option<SocketAddr> {
         self.routers.get(&id)?.also
     }
 
-    /// The number of a relay that a circuit names. One that is connected is the same under any address.
+    /// The number of a relay that a circuit names. A connected relay keeps its number under any address.
     pub fn find(&mut self, router: Router) -> RelayId {
         let Some(id) = self.connected_as(&router) else { return self.number(router) };
         if let Some(entry) = self.routers.get_mut(&id).filter(|entry| entry.came) {
@@ -136,7 +138,7 @@ impl Names {
         id
     }
 
-    /// The number of a relay that connected to us, from that address.
+    /// The number of a relay that connected to us from an address.
     pub fn met(&mut self, router: Router) -> RelayId {
         let connected = self.connected_as(&router);
         connected.unwrap_or_else(|| {
@@ -152,7 +154,7 @@ impl Names {
         known.copied().find(|id| self.routers[id].connections > 0)
     }
 
-    /// The relay has proved itself at that address, where we connected to it.
+    /// The relay has proved its identity at the address that we connected to.
     pub fn reached(&mut self, id: RelayId, at: SocketAddr) {
         if let Some(entry) = self.routers.get_mut(&id).filter(|entry| entry.dial == at) {
             entry.came = false;
@@ -173,7 +175,7 @@ impl Names {
         id
     }
 
-    /// The relay behind a number.
+    /// The relay with a number.
     pub fn router(&self, id: RelayId) -> Option<Router> {
         self.routers.get(&id).map(|entry| Router { address: entry.dial, ..entry.router })
     }
@@ -183,14 +185,14 @@ impl Names {
         self.routers.get(&id).is_some_and(|entry| entry.connections > 0)
     }
 
-    /// A connection to the relay is open.
+    /// Notes that a connection to the relay is open.
     pub fn connected(&mut self, id: RelayId) {
         if let Some(entry) = self.routers.get_mut(&id) {
             entry.connections += 1;
         }
     }
 
-    /// A connection to the relay has ended (`was_open`), or could not be opened.
+    /// Notes that a connection to the relay has ended (`was_open`) or could not be opened.
     pub fn disconnected(&mut self, id: RelayId, was_open: bool) {
         let Some(entry) = self.routers.get_mut(&id) else { return };
         entry.connections -= u32::from(was_open);
@@ -224,7 +226,7 @@ mod tests {
         let truth = names.find(router(1, 9001));
         assert_ne!(lie, truth);
         names.connected(truth);
-        assert_eq!(names.find(router(1, 666)), truth, "whoever is connected has proved who it is");
+        assert_eq!(names.find(router(1, 666)), truth, "a connected relay has proved its identity");
         names.disconnected(lie, false);
         assert_eq!(names.router(lie), None);
         names.disconnected(truth, true);
@@ -241,10 +243,10 @@ mod tests {
         names.connected(id);
         assert_eq!(names.find(router(1, 666)), id, "it is connected");
         assert_eq!(names.find(router(1, 9001)), id);
-        assert_eq!(names.router(id), Some(router(1, 9001)), "nobody has shown who is there");
+        assert_eq!(names.router(id), Some(router(1, 9001)), "the identity at that address is not proved yet");
         names.reached(id, router(1, 9001).address);
         assert_eq!(names.find(router(1, 666)), id);
-        assert_eq!(names.router(id), Some(router(1, 9001)), "somebody has");
+        assert_eq!(names.router(id), Some(router(1, 9001)), "the identity there is proved");
         names.disconnected(id, true);
         assert_eq!((names.router(id), names.numbers.len(), names.by_fingerprint.len()), (None, 0, 0));
     }

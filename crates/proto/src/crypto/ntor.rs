@@ -17,7 +17,7 @@ const KEY_EXPAND: &[u8] = b"ntor-curve25519-sha256-1:key_expand";
 const MAC: &[u8] = b"ntor-curve25519-sha256-1:mac";
 const VERIFY: &[u8] = b"ntor-curve25519-sha256-1:verify";
 
-/// What a client must know of a relay.
+/// Public keys of a relay, as a client knows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RelayPublic {
     /// The identity fingerprint.
@@ -26,7 +26,7 @@ pub struct RelayPublic {
     pub onion: [u8; 32],
 }
 
-/// A relay's side of the keys.
+/// A relay's keys.
 #[derive(Clone)]
 pub struct RelaySecret {
     public: RelayPublic,
@@ -34,12 +34,12 @@ pub struct RelaySecret {
 }
 
 impl RelaySecret {
-    /// From the identity and the onion key's secret half `b`.
+    /// From the identity fingerprint and the secret half `b` of the onion key.
     pub fn new(identity: [u8; 20], onion: [u8; 32]) -> RelaySecret {
         RelaySecret { public: RelayPublic { identity, onion: x25519(onion, X25519_BASEPOINT_BYTES) }, onion }
     }
 
-    /// What clients are told.
+    /// The public keys.
     pub fn public(&self) -> &RelayPublic {
         &self.public
     }
@@ -50,20 +50,20 @@ impl RelaySecret {
 pub struct HopKeys {
     /// `Df`: seeds the running digest away from the client.
     pub forward_digest: [u8; 20],
-    /// `Db`: and the one towards it.
+    /// `Db`: seeds the running digest towards the client.
     pub backward_digest: [u8; 20],
     /// `Kf`: AES-128 key away from the client.
     pub forward: [u8; 16],
-    /// `Kb`: and towards it.
+    /// `Kb`: AES-128 key towards the client.
     pub backward: [u8; 16],
 }
 
-/// Why a handshake failed. It says no more, so that a peer learns nothing from it.
+/// Why a handshake failed. Details are omitted so that a peer learns nothing from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NtorError {
     /// The onion skin is for another relay or another onion key.
     WrongRelay,
-    /// A public key of low order, or an authenticator that does not fit.
+    /// A public key of low order, or a wrong authenticator.
     Rejected,
 }
 
@@ -71,7 +71,7 @@ impl std::fmt::Display for NtorError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             NtorError::WrongRelay => "the onion skin is meant for another relay or onion key",
-            NtorError::Rejected => "the peer does not hold the key it should",
+            NtorError::Rejected => "the peer does not hold the expected key",
         })
     }
 }
@@ -86,7 +86,7 @@ pub struct ClientHandshake {
 }
 
 impl ClientHandshake {
-    /// Begins with a fresh random secret `x`; the result goes into a CREATE2 cell.
+    /// Begins with a fresh random secret `x`. The onion skin goes into a CREATE2 cell.
     pub fn start(relay: RelayPublic, ephemeral: [u8; 32]) -> (ClientHandshake, [u8; ONION_SKIN]) {
         let public = x25519(ephemeral, X25519_BASEPOINT_BYTES);
         let mut skin = [0; ONION_SKIN];
@@ -99,7 +99,7 @@ impl ClientHandshake {
     /// Checks the relay's reply and derives the keys.
     ///
     /// # Errors
-    /// [`NtorError::Rejected`] if whoever replied does not hold the onion key.
+    /// [`NtorError::Rejected`] if the sender of the reply does not hold the onion key.
     pub fn finish(self, reply: &[u8; REPLY]) -> Result<HopKeys, NtorError> {
         let (theirs, authenticator) = reply.split_at(32);
         let theirs: [u8; 32] = theirs.try_into().expect("split at 32");
@@ -175,7 +175,7 @@ mod tests {
         std::array::from_fn(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap())
     }
 
-    /// A run of tor's own `ntor_ref.py`, with the secrets fixed, as published with Arti's tests.
+    /// Test vector from tor's `ntor_ref.py` with fixed secrets, published with Arti's tests.
     #[test]
     fn the_reference_implementation_derives_the_same_keys() {
         let secret = RelaySecret::new(

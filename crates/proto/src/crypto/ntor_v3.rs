@@ -1,5 +1,5 @@
-//! The ntor-v3 handshake (proposal 332): as [`ntor`](super::ntor), by the relay's Ed25519 identity, and each side says
-//! something under encryption: the client what it would like of the circuit, the relay what it grants.
+//! The ntor-v3 handshake (proposal 332): like [`ntor`](super::ntor), but with the relay's Ed25519 identity
+//! and with an encrypted message from each side: the client requests properties of the circuit, the relay grants them.
 
 use aes::Aes256;
 use ctr::cipher::{KeyIvInit as _, StreamCipher as _};
@@ -10,7 +10,7 @@ use x25519_dalek::{X25519_BASEPOINT_BYTES, x25519};
 use super::ntor::{HopKeys, NtorError};
 
 const PROTOCOL: &[u8] = b"ntor3-curve25519-sha3_256-1";
-/// What the handshake is for; other uses say other things.
+/// Verification string of the use "circuit extension" (proposal 332).
 const VERIFICATION: &[u8] = b"circuit extend";
 /// Identity, onion key, ephemeral key in front of the client's message, and the MAC behind it.
 const HEAD: usize = 96;
@@ -18,7 +18,7 @@ const MAC: usize = 32;
 /// Ephemeral key and authenticator in front of the relay's message.
 pub const REPLY_HEAD: usize = 64;
 
-/// What a client must know of a relay.
+/// Public keys of a relay, as a client knows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Public {
     /// The Ed25519 identity.
@@ -31,7 +31,7 @@ fn tweak(what: &str) -> Vec<u8> {
     [PROTOCOL, b":", what.as_bytes()].concat()
 }
 
-/// A string with its length in front.
+/// Appends a byte string behind its length.
 fn encapsulate(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u64).to_be_bytes(), bytes].concat()
 }
@@ -61,7 +61,7 @@ fn exchange(secret: &[u8; 32], public: &[u8; 32]) -> Result<[u8; 32], NtorError>
     if shared == [0; 32] { Err(NtorError::Rejected) } else { Ok(shared) }
 }
 
-/// The keys of the client's message: for encryption, and for its MAC.
+/// Keys of the client's message: encryption key and MAC key.
 fn first_keys(bx: &[u8; 32], relay: &Public, client: &[u8; 32]) -> [u8; 64] {
     let input = [&bx[..], &relay.identity, client, &relay.onion, PROTOCOL, &encapsulate(VERIFICATION)];
     expand(&input.concat(), "kdf_phase1")
@@ -72,7 +72,7 @@ fn first_mac(key: &[u8], relay: &Public, client: &[u8; 32], encrypted: &[u8]) ->
     hash(&said, "msg_mac")
 }
 
-/// What both sides know in the end.
+/// Result of the handshake, the same on both sides.
 struct Shared {
     message_key: [u8; 32],
     hop: HopKeys,
@@ -115,7 +115,7 @@ fn authenticate(
     hash(&input.concat(), "auth_final")
 }
 
-/// Whether two strings are the same, in time that does not tell where they differ.
+/// Compares two byte strings in constant time.
 pub(super) fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }
@@ -130,7 +130,7 @@ pub struct ClientHandshake {
 }
 
 impl ClientHandshake {
-    /// Begins with a fresh random secret and a message; the result goes into a CREATE2 cell. `None` if the
+    /// Begins with a fresh random secret and a message. The onion skin goes into a CREATE2 cell. `None` if the
     /// relay's key is of low order.
     pub fn start(relay: Public, ephemeral: [u8; 32], message: &[u8]) -> Option<(ClientHandshake, Vec<u8>)> {
         let public = x25519(ephemeral, X25519_BASEPOINT_BYTES);
@@ -142,10 +142,10 @@ impl ClientHandshake {
         Some((ClientHandshake { relay, ephemeral, public, bx, mac }, skin))
     }
 
-    /// Checks the relay's reply: the keys, and what the relay said.
+    /// Checks the relay's reply. Returns the keys and the relay's message.
     ///
     /// # Errors
-    /// [`NtorError::Rejected`] if whoever replied does not hold the onion key.
+    /// [`NtorError::Rejected`] if the sender of the reply does not hold the onion key.
     pub fn finish(self, reply: &[u8]) -> Result<(HopKeys, Vec<u8>), NtorError> {
         let (server, rest) = reply.split_first_chunk::<32>().ok_or(NtorError::Rejected)?;
         let (proof, encrypted) = rest.split_first_chunk::<32>().ok_or(NtorError::Rejected)?;
@@ -160,11 +160,11 @@ impl ClientHandshake {
     }
 }
 
-/// The relay's side: answers an onion skin with a fresh random secret; `grant` makes of the client's message the
+/// The relay's side: answers an onion skin with a fresh random secret. `grant` maps the client's message to the
 /// relay's.
 ///
 /// # Errors
-/// If the onion skin is for another relay or onion key, or is not what the client made.
+/// If the onion skin is for another relay or onion key, or was modified.
 pub fn answer(
     relay: &Public,
     onion: &[u8; 32],

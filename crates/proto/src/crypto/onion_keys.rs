@@ -1,5 +1,5 @@
-//! A relay's onion keys: the one that it announces, and for a while the one before (tor-spec, "Keys and names"; dir-spec,
-//! `onion-key-rotation-days`).
+//! A relay's onion keys: the announced one and, for a grace period, the previous one (tor-spec, "Keys and names";
+//! dir-spec, `onion-key-rotation-days`).
 
 use rsa::RsaPrivateKey;
 use sha2::{Digest as _, Sha512};
@@ -9,12 +9,12 @@ use zeroize::{Zeroize as _, Zeroizing};
 use super::lifetimes::{KeyLifetimes, seconds};
 use super::rsa_keys::{self, Invalid};
 
-/// An onion key: what circuits' handshakes are answered with.
+/// An onion key, with which a relay answers key exchanges.
 #[derive(Clone)]
 pub struct OnionKey {
-    /// Of ntor and ntor-v3.
+    /// The key of ntor and ntor-v3.
     pub(super) ntor: Ntor,
-    /// Of the oldest handshake, which descriptors must name and nobody is answered with.
+    /// The key of TAP, the oldest handshake. Descriptors must contain it, but no handshake uses it.
     pub(super) tap: RsaPrivateKey,
 }
 
@@ -29,7 +29,7 @@ impl Drop for Ntor {
 }
 
 impl Ntor {
-    /// As an Ed25519 key, expanded.
+    /// The same key as an expanded Ed25519 key.
     pub(super) fn expanded(&self) -> [u8; 64] {
         let half = Sha512::digest([&self.0[..], b"tidegate"].concat());
         [&self.0[..], &half[32..]].concat().try_into().expect("32 and half of 64 bytes")
@@ -37,27 +37,27 @@ impl Ntor {
 }
 
 impl OnionKey {
-    /// A new one, from a source of randomness that fills memory.
+    /// Generates a key. `fill` fills memory with random bytes.
     pub fn generate(fill: &mut dyn FnMut(&mut [u8])) -> OnionKey {
         let mut ntor = Ntor([0; 32]);
         fill(&mut ntor.0);
         OnionKey { ntor, tap: rsa_keys::draw(fill) }
     }
 
-    /// From the secret of ntor, and the other in PKCS #1.
+    /// From the ntor secret, followed by the TAP key in PKCS #1.
     ///
     /// # Errors
-    /// If that is not keys.
+    /// If the bytes are not valid keys.
     pub fn from_bytes(ntor: &[u8], tap: &[u8]) -> Result<OnionKey, Invalid> {
         Ok(OnionKey { ntor: Ntor(array(ntor)?), tap: rsa_keys::read(tap)? })
     }
 
-    /// What [`from_bytes`](Self::from_bytes) wants.
+    /// The format of [`from_bytes`](Self::from_bytes).
     pub fn to_bytes(&self) -> [Zeroizing<Vec<u8>>; 2] {
         [Zeroizing::new(self.ntor.0.to_vec()), rsa_keys::write(&self.tap)]
     }
 
-    /// Of ntor: secret and public.
+    /// The ntor key: secret and public half.
     pub fn ntor(&self) -> [[u8; 32]; 2] {
         [self.ntor.0, x25519(self.ntor.0, X25519_BASEPOINT_BYTES)]
     }
@@ -67,13 +67,13 @@ pub(super) fn array(bytes: &[u8]) -> Result<[u8; 32], Invalid> {
     bytes.try_into().map_err(|_| Invalid("a key is not 32 bytes"))
 }
 
-/// The onion keys of a relay at some time. Times are seconds since 1970.
+/// Current and previous onion key of a relay. Times are seconds since 1970.
 #[derive(Clone)]
 pub struct OnionKeys {
     current: OnionKey,
-    /// Since when it is announced; a key's time begins when it first is.
+    /// Since when the current key is announced; its lifetime begins then.
     since: Option<u64>,
-    /// The secret of ntor that was announced before, and until when it answers.
+    /// The previous ntor secret, and the end of its grace period.
     previous: Option<(Ntor, u64)>,
 }
 
@@ -83,10 +83,10 @@ impl OnionKeys {
         OnionKeys { current, since: None, previous: None }
     }
 
-    /// As they were kept.
+    /// Restores stored keys.
     ///
     /// # Errors
-    /// If the previous one is no key.
+    /// If the previous key is invalid.
     pub fn kept(
         current: OnionKey,
         since: Option<u64>,
@@ -96,17 +96,17 @@ impl OnionKeys {
         Ok(OnionKeys { current, since, previous })
     }
 
-    /// The one that is announced.
+    /// The announced key.
     pub fn current(&self) -> &OnionKey {
         &self.current
     }
 
-    /// Since when it is.
+    /// Since when the current key is announced.
     pub fn since(&self) -> Option<u64> {
         self.since
     }
 
-    /// The secret of the one before, and until when it answers.
+    /// The previous ntor secret, and the end of its grace period.
     pub fn previous(&self) -> Option<([u8; 32], u64)> {
         self.previous.as_ref().map(|(secret, until)| (secret.0, *until))
     }
@@ -116,14 +116,14 @@ impl OnionKeys {
         self.since.is_some_and(|since| now >= since + seconds(lifetimes.onion))
     }
 
-    /// When something is to be done next: then, or later, call [`advanced`](Self::advanced).
+    /// When to call [`advanced`](Self::advanced) next.
     pub fn next_change(&self, lifetimes: &KeyLifetimes) -> u64 {
         let replaced = self.since.map_or(0, |since| since + seconds(lifetimes.onion));
         self.previous.as_ref().map_or(replaced, |(_, until)| replaced.min(*until))
     }
 
-    /// The keys as of now; `None` if they stay as they are. A fresh key takes the current one's place, which goes on
-    /// answering for the grace period. A clock that was ahead when a key was drawn makes it last no longer.
+    /// The keys as of `now`; `None` if they do not change. A fresh key replaces the current one, which still answers
+    /// for the grace period. If the clock was ahead when a key was generated, the key does not last longer for that.
     pub fn advanced(&self, now: u64, lifetimes: &KeyLifetimes, fresh: Option<OnionKey>) -> Option<OnionKeys> {
         let latest = now + seconds(lifetimes.onion_grace);
         if let Some(fresh) = fresh {
@@ -166,11 +166,11 @@ mod tests {
     fn a_key_is_replaced_in_time_and_the_one_before_answers_for_a_while() {
         let (first, second) = (key(1), key(2));
         let drawn = OnionKeys::new(first.clone());
-        assert_eq!(drawn.next_change(&LIFETIMES), 0, "its time has not begun");
+        assert_eq!(drawn.next_change(&LIFETIMES), 0, "its lifetime has not begun");
         assert!(!drawn.wants_successor(NOW, &LIFETIMES));
         let announced = drawn.advanced(NOW, &LIFETIMES, None).unwrap();
         assert_eq!((announced.since(), announced.next_change(&LIFETIMES)), (Some(NOW), NOW + 100));
-        assert!(announced.advanced(NOW + 99, &LIFETIMES, None).is_none(), "nothing is to be written");
+        assert!(announced.advanced(NOW + 99, &LIFETIMES, None).is_none(), "the keys do not change");
         assert!(!announced.wants_successor(NOW + 99, &LIFETIMES));
         assert!(announced.wants_successor(NOW + 100, &LIFETIMES));
 
@@ -189,7 +189,7 @@ mod tests {
         let ahead = OnionKeys::kept(key(1), Some(NOW + 5000), Some((&[7; 32], NOW + 6000))).unwrap();
         let now = ahead.advanced(NOW, &LIFETIMES, None).unwrap();
         assert_eq!((now.since(), now.previous()), (Some(NOW), Some(([7; 32], NOW + 30))));
-        // One that was off for long is made good at once.
+        // A relay that was off for a long time renews its key at once.
         let late = now.advanced(NOW + 5000, &LIFETIMES, Some(key(2))).unwrap();
         assert_eq!(late.previous(), Some((key(1).ntor()[0], NOW + 5030)));
     }

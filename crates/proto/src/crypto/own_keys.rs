@@ -1,14 +1,14 @@
-//! What a relay answers key exchanges with: the onion key that it announces, and the one before, of which clients may not
-//! have heard yet that it was replaced.
+//! The keys with which a relay answers key exchanges: the announced onion key, and the previous one for clients that do
+//! not know its replacement yet.
 
 use super::ntor::{self, HopKeys, NtorError, RelaySecret};
 use super::ntor_v3;
 
-/// An onion key as both key exchanges know it.
+/// One onion key, in the form of both key exchanges.
 #[derive(Clone)]
 struct OwnKey {
     ntor: RelaySecret,
-    /// And by the Ed25519 identity, if the relay has one.
+    /// For ntor-v3, if the relay has an Ed25519 identity.
     v3: Option<(ntor_v3::Public, [u8; 32])>,
 }
 
@@ -20,14 +20,14 @@ pub struct OwnKeys {
 }
 
 impl From<RelaySecret> for OwnKeys {
-    /// One that lasts, for ntor alone.
+    /// A permanent key, for ntor only.
     fn from(ntor: RelaySecret) -> OwnKeys {
         OwnKeys { current: OwnKey { ntor, v3: None }, previous: None }
     }
 }
 
 impl OwnKeys {
-    /// Of the relay with this fingerprint and Ed25519 identity: the secret that is announced, and the one before.
+    /// Keys of the relay with this fingerprint and Ed25519 identity: the announced secret and the previous one.
     pub fn new(
         fingerprint: [u8; 20],
         identity: [u8; 32],
@@ -51,10 +51,10 @@ impl OwnKeys {
         [Some(&self.current), self.previous.as_ref()].into_iter().flatten()
     }
 
-    /// Answers ntor by the key that the client knows; see [`ntor::answer`].
+    /// Answers ntor with the key that the client knows; see [`ntor::answer`].
     ///
     /// # Errors
-    /// If it is none of ours, or the handshake is refused.
+    /// If the client's key is not one of this relay, or the handshake fails.
     pub fn answer(
         &self,
         skin: &[u8; ntor::ONION_SKIN],
@@ -66,10 +66,10 @@ impl OwnKeys {
             .unwrap_or(Err(NtorError::WrongRelay))
     }
 
-    /// Answers ntor-v3 so; see [`ntor_v3::answer`].
+    /// Answers ntor-v3 with the key that the client knows; see [`ntor_v3::answer`].
     ///
     /// # Errors
-    /// If it is none of ours, or the handshake is refused.
+    /// If the client's key is not one of this relay, or the handshake fails.
     pub fn answer_v3(
         &self,
         skin: &[u8],
@@ -100,7 +100,7 @@ mod tests {
         *RelaySecret::new([1; 20], [secret; 32]).public()
     }
 
-    /// Whether a client that knows the key of that secret gets through: by ntor, and by ntor-v3.
+    /// Whether handshakes with the key of this secret succeed: with ntor, and with ntor-v3.
     fn answers(keys: &OwnKeys, secret: u8) -> [bool; 2] {
         let public = public(secret);
         let (client, skin) = ntor::ClientHandshake::start(public, [9; 32]);

@@ -1,4 +1,4 @@
-//! RSA keys as Tor has them: short ones that name a router and sign for it, and those of TLS.
+//! RSA keys of Tor: 1024-bit identity and onion keys, and keys of TLS certificates.
 
 use rsa::pkcs1::{DecodeRsaPrivateKey as _, EncodeRsaPrivateKey as _, EncodeRsaPublicKey as _};
 use rsa::pkcs8::{EncodePrivateKey as _, EncodePublicKey as _};
@@ -17,7 +17,7 @@ const SHA256_INFO: [u8; 19] =
 pub(super) const BITS: usize = 1024;
 const TLS_BITS: usize = 2048;
 
-/// A certificate or a key is not what it should be.
+/// A certificate or key is invalid; the text says why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Invalid(pub &'static str);
 
@@ -27,7 +27,7 @@ impl std::fmt::Display for Invalid {
     }
 }
 
-/// A source of randomness as RSA's implementation wants it.
+/// Adapts a function that fills memory to the RSA crate's interface for randomness.
 struct Filled<'a>(&'a mut dyn FnMut(&mut [u8]));
 
 impl RngCore for Filled<'_> {
@@ -52,12 +52,12 @@ impl RngCore for Filled<'_> {
 
 impl CryptoRng for Filled<'_> {}
 
-/// A new short key.
+/// Generates an identity or onion key.
 pub(super) fn draw(fill: &mut dyn FnMut(&mut [u8])) -> RsaPrivateKey {
     RsaPrivateKey::new(&mut Filled(fill), BITS).expect("a key of this size can be made")
 }
 
-/// A short key from its PKCS #1.
+/// Parses an identity or onion key from PKCS #1.
 pub(super) fn read(der: &[u8]) -> Result<RsaPrivateKey, Invalid> {
     match RsaPrivateKey::from_pkcs1_der(der) {
         Ok(key) if key.size() * 8 == BITS => Ok(key),
@@ -65,28 +65,28 @@ pub(super) fn read(der: &[u8]) -> Result<RsaPrivateKey, Invalid> {
     }
 }
 
-/// Its PKCS #1.
+/// Encodes a key in PKCS #1.
 pub(super) fn write(key: &RsaPrivateKey) -> Zeroizing<Vec<u8>> {
     let der = key.to_pkcs1_der().expect("a private key can be written");
     Zeroizing::new(der.as_bytes().to_vec())
 }
 
-/// Its public half in PKCS #1.
+/// Encodes the public half in PKCS #1.
 pub(super) fn public(key: &RsaPrivateKey) -> Vec<u8> {
     key.to_public_key().to_pkcs1_der().expect("a public key can be written").into_vec()
 }
 
-/// Signs a digest alone, padded.
+/// Signs a digest with PKCS #1 padding and without a DigestInfo.
 pub(super) fn sign(key: &RsaPrivateKey, digest: &[u8]) -> Vec<u8> {
     key.sign(Pkcs1v15Sign::new_unprefixed(), digest).expect("a digest is shorter than the key")
 }
 
-/// How X.509 certificates are signed.
+/// Signature scheme of X.509 certificates.
 pub(super) fn scheme() -> Pkcs1v15Sign {
     Pkcs1v15Sign { hash_len: Some(32), prefix: SHA256_INFO.into() }
 }
 
-/// The key as an X.509 certificate of its own.
+/// A self-signed X.509 certificate of the key.
 pub(super) fn self_signed(key: &RsaPrivateKey) -> Vec<u8> {
     let info = key.to_public_key().to_public_key_der().expect("a public key can be written");
     let signed = der::to_be_signed(1, ["200101000000Z", "491231235959Z"], info.as_bytes());
@@ -95,8 +95,8 @@ pub(super) fn self_signed(key: &RsaPrivateKey) -> Vec<u8> {
     der::certificate(&signed, &signature)
 }
 
-/// A fresh certificate for TLS, and its key in PKCS #8. It is RSA's as tor's own are: tor says `expecting an rsa key`
-/// of others.
+/// Generates a TLS certificate and its key in PKCS #8. The key is RSA as tor's own: tor rejects other keys with
+/// `expecting an rsa key`.
 pub fn tls_identity(fill: &mut dyn FnMut(&mut [u8])) -> (Vec<u8>, Zeroizing<Vec<u8>>) {
     let key = RsaPrivateKey::new(&mut Filled(fill), TLS_BITS).expect("a key of this size can be made");
     let secret = key.to_pkcs8_der().expect("a private key can be written");

@@ -1,24 +1,24 @@
-//! Cells as bytes (tor-spec, "Cell packet format"): of 514 bytes, or as long as they say.
+//! Wire format of cells (tor-spec, "Cell packet format"): 514 bytes, or variable length.
 
 use crate::cell::CircId;
 
-/// Commands of cells that circuits have nothing to do with.
+/// Commands of cells that concern the connection, not a circuit.
 pub mod command {
     /// Keeps a connection from idling.
     pub const PADDING: u8 = 0;
-    /// Which link protocols the sender speaks.
+    /// The link protocol versions of the sender.
     pub const VERSIONS: u8 = 7;
-    /// The end of a handshake: time and addresses.
+    /// Ends the handshake: time and addresses.
     pub const NETINFO: u8 = 8;
-    /// Asks for other padding.
+    /// Negotiates padding.
     pub const PADDING_NEGOTIATE: u8 = 12;
-    /// Padding of any length.
+    /// Padding of variable length.
     pub const VPADDING: u8 = 128;
-    /// Who the sender is.
+    /// The certificates of the sender.
     pub const CERTS: u8 = 129;
-    /// What the initiator is to sign.
+    /// The challenge that the initiator signs.
     pub const AUTH_CHALLENGE: u8 = 130;
-    /// And its signature.
+    /// The initiator's signature.
     pub const AUTHENTICATE: u8 = 131;
 }
 
@@ -26,15 +26,15 @@ pub mod command {
 const HEADER: usize = 5;
 /// A whole cell of fixed length.
 pub const FIXED: usize = 514;
-/// The longest cell of variable length that is taken: several times what certificates need.
+/// Maximum size of an accepted variable-length cell: several times what certificates need.
 const LONGEST: usize = 8192;
 
-/// Whether cells of this command say how long they are.
+/// Whether cells with this command have variable length.
 pub fn is_variable(command: u8) -> bool {
     command == command::VERSIONS || command >= 128
 }
 
-/// Appends a cell of circuit 0; a fixed one is filled up with zeros.
+/// Appends a cell of circuit 0. Fixed-length cells are padded with zeros.
 pub fn write(command: u8, body: &[u8], wire: &mut Vec<u8>) {
     let at = wire.len();
     wire.extend_from_slice(&[0, 0, 0, 0, command]);
@@ -47,32 +47,32 @@ pub fn write(command: u8, body: &[u8], wire: &mut Vec<u8>) {
     }
 }
 
-/// A cell is longer than any that is of use.
+/// A variable-length cell exceeds the maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLong;
 
-/// A cell as it came: circuit, command and body.
+/// A received cell: circuit id, command and body.
 pub type Raw<'a> = (CircId, u8, &'a [u8]);
 
-/// Finds cells in a stream of bytes. It never holds more than one read and one cell.
+/// Splits a byte stream into cells. It never holds more than one read and one cell.
 pub struct Splitter {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
 }
 
-/// Bytes that are read at once.
+/// Bytes per read.
 const READ: usize = 32 * FIXED;
 
 impl Splitter {
-    /// With what was read already.
+    /// Starts with bytes that were read already.
     pub fn new(first: &[u8]) -> Splitter {
         let mut bytes = first.to_vec();
         bytes.resize(first.len() + READ, 0);
         Splitter { bytes, start: 0, end: first.len() }
     }
 
-    /// Where to read to; then say [`filled`](Self::filled).
+    /// The buffer to read into. Call [`filled`](Self::filled) afterwards.
     pub fn space(&mut self) -> &mut [u8] {
         self.bytes.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
@@ -82,12 +82,12 @@ impl Splitter {
         &mut self.bytes[self.end..]
     }
 
-    /// So many bytes were read.
+    /// Notes how many bytes were read.
     pub fn filled(&mut self, count: usize) {
         self.end += count;
     }
 
-    /// What is left, which is no whole cell.
+    /// The remaining bytes, less than a whole cell.
     pub fn rest(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
@@ -95,7 +95,7 @@ impl Splitter {
     /// Takes the next whole cell.
     ///
     /// # Errors
-    /// If it is too long.
+    /// If the cell is too long.
     pub fn take(&mut self) -> Result<Option<Raw<'_>>, TooLong> {
         let bytes = &self.bytes[self.start..self.end];
         let Some((circ, rest)) = bytes.split_first_chunk::<4>() else { return Ok(None) };
@@ -142,6 +142,6 @@ mod tests {
             assert!(splitter.rest().is_empty());
         }
         let mut splitter = Splitter::new(&[0, 0, 0, 0, 200, 0xff, 0xff]);
-        assert_eq!(splitter.take(), Err(TooLong), "it is not waited for");
+        assert_eq!(splitter.take(), Err(TooLong), "the splitter does not wait for its end");
     }
 }
