@@ -2,14 +2,14 @@
 
 use tidegate_control::units::{Span, Time};
 
-/// What a bucket is made from.
+/// Parameters of a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BucketPlan {
     /// Bytes per second.
     pub rate_bytes_per_s: u64,
     /// Bytes the bucket holds.
     pub burst_bytes: u64,
-    /// How often it is refilled.
+    /// Interval between refills.
     pub refill_every: Span,
     /// Fill as tor does (`token_bucket.c`): whenever somebody looks, with whole bytes for each whole interval
     /// since the last time; the part of a byte and of an interval that is left over is forgotten. Time
@@ -17,13 +17,13 @@ pub struct BucketPlan {
     pub drop_fractions: bool,
 }
 
-/// Bytes that may pass now. It starts full.
+/// A token bucket. It starts full.
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
     plan: BucketPlan,
     /// Below zero after [`overdraw`](TokenBucket::overdraw).
     tokens: i64,
-    /// Thousand-millionths of a byte carried between refills.
+    /// Billionths of a byte carried between refills.
     fraction: u64,
     refilled: Time,
 }

@@ -1,4 +1,4 @@
-//! A client: builds circuits hop by hop, opens streams, and takes off all layers.
+//! A client: builds circuits hop by hop, opens streams, and removes all onion layers.
 
 mod driven;
 mod linked;
@@ -40,13 +40,13 @@ struct Circuit<O: Onion> {
     linked: Linked<Message<O>>,
 }
 
-/// How far a switch from one circuit to its spare has come. Streams keep the key of the first: the two
-/// exchange their ways.
+/// Progress of a switch from a circuit to its spare. Streams keep the circuit's key: the two circuits swap their
+/// paths.
 enum Switch<O: Onion> {
-    /// None is under way.
+    /// No switch is in progress.
     None,
-    /// We have switched; what the exit says on the new way waits until it has left the old one, which the
-    /// circuit of this key has now.
+    /// This side has switched. Messages on the new path wait until the exit has left the old one, which circuit `old`
+    /// has now.
     Awaiting {
         nonce: Nonce,
         old: CircuitKey,
@@ -55,11 +55,11 @@ enum Switch<O: Onion> {
         left: Time,
         first: Option<Time>,
     },
-    /// What comes on this, the old way, belongs to the circuit of that key.
+    /// This circuit has the old path. Its messages belong to the circuit with this key.
     Ceded(CircuitKey),
 }
 
-/// Messages that wait for a LEAVE; an exit that sends more breaks its window.
+/// Maximum number of messages that wait for a LEAVE. More would exceed the exit's window.
 const MAX_HELD: usize = 4096;
 
 impl<O: Onion> Client<O> {
@@ -75,16 +75,16 @@ impl<O: Onion> Client<O> {
         }
     }
 
-    /// The keys of this client, and of the relays that it knows.
+    /// The client's keys, and those of the relays that it knows.
     pub fn onion(&mut self) -> &mut O {
         &mut self.onion
     }
 
     /// Begins a circuit over these relays, guard first. [`Output::CircuitBuilt`] or
-    /// [`Output::CircuitClosed`] will follow.
+    /// [`Output::CircuitClosed`] follows.
     ///
     /// # Panics
-    /// If the path is empty or longer than a layer counter holds.
+    /// If the path is empty or has more than eight hops.
     pub fn build(&mut self, now: Time, path: Vec<RelayId>) -> CircuitKey {
         assert!((1..=8).contains(&path.len()), "a circuit has one to eight hops");
         let key = CircuitKey(self.circuits.vacant_key() as u32);
@@ -112,8 +112,10 @@ impl<O: Onion> Client<O> {
         key
     }
 
-    /// Opens a stream at the last hop of a built circuit; `None` if the circuit is not built, is being linked or is not
-    /// the first of a set, is gone, or has no stream ids left.
+    /// Opens a stream at the last hop of a built circuit.
+    ///
+    /// `None` if the circuit is closed, not built, being linked or not the first of its set, or if its stream ids are
+    /// all in use.
     pub fn open(&mut self, now: Time, key: CircuitKey, address: O::Address) -> Option<StreamKey> {
         let circuit = self.circuits.get_mut(key.0 as usize)?;
         let ready = match &circuit.linked {
@@ -133,8 +135,8 @@ impl<O: Onion> Client<O> {
         Some(StreamKey { circuit: key, stream })
     }
 
-    /// Keeps a circuit, which must carry no streams, for another to switch to when its guard says that it
-    /// is congested. False, and nothing kept, unless both are built and end at the same relay.
+    /// Keeps a circuit without streams as a spare, to which another switches when its guard reports congestion. False,
+    /// with nothing kept, unless both are built and end at the same relay.
     pub fn keep_standby(&mut self, key: CircuitKey, spare: CircuitKey) -> bool {
         let built = |key: CircuitKey| {
             let circuit = self.circuits.get(key.0 as usize)?;
@@ -149,8 +151,8 @@ impl<O: Onion> Client<O> {
         fits
     }
 
-    /// Lets a circuit's streams go on over its spare, which gets the old way. Nothing happens without a
-    /// spare, or while another switch is under way. [`Output::Switched`] will follow.
+    /// Switches a circuit's streams to its spare, which gets the old path. [`Output::Switched`] follows. Nothing happens
+    /// without a spare or during another switch.
     pub fn switch(&mut self, now: Time, key: CircuitKey) {
         self.switch_as(now, key, MoveStart::alone(now, None));
     }
@@ -160,7 +162,7 @@ impl<O: Onion> Client<O> {
         let idle = matches!(circuit.switch, Switch::None);
         let Some(spare) = circuit.spare.filter(|_| idle) else { return };
         circuit.spare = None;
-        // An exit knows a circuit to have streams once the first was opened on it.
+        // The exit accepts a switch only from a circuit that had a stream, to one that never had.
         let fits = circuit.next_stream > 1
             && self
                 .circuits
@@ -187,7 +189,7 @@ impl<O: Onion> Client<O> {
         self.links.assign(b.leg, spare);
     }
 
-    /// The exit has left the old way: what it said on the new one is due.
+    /// The exit has left the old path: messages held from the new one are due.
     fn switched(&mut self, now: Time, old: CircuitKey, nonce: Nonce) {
         let Switch::Ceded(key) = self.circuits[old.0 as usize].switch else {
             return self.end(now, old, true);
@@ -213,7 +215,7 @@ impl<O: Onion> Client<O> {
         }
     }
 
-    /// Ends a circuit and its streams, and those that are linked with it.
+    /// Closes a circuit, its streams, and the circuits that are linked with it.
     pub fn close(&mut self, now: Time, key: CircuitKey) {
         self.end(now, key, true);
     }
@@ -225,7 +227,7 @@ impl<O: Onion> Client<O> {
         }
     }
 
-    /// Says something to the last hop so far, over the way for it if there are several.
+    /// Sends a message to the last hop so far. Stream messages of linked circuits go over the chosen leg.
     fn say(&mut self, now: Time, key: CircuitKey, stream: StreamId, payload: Payload<O>) {
         let way = if payload.is_of_stream() { self.way(now, key) } else { Some(key) };
         let Some(key) = way else { return };
@@ -236,7 +238,7 @@ impl<O: Onion> Client<O> {
         self.push(now, key, if extends { Command::Early } else { Command::Relay }, body);
     }
 
-    /// The second half of a key exchange: on to the next hop, or done.
+    /// Finishes a key exchange, then extends to the next hop or reports the circuit as built.
     fn extended(&mut self, now: Time, key: CircuitKey, body: &O::Body) {
         let circuit = &mut self.circuits[key.0 as usize];
         let hop = circuit.handshake.take().and_then(|handshake| self.onion.finish(handshake, body));
@@ -293,7 +295,7 @@ impl<O: Onion> Client<O> {
             Payload::Connected if circuit.edge.connect(message.stream) => {
                 self.outputs.push_back(Output::StreamConnected(stream));
             }
-            // A stream that we closed while the exit connected it.
+            // We closed the stream while the exit connected it.
             Payload::Connected => {}
             Payload::Data(bytes, data) => match circuit.edge.deliver(message.stream) {
                 Ok((owed, known)) => {
@@ -332,7 +334,7 @@ impl<O: Onion> Client<O> {
         }
     }
 
-    /// Acknowledges the cells of a circuit that came last.
+    /// Sends a circuit SENDME with the digest of the last cell (proposal 289).
     fn acknowledge(&mut self, now: Time, key: CircuitKey) {
         let digests = self.circuits[key.0 as usize].hops.last().and_then(O::client_digests);
         self.say(now, key, StreamId(0), Payload::Sendme(digests.map(|[heard, _]| heard)));
@@ -350,7 +352,7 @@ impl<O: Onion> Client<O> {
     }
 
     fn end(&mut self, now: Time, key: CircuitKey, destroy: bool) {
-        // The other side's word ends one of a set, ours all.
+        // The peer's DESTROY ends one leg of a set; our own decision ends all legs.
         let key = self.unlink(now, key, !destroy, &[]);
         let Some(circuit) = self.circuits.try_remove(key.0 as usize) else { return };
         self.outputs.push_back(Output::CircuitClosed(key));
@@ -359,7 +361,7 @@ impl<O: Onion> Client<O> {
         self.end_switch(now, &circuit.switch);
     }
 
-    /// A circuit that is gone takes with it what only a whole switch could have saved.
+    /// Ends the other circuit of an unfinished switch, since neither path is complete without this one.
     fn end_switch(&mut self, now: Time, switch: &Switch<O>) {
         match switch {
             Switch::None => {}

@@ -1,5 +1,5 @@
-//! The end of a circuit where application bytes enter and leave: flow control of its streams (tor-spec,
-//! "Flow control") and packaging. The client and the exit have one each.
+//! One end of a circuit, where application bytes enter and leave: flow control (tor-spec, "Flow control") and
+//! packaging. The client and the exit have one each.
 
 mod stream;
 
@@ -19,7 +19,7 @@ use stream::Stream;
 /// Streams of one circuit at one time; more are refused (stream ids have 16 bits).
 pub const MAX_STREAMS: usize = 4096;
 
-/// Full cells that a stream fills in its turn: tor reads 16 KiB less a part of a cell at a time.
+/// Full cells that a stream packages per turn: tor reads at most 16 KiB at a time, rounded down to whole cells.
 const TURN_CELLS: u32 = 32;
 
 /// One end of a circuit.
@@ -28,24 +28,25 @@ pub struct Edge {
     flow: Flow,
     /// Ordered by id. A circuit rarely has more than a few.
     streams: Vec<Stream>,
-    /// Bytes that their own sides hold.
+    /// Delivered bytes that the streams' local sides have not consumed.
     held: u64,
 }
 
-/// What belongs to the circuit, whose ever the streams are whose cells go over it.
+/// Circuit-level flow control, shared by all streams of the circuit.
 #[derive(Debug)]
 struct Flow {
     /// The fixed windows, unless the circuit has congestion control.
     windows: Option<Windows>,
     in_flight: Box<dyn Window>,
-    /// Cells packaged since the last that a SENDME will name, and the digests of those, oldest first.
+    /// Cells packaged since the last one that a SENDME will acknowledge by digest, and the digests of those that are not
+    /// acknowledged yet, oldest first (proposal 289).
     since: u32,
     expected: VecDeque<Digest>,
-    /// Cells delivered since we last sent a circuit SENDME.
+    /// Cells delivered since the last circuit SENDME that we sent.
     delivered: u32,
-    /// Cells that may be packaged in this step, where a controller says so.
+    /// Cells that a controller lets this end package in the current step; infinite without one.
     allowance: f64,
-    /// Cells per second that it has planned for the circuit, if it plans.
+    /// Cells per second that the controller has planned for the circuit, if it plans.
     planned: Option<f64>,
     /// Cells packaged since the controller last asked.
     packaged: u32,
@@ -61,14 +62,13 @@ pub struct Owed {
 }
 
 impl Edge {
-    /// An end without streams and with nothing in flight, that may package so many cells before a controller's first
-    /// step.
+    /// Creates an end without streams. `allowance`: cells that it may package before a controller's first step.
     pub fn new(control: &dyn Control, windows: Windows, allowance: f64) -> Edge {
         Edge::bounded(control.window(), windows, allowance)
     }
 
-    /// As [`new`](Self::new), for a circuit whose client asked for congestion control (`Some(true)`) or to do without. `None`: its
-    /// ends are configured alike.
+    /// As [`new`](Self::new), with the congestion control that the key exchange agreed on: present (`Some(true)`) or
+    /// absent. `None`: both ends are configured alike.
     pub fn agreed(congestion_control: Option<bool>, config: &Config, allowance: f64) -> Edge {
         let Config { control, windows, .. } = config;
         match (congestion_control, &config.otherwise) {
@@ -82,7 +82,7 @@ impl Edge {
         }
     }
 
-    /// By this window, or without one by the fixed windows.
+    /// Creates an end with this congestion window, or else with the fixed windows.
     fn bounded(congestion: Option<Box<dyn Window>>, windows: Windows, allowance: f64) -> Edge {
         let fixed = || Box::new(Fixed::new(windows.circuit, windows.circuit_increment));
         let flow = Flow {
@@ -98,12 +98,12 @@ impl Edge {
         Edge { flow, streams: Vec::new(), held: 0 }
     }
 
-    /// The two exchange what belongs to their circuits; each keeps its streams.
+    /// Swaps circuit-level flow control with another end; each keeps its streams.
     pub fn exchange_circuits(&mut self, other: &mut Edge) {
         std::mem::swap(&mut self.flow, &mut other.flow);
     }
 
-    /// It has congestion control instead of the fixed windows.
+    /// Whether it has congestion control instead of the fixed windows.
     pub fn has_congestion_control(&self) -> bool {
         self.flow.windows.is_none()
     }
@@ -118,12 +118,12 @@ impl Edge {
         self.flow.in_flight.sendme_increment()
     }
 
-    /// Cells that may be packaged now. `queue`: that the circuit queue takes.
+    /// Cells that may be packaged now. `queue`: cells that the circuit queue takes.
     pub fn room(&self, queue: u32) -> u32 {
         self.flow.in_flight.room().min(queue).min(self.flow.allowed())
     }
 
-    /// What it can send as one of several circuits. `queue`: cells that the circuit queue takes.
+    /// What this circuit can send as a leg of a conflux set. `queue`: cells that the circuit queue takes.
     pub fn capacity(&self, queue: u32) -> Capacity {
         Capacity {
             room: self.room(queue),
@@ -138,7 +138,7 @@ impl Edge {
         Some(&mut self.streams[at])
     }
 
-    /// Adds a stream; false if the id is taken, zero, or there are too many.
+    /// Adds a stream; false if the id is in use or zero, or if the circuit has too many streams.
     pub fn open(&mut self, id: StreamId) -> bool {
         let Err(at) = self.streams.binary_search_by_key(&id, |stream| stream.id) else { return false };
         if id.0 == 0 || self.streams.len() >= MAX_STREAMS {
@@ -149,17 +149,17 @@ impl Edge {
         true
     }
 
-    /// Whether there is such a stream.
+    /// Whether a stream exists.
     pub fn has(&self, id: StreamId) -> bool {
         self.streams.binary_search_by_key(&id, |stream| stream.id).is_ok()
     }
 
-    /// The stream's far side is connected; false if there is no such stream or it was already.
+    /// Notes that the stream's far side is connected; false if the stream does not exist or was connected already.
     pub fn connect(&mut self, id: StreamId) -> bool {
         self.stream(id).is_some_and(|stream| !std::mem::replace(&mut stream.connected, true))
     }
 
-    /// Removes a stream; false if there is none.
+    /// Removes a stream; false if it does not exist.
     pub fn close(&mut self, id: StreamId) -> bool {
         let found = self.streams.binary_search_by_key(&id, |stream| stream.id);
         found.map(|at| self.held -= self.streams.remove(at).held).is_ok()
@@ -185,8 +185,8 @@ impl Edge {
         let flow = &mut self.flow;
         let (windows, increment) = (flow.windows, flow.in_flight.sendme_increment());
         flow.delivered += 1;
-        // The window less the SENDMEs we sent is the peer's to use; we send them at once, so it can
-        // never be more than the window ahead.
+        // The peer may use the window minus what our SENDMEs have not acknowledged. We send them at once, so the peer
+        // is never ahead by more than the window.
         if windows.is_some_and(|windows| flow.delivered > windows.circuit) {
             return Err(Violation);
         }
@@ -203,9 +203,11 @@ impl Edge {
         Ok((Owed { circuit, stream: stream.acknowledges(windows.stream_increment) }, true))
     }
 
-    /// A SENDME arrived for a stream, or with id zero for the circuit. One that nothing was sent for is a
-    /// violation, and so is one for the circuit without the digest of the cell that it acknowledges. `blocked`: the
-    /// circuit queue has stopped us.
+    /// A SENDME arrived for a stream, or for the circuit if `id` is zero. `blocked`: the circuit queue has stopped this
+    /// end.
+    ///
+    /// # Errors
+    /// If nothing was sent that it acknowledges, or if a circuit SENDME has the wrong digest (proposal 289).
     pub fn sendme(
         &mut self,
         now: Time,
@@ -226,8 +228,8 @@ impl Edge {
         }
     }
 
-    /// The stream's own side holds so many bytes that it has not taken yet: what to tell the peer. Ask again until that
-    /// is nothing.
+    /// The stream's local side has not consumed `bytes` delivered bytes. Returns a message for the peer. Call again until
+    /// there is none.
     pub fn backlog<O: Onion>(&mut self, now: Time, id: StreamId, bytes: u64) -> Option<Payload<O>> {
         let windows = self.flow.windows;
         let at = self.streams.binary_search_by_key(&id, |stream| stream.id).ok()?;
@@ -249,7 +251,7 @@ impl Edge {
         Some(payload)
     }
 
-    /// The peer said XOFF (`stop`) or XON. Fixed windows know neither: it is dropped, as tor does.
+    /// The peer sent XOFF (`stop`) or XON (proposal 324). Like tor, an end with fixed windows drops both.
     pub fn stop(&mut self, id: StreamId, stop: bool) {
         if self.flow.windows.is_none()
             && let Some(stream) = self.stream(id)
@@ -263,40 +265,40 @@ impl Edge {
         self.streams.iter().any(|stream| stream.starved)
     }
 
-    /// Lets so many cells be packaged until the controller says otherwise; it has planned so many in each second. With
-    /// `begun` the part of a cell that is left counts too.
+    /// Sets the allowance of a controller's step, and the rate in cells per second that it has planned. With `begun`, the
+    /// unused part of a cell is added.
     pub fn allow(&mut self, cells: f64, planned: Option<f64>, begun: bool) {
         self.flow.planned = planned;
         let left = if begun && self.flow.allowance < 1.0 { self.flow.allowance } else { 0.0 };
         self.flow.allowance = cells + left;
     }
 
-    /// Whether a stream was stopped with bytes left, and not by its peer.
+    /// Whether a stream has bytes left that something other than its peer stopped.
     pub fn is_backlogged(&self) -> bool {
         self.streams.iter().any(|stream| stream.starved && stream.room() > 0)
     }
 
-    /// Cells that the sources of its streams still have, as far as can be told: without limit if they are `backlogged`;
-    /// else as many as they had lately and as many again, to let them grow.
+    /// Estimate of the cells that the streams' sources have: infinite if they are `backlogged`, else twice the number
+    /// packaged since the last call, to let them grow.
     pub fn demand(&mut self, backlogged: bool) -> f64 {
         let packaged = std::mem::take(&mut self.flow.packaged);
         if backlogged { f64::INFINITY } else { 2.0 * f64::from(packaged) }
     }
 
-    /// A stream's source says that so many more bytes are to come; `u64::MAX`: without end.
+    /// A stream's source announces further bytes; `u64::MAX`: without end.
     pub fn announce(&mut self, id: StreamId, bytes: u64) {
         if let Some(stream) = self.stream(id) {
             stream.announced = stream.announced.saturating_add(bytes);
         }
     }
 
-    /// Bytes that the streams' sources have announced and that are not in cells yet; infinite without end.
+    /// Announced bytes that are not in cells yet; infinite if a source has no end.
     pub fn announced(&self) -> f64 {
         let bytes = self.streams.iter().fold(0u64, |sum, stream| sum.saturating_add(stream.announced));
         if bytes == u64::MAX { f64::INFINITY } else { bytes as f64 }
     }
 
-    /// Streams that were stopped with bytes left and could go on, each with a fair share of so many cells: the
+    /// Stopped streams that have bytes left and may go on, each with a fair share of `cells`, which is the
     /// [room](Self::room).
     pub fn resumable(&mut self, cells: u32) -> Vec<(StreamId, u32)> {
         let able = |stream: &Stream| stream.starved && stream.room() > 0;
@@ -308,17 +310,17 @@ impl Edge {
         self.streams.iter().filter(|stream| able(stream)).map(|stream| (stream.id, share)).collect()
     }
 
-    /// As [`resumable`](Self::resumable), once the circuit queue is short again. Nobody gets a share then: streams
-    /// are read in turn, the newest first, until the queue stops them (tor's `set_streams_blocked_on_circ`, which
-    /// lets the event loop read again).
+    /// As [`resumable`](Self::resumable), once the circuit queue is short again. There are no shares then: streams are read
+    /// in turn, the newest first, until the queue stops them (tor's `set_streams_blocked_on_circ`, which lets the event
+    /// loop read again).
     pub fn reopened(&mut self, cells: u32) -> Vec<(StreamId, u32)> {
         let able = self.resumable(cells);
         let turns = if able.is_empty() { 0 } else { cells.div_ceil(TURN_CELLS) };
         (0..turns).flat_map(|_| able.iter().rev().map(|(id, _)| (*id, TURN_CELLS))).collect()
     }
 
-    /// Packages up to `cells` cells of a connected stream; `send` gets each message, and gives its digest where it is
-    /// asked and there is one. `room`: cells that the circuit queue takes. How many were packaged.
+    /// Packages up to `cells` cells of a connected stream. Returns the number packaged. `room`: cells that the circuit
+    /// queue takes. `send` sends a message and returns its digest, if asked and available.
     pub fn package<O: Onion>(
         &mut self,
         now: Time,
@@ -442,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_nobody_reads_is_not_acknowledged() {
+    fn a_stream_that_its_application_does_not_read_is_not_acknowledged() {
         let mut edge = windowed();
         let id = StreamId(1);
         edge.open(id);
@@ -451,11 +453,7 @@ mod tests {
             owed += u32::from(edge.deliver(id).unwrap().0.stream);
             assert_eq!(edge.backlog::<Clear>(Time::ZERO, id, cell * 498), None);
         }
-        assert_eq!(
-            (owed, edge.held()),
-            (0, 500 * 498),
-            "the tenth cell is the last that is taken in silence"
-        );
+        assert_eq!((owed, edge.held()), (0, 500 * 498), "only the first ten cells count as read");
         assert_eq!(edge.deliver(id), Err(Violation), "the peer's window is used up");
         let mut owed = 0;
         while let Some(payload) = edge.backlog::<Clear>(Time::ZERO, id, HELD_BYTES) {

@@ -1,7 +1,7 @@
-//! Onion layers: how a message reaches one hop of a circuit and no other.
+//! Onion layers, which let exactly one hop of a circuit read a message.
 //!
-//! The machines of this crate are generic over [`Onion`], so that the simulator moves [`Clear`] bodies,
-//! which count their layers instead of encrypting them, and sockets move encrypted ones.
+//! The state machines of this crate are generic over [`Onion`]. The simulator moves [`Clear`] bodies, which count
+//! their layers instead of encrypting them; live nodes move encrypted ones.
 
 use std::fmt::Debug;
 
@@ -12,53 +12,53 @@ use crate::cell::{Digest, Message, Payload, RelayId, StreamId};
 pub use crate::cell::{Malformed, Onion};
 use crate::switching::CongestionNotice;
 
-/// Onion routing without the cryptography: for simulation only.
+/// Onion routing without cryptography, for simulation only.
 ///
-/// A body says how many layers it has left (from the client) or has got so far (towards it), which is all
-/// that encryption does to the flow of cells.
+/// A body counts its layers: those left on the way from the client, or those added on the way to it. Encryption has no
+/// other effect on the flow of cells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Clear {
-    /// What a client's circuits ask for: congestion control, or to do without; `None`: all are configured alike.
+    /// Whether a client's circuits ask for congestion control; `None`: all nodes are configured alike.
     pub congestion_control: Option<bool>,
 }
 
-/// A [`Clear`] body. Half a line of the cache: most of a simulation's memory is cells.
+/// A [`Clear`] body. It is small, half a cache line, because most of a simulation's memory is cells.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClearBody {
-    /// A key exchange, and whether its circuit has congestion control; or nothing.
+    /// A key exchange, and whether its circuit has congestion control. Also the empty body.
     Handshake(Option<bool>),
     /// Application bytes.
     Data {
-        /// From the client: layers still on. Towards the client: relays passed, the speaker included.
+        /// From the client: layers left. Towards the client: relays passed, including the sender.
         layers: u8,
-        /// So many.
+        /// Number of bytes.
         bytes: u16,
-        /// On this stream.
+        /// The stream.
         stream: StreamId,
-        /// Which.
+        /// Stands for the bytes.
         stamp: Stamp,
     },
-    /// Bytes for the neighbour.
+    /// Bytes without layers, for the neighbour.
     Plain(Vec<u8>),
-    /// Why a circuit should move, for the neighbour.
+    /// A notice that a circuit should move, for the neighbour.
     Notice(CongestionNotice),
     /// Every other message.
     Other {
-        /// As of data.
+        /// As for data.
         layers: u8,
-        /// What it says.
+        /// The message.
         message: Box<Message<Clear>>,
     },
 }
 
-/// What stands for application bytes in simulation: when they went where.
+/// Stands for application bytes in a simulation: their timestamps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
-    /// When they were put into a cell.
+    /// When the bytes were put into a cell.
     pub packaged: Time,
     /// When that cell left its first circuit queue; zero until then.
     pub departed: Time,
-    /// Number of the trace that follows this cell; zero if none does.
+    /// Number of the trace that follows this cell; zero without one.
     pub trace: u32,
 }
 

@@ -1,11 +1,11 @@
-//! What a node and its driver exchange about a connection.
+//! Types that a node and its driver exchange about a connection.
 
 use tidegate_control::units::Time;
 
 use crate::cell::Cell;
 use crate::onion::Onion;
 
-/// A cell on its way out, with the times at which it came this far.
+/// A cell that leaves the node, with timestamps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Departure<O: Onion> {
     /// The cell.
@@ -16,29 +16,29 @@ pub struct Departure<O: Onion> {
     pub buffered: Time,
 }
 
-/// How much of a channel its driver takes next.
+/// How many cells of a channel the driver takes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Budget {
-    /// So many cells at most, together; not zero.
+    /// At most this number, which is not zero.
     Cells(u32),
-    /// None; the driver drains again by itself.
+    /// None for now; the driver drains again by itself.
     Blocked,
-    /// None; the node says [`Output::Flush`](crate::node::Output::Flush) again when more cells come.
+    /// None; the node requests [`Output::Flush`](crate::node::Output::Flush) again when more cells come.
     Paused,
 }
 
-/// A connection as [`Node::drain`](crate::node::Node::drain) writes to it.
+/// A connection that [`Node::drain`](crate::node::Node::drain) writes to.
 pub trait Sink<O: Onion> {
-    /// What may come next.
+    /// How many cells may come next.
     fn budget(&mut self) -> Budget;
-    /// So many cells of so many bytes are next. False if they must stay where they are, because the connection has
-    /// taken a part of them only: the driver drains again when it takes the rest.
+    /// Announces the next cells and their total bytes. False if they must stay in the output buffer because the
+    /// connection has taken only a part of them; the driver drains again when it takes the rest.
     fn begin(&mut self, cells: u32, bytes: u64) -> bool;
-    /// One of the cells begun.
+    /// Writes one of the announced cells.
     fn write(&mut self, departure: Departure<O>);
 }
 
-/// Takes all that there is.
+/// Takes all cells.
 impl<O: Onion> Sink<O> for Vec<Departure<O>> {
     fn budget(&mut self) -> Budget {
         Budget::Cells(u32::MAX)
@@ -51,7 +51,7 @@ impl<O: Onion> Sink<O> for Vec<Departure<O>> {
     }
 }
 
-/// What the kernel says of a channel's connection (TCP_INFO, SIOCOUTQNSD).
+/// State of a channel's TCP connection in the kernel (TCP_INFO, SIOCOUTQNSD).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Socket {
     /// Congestion window in segments.
@@ -65,7 +65,8 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Bytes that may be written now, with so many in the output buffer.
+    /// Bytes that may be written now, by the formula of tor's `update_socket_info_impl`. `buffered`: bytes in the output
+    /// buffer.
     pub(crate) fn limit(&self, factor: f64, buffered: u64) -> i64 {
         let segment = i64::from(self.segment_bytes);
         let space = i64::from(self.window.saturating_sub(self.unacknowledged)) * segment;

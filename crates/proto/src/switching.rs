@@ -1,17 +1,17 @@
-//! Active circuit switching: when, and which circuit (Kale, Ohzahata, Wu, Kato: "Emulation Evaluations of
+//! Active circuit switching: when a circuit moves, and which one (Kale, Ohzahata, Wu, Kato: "Emulation Evaluations of
 //! Tor Schedulers with Active Circuit Switching", 2016).
 //!
 //! A guard follows how full each connection's output buffer is, as an exponentially weighted average. When
 //! it passes the upper threshold, the circuit with the greatest decayed cell count moves away: to another
 //! TCP connection between the same two nodes ([`Form::Connection`], done by [`crate::links`]), or to
-//! another circuit that the client has built beforehand ([`Form::Circuit`], done by [`crate::client`] and
+//! another circuit that the client has built in advance ([`Form::Circuit`], done by [`crate::client`] and
 //! the exit's [`crate::relay`]).
 //!
-//! Both moves are one protocol, run on different floors. The mover sends LEAVE with a nonce as the last
-//! thing on the old way, JOIN with the same nonce as the first on the new one, and goes on there. The other
-//! side holds what comes on the new way until LEAVE has come on the old one, then answers with LEAVE on the
-//! old way and moves as well; the mover holds what comes on the new way until that. Each way keeps order, so
-//! nothing is lost, doubled or overtaken, and both directions keep flowing meanwhile.
+//! Both forms use one protocol, between neighbours or between client and exit. The mover sends LEAVE with a nonce as
+//! its last cell on the old path, and JOIN with the same nonce as its first on the new path. The other side holds cells
+//! from the new path until LEAVE arrives on the old one. Then it answers with LEAVE on the old path and moves as well;
+//! the mover holds cells from the new path until that LEAVE. Each path keeps order, so cells are not lost, duplicated or
+//! reordered, and both directions keep flowing.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -80,16 +80,16 @@ impl Default for Switching {
     }
 }
 
-/// What a guard says with the notice that a circuit should move, where cells are simulated.
+/// Times in a guard's notice that a circuit should move. Simulated cells only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CongestionNotice {
-    /// When it said so.
+    /// When the guard sent the notice.
     pub said: Time,
-    /// How long the buffer had been overfull by then; unknown if it had not been underfull since the last move.
+    /// How long the buffer had been overfull; unknown if it was never underfull since the last move.
     pub detection: Option<Span>,
 }
 
-/// How a move began, at the side that moves.
+/// The start of a move, as the mover knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MoveStart {
     at: Time,
@@ -98,18 +98,18 @@ pub(crate) struct MoveStart {
 }
 
 impl MoveStart {
-    /// By itself: a guard that moves a circuit from its own connection.
+    /// A guard moves a circuit from its own connection.
     pub fn alone(now: Time, detection: Option<Span>) -> MoveStart {
         MoveStart { at: now, detection, notice: Some(Span::ZERO) }
     }
 
-    /// By notice of the guard.
+    /// The guard has sent a notice.
     pub fn on_notice(now: Time, notice: Option<CongestionNotice>) -> MoveStart {
         let detection = notice.and_then(|notice| notice.detection);
         MoveStart { at: now, detection, notice: notice.map(|notice| now.since(notice.said)) }
     }
 
-    /// The move is over: we went the new way at `left`, and the first cell came from it at `first`.
+    /// The times of a finished move: our cells use the new path since `left`, and the first cell came from it at `first`.
     pub fn over(self, left: Time, first: Option<Time>, now: Time) -> MoveTimes {
         MoveTimes {
             detection: self.detection,
@@ -121,19 +121,19 @@ impl MoveStart {
     }
 }
 
-/// How long a move took, part by part.
+/// Durations of a move's phases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MoveTimes {
     /// From the first overfull sample until B_t passed the upper threshold.
     pub detection: Option<Span>,
-    /// From there until the side that moves knew; unknown outside of simulations, whose cells alone carry times.
+    /// From there until the mover knew. Unknown outside of simulations: real cells carry no timestamps.
     pub notice: Option<Span>,
     /// Until the new connection was open.
     pub set_up: Span,
-    /// From then, when our cells took the new way, until the first came from there; `None` if the old way was
-    /// empty before.
+    /// From the end of `set_up`, when our cells took the new path, until the first cell came from there; `None` if the old
+    /// path was empty before.
     pub first: Option<Span>,
-    /// From when our cells took the new way until the last had come the old one.
+    /// From the end of `set_up` until the last cell came from the old path.
     pub drain: Span,
 }
 
@@ -144,7 +144,7 @@ impl MoveTimes {
     }
 }
 
-/// How full a buffer has been lately.
+/// Average fill of an output buffer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Occupancy {
     /// B_t, as a share of the buffer.
@@ -152,9 +152,9 @@ pub struct Occupancy {
     sampled: Time,
     /// B_t was below the lower threshold since the last alarm.
     underfull: bool,
-    /// The first overfull sample since.
+    /// The first overfull sample since the last underfull one.
     overfull: Option<Time>,
-    /// No alarm before this, unless the buffer was underfull.
+    /// Alarms are suppressed until then, unless the buffer was underfull since.
     resting_until: Time,
 }
 
@@ -169,7 +169,7 @@ impl Occupancy {
         self.level
     }
 
-    /// The buffer was `filled` (a share) until `now`. To be said before it changes.
+    /// Adds the samples until `now`, at which the buffer was `filled` (a share). Call this before the fill changes.
     pub fn note(&mut self, rules: &Switching, now: Time, filled: f64) {
         let samples = now.since(self.sampled).0 / rules.sample_every.0;
         if samples == 0 {
@@ -187,7 +187,7 @@ impl Occupancy {
         }
     }
 
-    /// Whether a circuit should move now. Then there is rest.
+    /// Whether a circuit should move now. If so, alarms are suppressed for [`Switching::rest`].
     pub fn alarm(&mut self, rules: &Switching, now: Time) -> bool {
         let alarm = self.level > rules.beta && now >= self.resting_until;
         if alarm {
@@ -196,7 +196,7 @@ impl Occupancy {
         alarm
     }
 
-    /// How long it has been overfull; unknown if it was not underfull since this was last asked.
+    /// How long the buffer has been overfull; unknown if it was not underfull since the last call.
     pub fn detection(&mut self, now: Time) -> Option<Span> {
         self.underfull = false;
         self.overfull.take().map(|since| now.since(since))
@@ -257,7 +257,7 @@ mod tests {
             drain: ms(650),
         };
         assert_eq!((parts, parts.total()), (all, ms(1000)));
-        // Real cells do not say when they were sent.
+        // Real cells carry no timestamps.
         let parts = MoveStart::on_notice(at(1100), None).over(at(1350), None, at(2000));
         assert_eq!((parts.detection, parts.notice, parts.first, parts.total()), (None, None, None, ms(900)));
     }

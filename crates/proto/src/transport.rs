@@ -2,12 +2,12 @@
 //!
 //! Tor sends all circuits of a pair of relays over one connection. PCTCP (AlSabah, Goldberg: "PCTCP:
 //! Per-Circuit TCP-over-IPsec Transport for Anonymous Communication Overlay Networks", CCS 2013) gives each
-//! circuit its own, so that a loss or a loud circuit holds up nobody else. It can be deployed relay by
-//! relay (section 6.2): a pair of which one side is not upgraded shares a connection as ever. And it can be
-//! limited (6.5): beyond so many connections to one peer, circuits share those that exist.
+//! circuit its own, so that a loss or a loud circuit does not delay other circuits. Relays can be upgraded one by
+//! one (section 6.2): a pair with a relay that is not upgraded shares one connection. The number of connections to
+//! one peer can be limited (6.5): further circuits share the existing ones.
 //!
-//! Over QUIC a circuit has a stream of its own on one connection: nobody waits for another's lost bytes, and the pair
-//! has one congestion control. To a node each stream is a channel, as each connection is with PCTCP.
+//! Over QUIC each circuit has a stream of one connection: a circuit does not wait for another circuit's lost bytes, and
+//! the pair has one congestion controller. Each stream is a channel, as each connection is with PCTCP.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -23,9 +23,9 @@ pub enum Transport {
     PerCircuit,
     /// A stream per circuit on one QUIC connection per pair of nodes.
     Quic,
-    /// One connection per circuit up to a limit, then circuits share.
+    /// One connection per circuit up to a limit; further circuits share.
     Threshold {
-        /// Connections that a node opens to one peer at most; at least 1.
+        /// Maximum number of connections that a node opens to one peer; at least 1.
         connections: u32,
         /// Which of them a further circuit shares.
         beyond: Sharing,
@@ -80,7 +80,7 @@ pub enum Sharing {
     ByClass,
 }
 
-/// Time in which the counts that tell loud from quiet halve (Tor's EWMA half-life).
+/// Half-life of the cell counts that tell loud from quiet circuits (tor's EWMA half-life).
 pub const LOUDNESS_HALF_LIFE: Span = Span(30_000_000_000);
 
 /// Cells counted with exponential forgetting.
@@ -97,7 +97,7 @@ impl DecayingCount {
         self.at = now;
     }
 
-    /// What is left of the count at `now`.
+    /// The decayed count at `now`.
     pub fn value(&self, now: Time, half_life: Span) -> f64 {
         if now <= self.at || self.count == 0.0 {
             return self.count;
@@ -107,7 +107,7 @@ impl DecayingCount {
 }
 
 impl Transport {
-    /// Connections to one peer beyond which circuits share; `None` if they never do.
+    /// Maximum number of connections to one peer; `None` if circuits never share.
     pub(crate) fn limit(self) -> Option<u32> {
         match self {
             Transport::Vanilla => Some(1),
@@ -116,7 +116,7 @@ impl Transport {
         }
     }
 
-    /// Whether nodes must know how loud circuits are to choose.
+    /// Whether the choice of a connection depends on cell counts.
     pub(crate) fn needs_loudness(self) -> bool {
         matches!(self, Transport::Threshold { beyond: Sharing::ByClass, .. })
     }

@@ -1,4 +1,4 @@
-//! A client as its driver sees it.
+//! The client's implementation of [`Machine`] and [`Node`].
 
 use tidegate_control::machine::Machine;
 use tidegate_control::units::Time;
@@ -56,7 +56,7 @@ impl<O: Onion> Node<O> for Client<O> {
     }
 
     fn channel_closed(&mut self, now: Time, channel: ChannelId) {
-        // The legs on the channel are gone already: no circuit may be found with one of them.
+        // The legs on the channel are removed already: first forget all their circuits, then handle the consequences.
         let orphans: Vec<CircuitKey> =
             self.links.closed(now, channel).into_iter().map(|(key, _)| key).collect();
         let circuits: Vec<Circuit<O>> = (orphans.iter())
@@ -112,7 +112,7 @@ impl<O: Onion> Node<O> for Client<O> {
         links.note_packaged(leg);
     }
 
-    /// Clients have no exit streams.
+    /// Not used: only exits connect streams.
     fn stream_connected(&mut self, _: Time, _: StreamKey) {}
 
     fn backlog(&mut self, now: Time, stream: StreamKey, bytes: u64) {

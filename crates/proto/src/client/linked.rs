@@ -1,4 +1,4 @@
-//! Circuits that are linked, so that streams go over all of them ([`crate::conflux`]).
+//! Client: linked circuits, over which streams go together ([`crate::conflux`], proposal 329).
 
 use tidegate_control::units::Time;
 
@@ -10,9 +10,10 @@ use crate::node::{CircuitKey, Output, Source, StreamKey};
 use crate::onion::Onion;
 
 impl<O: Onion> Client<O> {
-    /// Lets the streams of the first of these circuits go over all of them, the exit's as we wish. [`Output::Linked`] follows,
-    /// or all are closed; until then no stream can be opened. False, and nothing done, unless all are different, built,
-    /// without streams, under congestion control, and end at the same relay.
+    /// Links circuits to a set: streams of the first go over all of them. `wish`: what the exit's scheduling should favour.
+    ///
+    /// [`Output::Linked`] follows, or all are closed; until then streams cannot be opened. False, with nothing done,
+    /// unless all circuits are different, built, without streams, under congestion control, and end at the same relay.
     pub fn link(&mut self, now: Time, legs: &[CircuitKey], wish: Wish) -> bool {
         let exit = |key: &CircuitKey| {
             let circuit = self.circuits.get(key.0 as usize)?;
@@ -45,7 +46,7 @@ impl<O: Onion> Client<O> {
         true
     }
 
-    /// The circuit under which the streams are known that go over this one.
+    /// The first circuit of the set, which has the streams; the circuit itself if it is not linked.
     fn first(&self, key: CircuitKey) -> CircuitKey {
         match self.circuits.get(key.0 as usize).map(|circuit| &circuit.linked) {
             Some(Linked::With(first)) => *first,
@@ -66,13 +67,13 @@ impl<O: Onion> Client<O> {
         circuit.edge.room(self.links.room(circuit.leg))
     }
 
-    /// What a leg can send.
+    /// What a leg can send now.
     fn capacity(&self, leg: CircuitKey) -> Capacity {
         let circuit = &self.circuits[leg.0 as usize];
         circuit.edge.capacity(self.links.room(circuit.leg))
     }
 
-    /// The circuit under which the streams of this one are known, and cells that they may package.
+    /// The first circuit of the set, and the number of cells that its streams may package.
     pub(super) fn room(&self, key: CircuitKey) -> (CircuitKey, u32) {
         let key = self.first(key);
         let cells = match &self.circuits[key.0 as usize].linked {
@@ -82,7 +83,7 @@ impl<O: Onion> Client<O> {
         (key, cells)
     }
 
-    /// Bytes that messages on linked circuits take that wait for others before them.
+    /// Bytes of messages on linked circuits that wait for earlier ones (proposal 329, 2.8).
     pub fn held_bytes(&self) -> u64 {
         let sets = self.circuits.iter().filter_map(|(_, circuit)| match &circuit.linked {
             Linked::First(set) => Some(set.held_bytes()),
@@ -91,7 +92,7 @@ impl<O: Onion> Client<O> {
         sets.sum()
     }
 
-    /// A message came on a leg.
+    /// Handles a message that came on a leg.
     pub(super) fn leg_message(&mut self, now: Time, key: CircuitKey, message: Message<O>) {
         let first = self.first(key);
         let Some(set) = self.set(first) else { return };
@@ -112,7 +113,7 @@ impl<O: Onion> Client<O> {
             Payload::Switch(missed) => set.switched(key, missed),
             Payload::Link(_) | Payload::LinkedAck | Payload::Leave(_) => Err(Broken),
             _ if !message.payload.is_of_stream() => return self.message(now, key, message),
-            // Before our ACK there is nothing to say.
+            // The exit may not send stream messages before our LINKED_ACK.
             _ if !set.is_answered(key) => Err(Broken),
             _ => return self.leg_brings(now, key, message),
         };
@@ -121,7 +122,7 @@ impl<O: Onion> Client<O> {
         }
     }
 
-    /// Something about a stream came on a leg: a data cell counts for the leg at once, but is let out in its turn.
+    /// Handles a stream's message from a leg. A DATA cell counts for the leg's window at once, but is delivered in order.
     fn leg_brings(&mut self, now: Time, key: CircuitKey, message: Message<O>) {
         if let Payload::Data(..) = message.payload {
             match self.circuits[key.0 as usize].edge.deliver(StreamId(0)) {
@@ -140,7 +141,7 @@ impl<O: Onion> Client<O> {
         }
     }
 
-    /// A message is due that concerns a stream of linked circuits.
+    /// Delivers a stream's message that is due.
     fn let_out(&mut self, now: Time, first: CircuitKey, message: Message<O>) {
         let stream = StreamKey { circuit: first, stream: message.stream };
         let Payload::Data(bytes, data) = message.payload else { return self.message(now, first, message) };
@@ -149,7 +150,7 @@ impl<O: Onion> Client<O> {
         }
     }
 
-    /// A leg's SENDME was right.
+    /// Notes a valid circuit SENDME of a leg.
     pub(super) fn leg_acknowledged(&mut self, now: Time, key: CircuitKey) {
         let edge = &self.circuits[key.0 as usize].edge;
         let (cells, round_trip) = (edge.sendme_increment(), edge.round_trip());
@@ -159,7 +160,7 @@ impl<O: Onion> Client<O> {
         }
     }
 
-    /// The circuit that something about a stream goes over, after a SWITCH if one is due; `None` if it ended with that.
+    /// Chooses the leg for a stream's message and sends SWITCH first if one is due. `None` if the leg ended with that.
     pub(super) fn way(&mut self, now: Time, key: CircuitKey) -> Option<CircuitKey> {
         let Linked::First(set) = &self.circuits[key.0 as usize].linked else { return Some(key) };
         let leg = set.choose_any(|leg| self.capacity(leg)).unwrap_or(key);
@@ -169,7 +170,7 @@ impl<O: Onion> Client<O> {
         self.circuits.contains(leg.0 as usize).then_some(leg)
     }
 
-    /// Packages up to `cells` cells of a stream, over as many legs as have room.
+    /// Packages up to `cells` cells of a stream over the legs that have room.
     pub(super) fn package_over_legs(
         &mut self,
         now: Time,
@@ -212,15 +213,17 @@ impl<O: Onion> Client<O> {
         }
     }
 
-    /// What belongs to the two circuits changes hands, but for their streams.
+    /// Swaps the circuit-level flow control of two circuits; each keeps its streams.
     fn exchange_edges(&mut self, a: CircuitKey, b: CircuitKey) {
         if let Ok([a, b]) = self.circuits.get_disjoint_mut([a.0 as usize, b.0 as usize]) {
             a.edge.exchange_circuits(&mut b.edge);
         }
     }
 
-    /// A circuit is about to go: the one that is to go in its place, since others may go on under its key. `alone`: not by
-    /// our will, which ends all of a set. `gone`: circuits whose ways are gone already.
+    /// Takes a closing circuit out of its set. Returns the circuit to remove: if the first leg closes, another one takes over
+    /// its key and goes instead.
+    ///
+    /// `alone`: the peer or the network closed it; our own decision ends the whole set. `gone`: circuits without a leg.
     pub(super) fn unlink(
         &mut self,
         now: Time,
@@ -263,7 +266,7 @@ impl<O: Onion> Client<O> {
         going
     }
 
-    /// Ends all circuits of a set but `key`, and those whose ways are gone.
+    /// Ends all other circuits of a set, except those without a leg.
     fn dissolve(&mut self, now: Time, first: CircuitKey, key: CircuitKey, gone: &[CircuitKey]) {
         let linked = std::mem::replace(&mut self.circuits[first.0 as usize].linked, Linked::No);
         let Linked::First(set) = linked else { return };

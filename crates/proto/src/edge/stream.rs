@@ -6,7 +6,7 @@ use crate::cell::StreamId;
 use crate::control::Window as _;
 use crate::control::windows::Fixed;
 
-/// A stream whose own side holds more than this says no SENDME (tor's `connection_outbuf_too_full`, ten cells).
+/// A stream sends no SENDME while its local side holds more than this (tor's `connection_outbuf_too_full`, ten cells).
 pub const HELD_BYTES: u64 = 10 * 509;
 
 #[derive(Debug)]
@@ -18,14 +18,14 @@ pub struct Stream {
     /// The stream's own window, unless the circuit has congestion control.
     pub window: Option<Fixed>,
     pub delivered: u32,
-    /// The peer said XOFF and not yet XON.
+    /// The peer sent XOFF and not yet XON.
     pub stopped: bool,
-    /// We did.
+    /// We sent XOFF and not yet XON.
     pub stopping: bool,
-    /// Bytes that the stream's own side has not taken yet, and since when there are some.
+    /// Delivered bytes that the stream's local side has not consumed, and since when there are some.
     pub held: u64,
     pub held_since: Time,
-    /// Bytes that its source has announced and that are not in cells yet.
+    /// Announced bytes that are not in cells yet.
     pub announced: u64,
 }
 
@@ -49,7 +49,7 @@ impl Stream {
         if self.stopped { 0 } else { self.window.as_ref().map_or(u32::MAX, |window| window.room()) }
     }
 
-    /// Whether a SENDME is due: enough was delivered, and its own side takes it.
+    /// Whether a SENDME is due: enough cells were delivered, and the local side consumes them.
     pub fn acknowledges(&mut self, increment: u32) -> bool {
         let owed = self.delivered >= increment && self.held <= HELD_BYTES;
         if owed {
