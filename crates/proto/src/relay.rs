@@ -1,4 +1,4 @@
-//! A relay: passes cells between the two legs of a circuit, and is the exit of circuits that end here.
+//! A relay: forwards cells between the two legs of a circuit, and is the exit of circuits that end here.
 
 mod driven;
 mod linked;
@@ -30,7 +30,7 @@ use watch::Watch;
 pub struct Relay<O: Onion> {
     onion: O,
     table: Table<O>,
-    /// Exit: circuits whose client has left them, or joined on them, and not yet both.
+    /// Exit: unfinished switches, by nonce: the circuits that clients have left, and those that they have joined.
     left: BTreeMap<Nonce, CircuitKey>,
     joined: BTreeMap<Nonce, CircuitKey>,
     /// Exit: sets of linked circuits, by the first of each.
@@ -38,13 +38,14 @@ pub struct Relay<O: Onion> {
     cells: u64,
     controller: Option<Box<dyn Controller>>,
     watch: Option<Watch>,
-    /// Bytes that streams' own sides hold, and messages that wait for a LEAVE, or for others of linked circuits.
+    /// Bytes that streams' local sides have not consumed, and bytes of messages that wait for a LEAVE or for earlier
+    /// messages of linked circuits.
     held: u64,
     shed: u64,
     draining: bool,
 }
 
-/// Messages that wait for a LEAVE; a client that sends more breaks its window.
+/// Maximum number of messages that wait for a LEAVE. More would exceed the client's window.
 const MAX_HELD: usize = 4096;
 /// RELAY_EARLY cells that a circuit may carry (tor-spec, "Handling relay_early cells").
 const MAX_EARLY: u8 = 8;
@@ -77,12 +78,13 @@ impl<O: Onion> Relay<O> {
         &mut self.onion
     }
 
-    /// What neighbours may make it hold and do.
+    /// The limits on what neighbours may use, if there are any.
     pub fn limits(&self) -> Option<&Limits> {
         self.watch.as_ref().map(|watch| &watch.limits)
     }
 
-    /// Whether a connection from that address would be one too many; room is made for it if that is possible.
+    /// Whether to reject a connection from an address. If the relay is full, a channel without circuits is closed to make
+    /// room.
     pub fn turns_away(&mut self, now: Time, address: IpAddr) -> bool {
         let Some(watch) = &self.watch else { return false };
         if watch.is_crowded(address) {
@@ -96,19 +98,19 @@ impl<O: Onion> Relay<O> {
         false
     }
 
-    /// Takes no more circuits from now on.
+    /// Refuses further circuits.
     pub fn drain_circuits(&mut self) {
         self.draining = true;
     }
 
-    /// Other limits from now on, where there were some.
+    /// Replaces the limits, if there are any.
     pub fn set_limits(&mut self, limits: Limits) {
         if let Some(watch) = &mut self.watch {
             watch.limits = limits;
         }
     }
 
-    /// A channel comes from that address.
+    /// Notes the address that a channel comes from.
     pub fn channel_is_from(&mut self, now: Time, channel: ChannelId, address: IpAddr) {
         if let Some(watch) = &mut self.watch {
             watch.accepted(now, channel, address);
@@ -120,13 +122,13 @@ impl<O: Onion> Relay<O> {
         self.cells
     }
 
-    /// The circuit comes from a client, who proved nothing.
+    /// Whether the circuit comes from a client, which has no proved identity.
     pub fn is_from_client(&self, circuit: CircuitKey) -> bool {
         let circuit = self.table.circuits.get(circuit.0 as usize);
         circuit.is_some_and(|circuit| self.table.links.is_at_guard(circuit.prev))
     }
 
-    /// Circuits that pass or end here.
+    /// Number of circuits that pass or end here.
     pub fn circuits(&self) -> usize {
         self.table.circuits.len()
     }
@@ -165,12 +167,12 @@ impl<O: Onion> Relay<O> {
         self.push(now, key, prev, created, answer);
     }
 
-    /// Ends a stream, and says why.
+    /// Ends a stream and sends END with a reason.
     pub fn end_stream(&mut self, now: Time, stream: StreamKey, reason: EndReason) {
         self.close_stream(now, stream, reason, Payload::End(reason));
     }
 
-    /// Answers a stream that asked for a name's addresses; `answer` is as it goes over the wire.
+    /// Answers a RESOLVE request. `answer` is in wire format.
     pub fn resolved(&mut self, now: Time, stream: StreamKey, answer: Box<[u8]>) {
         self.close_stream(now, stream, EndReason::DONE, Payload::Resolved(answer));
     }
@@ -182,7 +184,7 @@ impl<O: Onion> Relay<O> {
         }
     }
 
-    /// Whether there was such a stream.
+    /// Removes a stream; false if it does not exist.
     fn drop_stream(&mut self, stream: StreamKey) -> bool {
         let circuit = self.table.circuits.get_mut(stream.circuit.0 as usize);
         let Some(edge) = circuit.and_then(|circuit| circuit.edge.as_deref_mut()) else { return false };
@@ -192,12 +194,12 @@ impl<O: Onion> Relay<O> {
         closed
     }
 
-    /// What the controller has done, if there is one that counts.
+    /// Totals of the controller, if there is one that counts.
     pub fn control_totals(&self) -> Option<Totals> {
         self.controller.as_ref()?.totals()
     }
 
-    /// What is due next, and whether it is a step of the controller.
+    /// The next timer, and whether it is a step of the controller.
     fn next_timer(&self) -> Option<(Timer, bool)> {
         let step = self.controller.as_ref().and_then(|controller| controller.next_step());
         match (self.table.links.next_run(), step) {
@@ -207,7 +209,7 @@ impl<O: Onion> Relay<O> {
         }
     }
 
-    /// A neighbour's message for the controller.
+    /// Gives a neighbour's message to the controller.
     fn receive(&mut self, now: Time, channel: ChannelId, body: O::Body) {
         let links = &mut self.table.links;
         if let Some(controller) = &mut self.controller {
@@ -222,7 +224,7 @@ impl<O: Onion> Relay<O> {
         }
     }
 
-    /// Says something to the client of a circuit, over the way for it if there are several.
+    /// Sends a message to the client. Stream messages of linked circuits go over the chosen leg.
     fn say(&mut self, now: Time, key: CircuitKey, stream: StreamId, payload: Payload<O>) {
         let way = if payload.is_of_stream() { self.way(now, key) } else { Some(key) };
         let Some(key) = way else { return };
@@ -244,7 +246,7 @@ impl<O: Onion> Relay<O> {
                 Some(next) if circuit.extending.is_none() => self.push(now, key, next, command, body),
                 _ => self.end(now, key, DestroyReason::PROTOCOL),
             },
-            // Tor drops it.
+            // Tor drops an EXTEND in a cell other than RELAY_EARLY (tor-spec, "Handling relay_early cells").
             Ok(Some(Message { payload: Payload::Extend(..), .. })) if !early => {}
             Ok(Some(message)) => self.message(now, key, message),
             Err(_) => self.end(now, key, DestroyReason::PROTOCOL),
@@ -270,8 +272,8 @@ impl<O: Onion> Relay<O> {
         }
     }
 
-    /// Exit: follows the client from one circuit to another once it has left the one and joined on the
-    /// other. The two exchange their ways, so that streams keep their names.
+    /// Exit: follows the client from one circuit to another once its LEAVE and its JOIN are here. The two circuits swap
+    /// their paths, so that streams keep their keys.
     fn switch(&mut self, now: Time, nonce: Nonce) {
         let (Some(&old), Some(&new)) = (self.left.get(&nonce), self.joined.get(&nonce)) else { return };
         self.left.remove(&nonce);
@@ -303,7 +305,7 @@ impl<O: Onion> Relay<O> {
     fn circuit_cell(&mut self, now: Time, key: CircuitKey, side: Side, cell: Cell<O>) {
         match (cell.command, side) {
             (Command::Destroy, _) => self.part(now, key, Some(side), DestroyReason::DESTROYED),
-            // A number that is taken: tor drops it.
+            // The circuit id is in use: tor drops the cell.
             (Command::Create | Command::CreateFast, Side::Prev) => {}
             (Command::Relay | Command::Early, Side::Prev) => self.peel(now, key, cell.command, cell.body),
             (_, Side::Next) => self.wrap(now, key, cell.command, cell.body),
@@ -346,12 +348,12 @@ impl<O: Onion> Relay<O> {
         }
     }
 
-    /// Ends a circuit; its neighbours are told why.
+    /// Ends a circuit and sends DESTROY to both neighbours.
     fn end(&mut self, now: Time, key: CircuitKey, reason: DestroyReason) {
         self.part(now, key, None, reason);
     }
 
-    /// Ends a circuit; neighbours are told, but for the one that told us.
+    /// Ends a circuit and sends DESTROY to the neighbours, except to the one that sent it.
     fn part(&mut self, now: Time, key: CircuitKey, told_by: Option<Side>, reason: DestroyReason) {
         let key = self.unlink(now, key, told_by.is_some(), &[]);
         let Some(circuit) = self.forget(key) else { return };
@@ -364,7 +366,7 @@ impl<O: Onion> Relay<O> {
         }
     }
 
-    /// Forgets a circuit but for its legs.
+    /// Forgets a circuit, but not its legs.
     fn forget(&mut self, key: CircuitKey) -> Option<Circuit<O>> {
         if !self.table.contains(key) {
             return None;
@@ -401,13 +403,13 @@ impl<O: Onion> Relay<O> {
         }
     }
 
-    /// Closes a channel, and the circuits on it.
+    /// Closes a channel and the circuits on it.
     fn close_channel(&mut self, now: Time, channel: ChannelId) {
         self.orphan(now, channel);
         self.table.outputs.push_back(Output::CloseChannel(channel));
     }
 
-    /// A channel is gone: what is left of its circuits ends. Their legs on it are gone already.
+    /// Forgets a closed channel and ends its circuits. Their other neighbours get DESTROY.
     fn orphan(&mut self, now: Time, channel: ChannelId) {
         if let Some(watch) = &mut self.watch {
             watch.closed(channel);

@@ -1,4 +1,4 @@
-//! A relay as its driver sees it.
+//! The relay's implementation of [`Machine`] and [`Node`].
 
 use tidegate_control::machine::Machine;
 use tidegate_control::units::{Span, Time};
@@ -87,7 +87,7 @@ impl<O: Onion> Node<O> for Relay<O> {
     }
 
     fn cell(&mut self, now: Time, channel: ChannelId, cell: Cell<O>) {
-        // It may have been closed by the cell before.
+        // An earlier cell of the same read may have closed the channel.
         if !self.table.links.has(channel) {
             return;
         }
@@ -97,7 +97,7 @@ impl<O: Onion> Node<O> for Relay<O> {
         }
         match self.table.links.arrive(now, channel, cell) {
             Arrival::Cell(key, side, cell) => self.circuit_cell(now, key, side, cell),
-            // Cells of a circuit that just ended are still on their way.
+            // Other cells of unknown circuits were sent before the neighbour knew of the circuit's end.
             Arrival::UnknownCircuit(cell)
                 if matches!(cell.command, Command::Create | Command::CreateFast) =>
             {

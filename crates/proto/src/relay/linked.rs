@@ -1,4 +1,4 @@
-//! Exit: circuits that a client has linked, so that its streams go over all of them ([`crate::conflux`]).
+//! Exit: linked circuits, over which a client's streams go together ([`crate::conflux`], proposal 329).
 
 use tidegate_control::units::Time;
 
@@ -12,7 +12,8 @@ use crate::node::{Output, Source};
 use crate::onion::Onion;
 
 impl<O: Onion> Relay<O> {
-    /// A client wants a circuit that ends here, and never had a stream, to be a leg. Legs need congestion control.
+    /// Handles LINK: makes a circuit a leg of a set. The circuit must end here, never had a stream, and have congestion
+    /// control (proposal 329).
     pub(super) fn link(&mut self, now: Time, key: CircuitKey, theirs: &Link) {
         let edge = self.edge(key);
         let circuit = self.table.circuit(key);
@@ -29,7 +30,7 @@ impl<O: Onion> Relay<O> {
             self.table.circuit(key).linked = Linked::First(set);
         }
         let set = self.set(first).expect("it is listed");
-        // Clients send little; tor's exits wish this, too.
+        // As tor's exits do: clients send little.
         let ours = set.link(Wish::MinLatency);
         match set.add(now, key, theirs.sent) {
             Ok(()) => set.follow(theirs.wish),
@@ -54,7 +55,7 @@ impl<O: Onion> Relay<O> {
         }
     }
 
-    /// A message came on a leg.
+    /// Handles a message that came on a leg.
     pub(super) fn leg_message(&mut self, now: Time, key: CircuitKey, message: Message<O>) {
         let first = self.table.first(key);
         let Some(set) = self.set(first) else { return };
@@ -68,7 +69,7 @@ impl<O: Onion> Relay<O> {
         self.resume_or_end(now, key, done.is_ok());
     }
 
-    /// Something about a stream came on a leg: a data cell counts for the leg at once, but is let out in its turn.
+    /// Handles a stream's message from a leg. A DATA cell counts for the leg's window at once, but is delivered in order.
     fn leg_brings(&mut self, now: Time, key: CircuitKey, message: Message<O>) {
         if let (Payload::Data(..), Some(edge)) =
             (&message.payload, self.table.circuit(key).edge.as_deref_mut())
@@ -96,7 +97,7 @@ impl<O: Onion> Relay<O> {
         }
     }
 
-    /// A message is due that concerns a stream of linked circuits.
+    /// Delivers a stream's message that is due.
     fn let_out(&mut self, now: Time, first: CircuitKey, message: Message<O>) {
         let stream = StreamKey { circuit: first, stream: message.stream };
         let Payload::Data(bytes, data) = message.payload else { return self.act(now, first, message) };
@@ -106,7 +107,7 @@ impl<O: Onion> Relay<O> {
         }
     }
 
-    /// A leg's SENDME was right.
+    /// Notes a valid circuit SENDME of a leg.
     pub(super) fn leg_acknowledged(&mut self, now: Time, key: CircuitKey) {
         let Some(edge) = &self.table.circuit(key).edge else { return };
         let (cells, round_trip) = (edge.sendme_increment(), edge.round_trip());
@@ -116,7 +117,7 @@ impl<O: Onion> Relay<O> {
         }
     }
 
-    /// The circuit that something about a stream goes over, after a SWITCH if one is due; `None` if it ended with that.
+    /// Chooses the leg for a stream's message and sends SWITCH first if one is due. `None` if the leg ended with that.
     pub(super) fn way(&mut self, now: Time, key: CircuitKey) -> Option<CircuitKey> {
         let leg = self.table.choose_any(key);
         let Some(set) = self.set(key) else { return Some(key) };
@@ -126,7 +127,7 @@ impl<O: Onion> Relay<O> {
         self.table.contains(leg).then_some(leg)
     }
 
-    /// Packages up to `cells` cells of a stream, over as many legs as have room.
+    /// Packages up to `cells` cells of a stream over the legs that have room.
     pub(super) fn package_over_legs(
         &mut self,
         now: Time,
@@ -136,7 +137,7 @@ impl<O: Onion> Relay<O> {
     ) {
         let first = stream.circuit;
         loop {
-            // Without room a turn of nothing is taken, by which the stream is known to wait.
+            // Without room, a call with zero cells marks the stream as waiting.
             let (offer, most) = self.table.choose(first).unzip();
             let leg = offer.map_or(first, |offer| offer.circuit);
             let circuit = self.table.circuit(first);
@@ -173,8 +174,11 @@ impl<O: Onion> Relay<O> {
         }
     }
 
-    /// A circuit is about to be forgotten: the one that is to be forgotten in its place, since others may go on under its
-    /// key. `alone`: not by our will, which ends all of a set. `gone`: circuits whose ways are gone already.
+    /// Takes a closing circuit out of its set. Returns the circuit to remove: if the first leg closes, another one takes over
+    /// its key and goes instead.
+    ///
+    /// `alone`: a neighbour or the network closed it; our own decision ends the whole set. `gone`: circuits without a
+    /// leg.
     pub(super) fn unlink(
         &mut self,
         now: Time,
@@ -207,7 +211,7 @@ impl<O: Onion> Relay<O> {
         }
     }
 
-    /// Ends all circuits of a set but `key`, and those whose ways are gone.
+    /// Ends all other circuits of a set, except those without a leg.
     fn dissolve(
         &mut self,
         now: Time,
@@ -228,7 +232,7 @@ impl<O: Onion> Relay<O> {
         }
     }
 
-    /// Two circuits exchange their ways towards the client; each keeps its streams.
+    /// Swaps the paths of two circuits towards the client; each keeps its streams.
     fn exchange(&mut self, a: CircuitKey, b: CircuitKey, gone: &[(CircuitKey, crate::ids::Side)]) {
         let [one, other] =
             self.table.circuits.get_disjoint_mut([a.0 as usize, b.0 as usize]).expect("both are there");

@@ -1,5 +1,5 @@
-//! What a relay holds, and what it gives up where that is too much: who does not read is not kept for (Jansen, Tschorsch,
-//! Johnson, Scheuermann: "The Sniper Attack", NDSS 2014, section 5).
+//! Memory limit of a relay: above it, the circuits with the oldest waiting data end. This stops clients that never read
+//! (Jansen, Tschorsch, Johnson, Scheuermann: "The Sniper Attack", NDSS 2014, section 5).
 
 use tidegate_control::units::Time;
 
@@ -11,17 +11,17 @@ use crate::ids::CircuitKey;
 use crate::onion::Onion;
 
 impl<O: Onion> Relay<O> {
-    /// Bytes held for neighbours and for streams' own sides.
+    /// Bytes held for neighbours and for streams' local sides.
     pub fn memory(&self) -> u64 {
         self.table.links.cells() * CELL_COST + self.held
     }
 
-    /// Circuits and channels closed because memory was short.
+    /// Number of circuits and channels closed to free memory.
     pub fn shed(&self) -> u64 {
         self.shed
     }
 
-    /// Where memory is short, circuits end, those first whose cells have waited longest.
+    /// Above the memory limit, ends circuits, those with the oldest data first, until 90 % of the limit is in use.
     pub(super) fn relieve_memory(&mut self, now: Time) {
         let Some(limit) = self.watch.as_ref().map(|watch| watch.limits.memory.0) else { return };
         if self.memory() <= limit {
@@ -47,7 +47,7 @@ impl<O: Onion> Relay<O> {
         }
     }
 
-    /// Since when the first thing that a circuit holds has waited.
+    /// When the oldest data of a circuit began to wait.
     fn oldest(&self, key: CircuitKey) -> Option<Time> {
         let circuit = &self.table.circuits[key.0 as usize];
         let prev = self.table.links.oldest(circuit.prev);

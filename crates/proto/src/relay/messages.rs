@@ -1,4 +1,4 @@
-//! What clients say to a relay, and what it does.
+//! Relay messages from clients.
 
 use tidegate_control::units::Time;
 
@@ -14,6 +14,7 @@ use crate::node::Output;
 use crate::onion::Onion;
 
 impl<O: Onion> Relay<O> {
+    /// Handles a message from the client, unless a switch of circuits holds it.
     pub(super) fn message(&mut self, now: Time, key: CircuitKey, message: Message<O>) {
         match &mut self.table.circuits[key.0 as usize].switch {
             Switch::None => {}
@@ -21,7 +22,7 @@ impl<O: Onion> Relay<O> {
                 self.held += CELL_COST;
                 return held.push(message);
             }
-            // Nothing may follow a LEAVE.
+            // A client must not send more than its window, or anything after LEAVE.
             Switch::Joined(..) | Switch::Left(_) => return self.end(now, key, DestroyReason::PROTOCOL),
         }
         match self.table.circuit(key).linked {
@@ -30,25 +31,25 @@ impl<O: Onion> Relay<O> {
         }
     }
 
-    /// What a message is about is done.
+    /// Carries out a message.
     pub(super) fn act(&mut self, now: Time, key: CircuitKey, message: Message<O>) {
         let circuit = &mut self.table.circuits[key.0 as usize];
         let stream = StreamKey { circuit: key, stream: message.stream };
         match (message.payload, circuit.edge.as_deref_mut()) {
             (Payload::Nothing, _) => {}
-            // What clients hear, and what no stream is there for, tor drops.
+            // Tor drops messages that only clients receive, and those of unknown streams.
             (Payload::Connected | Payload::Resolved(_) | Payload::Extended(_) | Payload::Truncated, _)
             | (Payload::Data(..) | Payload::End(_) | Payload::Xoff | Payload::Xon, None) => {}
             (Payload::Sendme(_), None) if message.stream.0 != 0 => {}
             (Payload::Extend(peer, body), None) if circuit.next.is_none() => {
-                // Nor back to where the circuit comes from.
+                // A relay must not extend a circuit to the previous relay (tor-spec, "EXTEND and EXTENDED cells").
                 let behind = self.table.links.peer(circuit.prev);
                 match self.onion.relay(&peer).filter(|relay| behind != Some(*relay)) {
                     Some(relay) => self.extend(now, key, relay, body),
                     None => self.end(now, key, DestroyReason::CONNECT_FAILED),
                 }
             }
-            // Tor drops a request for no stream, or for one that is there.
+            // Tor drops a BEGIN for stream 0 or for an existing stream.
             (Payload::Begin(_), _) if message.stream.0 == 0 => {}
             (Payload::Begin(_), Some(edge)) if edge.has(message.stream) => {}
             (Payload::Begin(address), _) if circuit.next.is_none() => self.begin(now, stream, address),
@@ -99,18 +100,18 @@ impl<O: Onion> Relay<O> {
         }
     }
 
-    /// Acknowledges the cells of a circuit that came last.
+    /// Sends a circuit SENDME with the digest of the last cell (proposal 289).
     pub(super) fn acknowledge(&mut self, now: Time, key: CircuitKey) {
         let heard = O::digests(&self.table.circuit(key).hop).map(|[heard, _]| heard);
         self.say(now, key, StreamId(0), Payload::Sendme(heard));
     }
 
-    /// Goes on sending if a client's word on its windows was right.
+    /// Resumes sending if a message about windows was valid, and otherwise ends the circuit.
     pub(super) fn resume_or_end(&mut self, now: Time, key: CircuitKey, right: bool) {
         if right { self.table.resume(key) } else { self.end(now, key, DestroyReason::PROTOCOL) }
     }
 
-    /// A circuit's end here, as its client asked for it.
+    /// Creates this end of a circuit, with or without congestion control as its client asked.
     pub(super) fn edge(&mut self, key: CircuitKey) -> Edge {
         let controller = self.controller.as_ref();
         let allowance = controller.map_or(f64::INFINITY, |steers| steers.first_allowance().1);
@@ -118,7 +119,7 @@ impl<O: Onion> Relay<O> {
         Edge::agreed(asked, self.table.links.config(), allowance)
     }
 
-    /// Opens a stream here, at the circuit's end.
+    /// Opens a stream at this end of the circuit.
     fn begin(&mut self, now: Time, stream: StreamKey, address: O::Address) {
         let key = stream.circuit;
         if self.table.circuit(key).edge.is_none() {

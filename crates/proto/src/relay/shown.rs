@@ -1,35 +1,35 @@
-//! What a relay shows of its circuits to whoever runs it.
+//! Statistics of a relay's circuits for its operator.
 
 use super::Relay;
 use crate::conflux::Linked;
 use crate::ids::CircuitKey;
 use crate::onion::Onion;
 
-/// A circuit as its relay sees it.
+/// Statistics of one circuit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shown {
-    /// Its number here, used again once it is closed.
+    /// The relay's key of the circuit, reused once it is closed.
     pub circuit: CircuitKey,
-    /// The relay is its guard.
+    /// This relay is the circuit's guard.
     pub guard: bool,
-    /// Streams leave it here.
+    /// This relay is the circuit's exit.
     pub exit: bool,
-    /// And the client and this exit have agreed on congestion control.
+    /// The client and this exit have agreed on congestion control.
     pub congestion_control: bool,
-    /// And the circuit under which the streams are known that go over this and others.
+    /// The first circuit of the set of linked circuits, if this one is linked.
     pub linked: Option<CircuitKey>,
-    /// Cells to the client: waiting, sent so far,
+    /// Cells to the client that wait.
     pub queued: u32,
-    /// see `queued`,
+    /// Cells sent to the client so far.
     pub sent: u64,
-    /// and let go by a controller so far; zero without one.
+    /// Cells to the client that a controller has let go so far; zero without one.
     pub allowed: f64,
-    /// Cells towards the exit, sent so far.
+    /// Cells sent towards the exit so far.
     pub sent_on: u64,
 }
 
 impl<O: Onion> Relay<O> {
-    /// All circuits, in order.
+    /// Statistics of all circuits, in order of their keys.
     pub fn shown(&self) -> impl Iterator<Item = Shown> {
         self.table.circuits.iter().map(|(key, circuit)| {
             let links = &self.table.links;

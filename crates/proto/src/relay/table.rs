@@ -1,4 +1,4 @@
-//! A relay's circuits with their legs: what its controller measures and steers.
+//! A relay's circuits with their legs: the plant that its controller measures and steers.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -23,33 +23,33 @@ pub(super) struct Table<O: Onion> {
 }
 
 pub(super) struct Circuit<O: Onion> {
-    /// The address that it counts for.
+    /// The address that the circuit counts for in limits.
     pub owner: Option<IpAddr>,
     pub prev: LegId,
     pub next: Option<LegId>,
-    /// Since when the next relay owes an answer.
+    /// Since when the circuit waits for the next relay's CREATED.
     pub extending: Option<Time>,
-    /// RELAY_EARLY cells that the client has sent.
+    /// Number of RELAY_EARLY cells from the client.
     pub early: u8,
     pub hop: O::RelayHop,
     /// Present once a stream was opened here.
     pub edge: Option<Box<Edge>>,
-    /// Exit: a switch of the client's under way.
+    /// Exit: progress of the client's switch to another circuit.
     pub switch: Switch<O>,
-    /// Exit: whether it is one of several that the client's streams go over.
+    /// Exit: whether the circuit is a leg of a conflux set.
     pub linked: Linked<Message<O>>,
 }
 
-/// Bytes that a held cell takes: its body, and what is kept with it.
+/// Memory of a held cell in bytes: its body and its bookkeeping.
 pub(super) const CELL_COST: u64 = 640;
 
-/// How far a client has come in switching from one circuit to another that ends at the same exit.
+/// Progress of a client's switch from one circuit to another at the same exit.
 pub(super) enum Switch<O: Onion> {
-    /// It does not switch.
+    /// No switch is in progress.
     None,
-    /// It has left this circuit.
+    /// The client has left this circuit.
     Left(Nonce),
-    /// It has joined on this one, then; what it says waits until it has left the other.
+    /// The client has joined this circuit, at this time. Its messages wait until it has left the other circuit.
     Joined(Nonce, Time, Vec<Message<O>>),
 }
 
@@ -62,7 +62,7 @@ impl<O: Onion> Table<O> {
         &mut self.circuits[key.0 as usize]
     }
 
-    /// The circuit under which the streams are known that go over this one.
+    /// The first circuit of the set, which has the streams; the circuit itself if it is not linked.
     pub fn first(&self, key: CircuitKey) -> CircuitKey {
         match self.circuits.get(key.0 as usize) {
             Some(Circuit { linked: Linked::With(first), .. }) => *first,
@@ -70,7 +70,7 @@ impl<O: Onion> Table<O> {
         }
     }
 
-    /// Lets the circuits from a channel that are idle give memory back.
+    /// Frees memory of the idle circuits from a channel.
     pub fn rest(&mut self, channel: ChannelId) {
         for key in self.links.circuits_from(channel) {
             if let Some(circuit) = self.circuits.get_mut(key.0 as usize) {
@@ -85,13 +85,13 @@ impl<O: Onion> Table<O> {
         circuit.edge.as_ref().map_or(0, |edge| edge.room(self.links.room(circuit.prev)))
     }
 
-    /// What a leg can send.
+    /// What a leg can send now.
     fn capacity(&self, leg: CircuitKey) -> Capacity {
         let circuit = &self.circuits[leg.0 as usize];
         circuit.edge.as_ref().expect("legs have one").capacity(self.links.room(circuit.prev))
     }
 
-    /// The leg that the next data cells of a first one's streams go over, and how many; `None`: they must wait.
+    /// The leg for the next DATA cells of a set, and how many; `None` if they must wait.
     pub fn choose(&self, first: CircuitKey) -> Option<(Offer, u32)> {
         match &self.circuits[first.0 as usize].linked {
             Linked::First(set) => set.choose(|leg| self.capacity(leg)),
@@ -99,12 +99,12 @@ impl<O: Onion> Table<O> {
         }
     }
 
-    /// The end here that has the streams of a circuit.
+    /// The edge that has the streams of a circuit.
     fn streams(&self, circuit: CircuitKey) -> Option<&Edge> {
         self.circuits[self.first(circuit).0 as usize].edge.as_deref()
     }
 
-    /// The circuit that goes over for what no window bounds.
+    /// The leg for messages that windows do not limit.
     pub fn choose_any(&self, key: CircuitKey) -> CircuitKey {
         match &self.circuits[key.0 as usize].linked {
             Linked::First(set) => set.choose_any(|leg| self.capacity(leg)).unwrap_or(key),
@@ -146,7 +146,7 @@ impl<O: Onion> Plant for Table<O> {
         let tells = circuit.next.map(|next| self.links.is_to_relay(next));
         View {
             waiting: self.links.backlog(circuit.prev),
-            // A stock successor tells nothing: it is taken for a server.
+            // A stock successor sends no plans, so the circuit counts as entering here, as from a server.
             enters: circuit.edge.is_some() || tells == Some(false),
             passes: tells == Some(true),
             to_client: !self.links.is_to_relay(circuit.prev),
@@ -158,7 +158,7 @@ impl<O: Onion> Plant for Table<O> {
         let circuit = &mut self.circuits[circuit.0 as usize];
         match (circuit.edge.as_deref_mut(), circuit.next) {
             (Some(edge), _) => edge.demand(backlogged),
-            // As much again as waits here.
+            // Twice what waits here, so that the rate can grow.
             (None, Some(_)) => 2.0 * self.links.backlog(circuit.prev) + 2.0,
             (None, None) => 0.0,
         }

@@ -1,4 +1,4 @@
-//! Who makes the relay do how much, by the addresses that connections come from, and what has waited too long.
+//! Limits per address of connections, circuits and handshakes, and timeouts of idle channels and pending extensions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
@@ -9,22 +9,22 @@ use crate::bucket::{BucketPlan, TokenBucket};
 use crate::ids::{ChannelId, CircuitKey};
 use crate::links::Limits;
 
-/// How often handshakes are allowed anew.
+/// Refill interval of the handshake buckets.
 const REFILL: Span = Span::from_millis(100);
-/// Channels without circuits that are looked for before a newcomer is turned away.
+/// Channels examined in search of one without circuits, before a new connection is rejected.
 const CANDIDATES: usize = 64;
-/// Addresses that are remembered without a connection before the list is swept.
+/// Addresses remembered without a connection before the list is swept.
 const STALE: usize = 1024;
 
-/// Counts by address, and timers.
+/// Counts per address, and timers.
 pub(super) struct Watch {
     pub limits: Limits,
     addresses: BTreeMap<IpAddr, Address>,
     sweep_at: usize,
     channels: BTreeMap<ChannelId, Channel>,
-    /// When channels are looked at for circuits.
+    /// When to check which channels for circuits.
     looks: BTreeSet<(Time, ChannelId)>,
-    /// Since when circuits wait for the next relay.
+    /// Circuits that wait for the next relay, by the time since when.
     extending: BTreeSet<(Time, CircuitKey)>,
 }
 
@@ -37,11 +37,11 @@ struct Address {
 struct Channel {
     address: IpAddr,
     look: Time,
-    /// It had no circuit when it was looked at last.
+    /// The last check found the channel without circuits.
     was_bare: bool,
 }
 
-/// One customer's network: an IPv6 host has as many addresses as it likes.
+/// The network that limits apply to: an IPv4 address or an IPv6 /64, since an IPv6 host can choose its address.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
@@ -61,23 +61,23 @@ impl Watch {
         }
     }
 
-    /// Whether another connection from there is too many.
+    /// Whether an address has its maximum number of connections.
     pub fn is_crowded(&self, address: IpAddr) -> bool {
         let known = self.addresses.get(&network(address));
         known.is_some_and(|known| known.channels >= self.limits.connections_per_address)
     }
 
-    /// Whether another connection from anywhere is too many.
+    /// Whether the relay has its maximum number of connections.
     pub fn is_full(&self) -> bool {
         self.channels.len() >= self.limits.connections as usize
     }
 
-    /// A neighbour connected from that address.
+    /// Notes a connection from an address.
     pub fn accepted(&mut self, now: Time, channel: ChannelId, address: IpAddr) {
         let address = network(address);
         if self.addresses.len() >= self.sweep_at {
             let burst = u64::from(self.limits.handshake_burst);
-            // One that is forgotten earlier would have its whole burst again.
+            // An address that is forgotten before its bucket is full would get a new burst.
             self.addresses.retain(|_, known| {
                 known.channels + known.circuits > 0 || known.handshakes.available(now) < burst
             });
@@ -100,7 +100,7 @@ impl Watch {
         self.channels.insert(channel, Channel { address, look, was_bare: false });
     }
 
-    /// A channel is gone.
+    /// Notes that a channel closed.
     pub fn closed(&mut self, id: ChannelId) {
         let Some(channel) = self.channels.remove(&id) else { return };
         self.looks.remove(&(channel.look, id));
@@ -109,7 +109,7 @@ impl Watch {
         }
     }
 
-    /// Whether a channel may have another handshake now.
+    /// Takes a handshake from the channel's allowance; false if there is none left.
     pub fn may_shake(&mut self, now: Time, channel: ChannelId) -> bool {
         let Some(known) = self.address(channel) else { return true };
         let may = known.handshakes.available(now) > 0;
@@ -119,7 +119,10 @@ impl Watch {
         may
     }
 
-    /// A channel begins a circuit, if it may: whose it is from now on.
+    /// Counts a circuit that a channel begins. Returns the address it counts for.
+    ///
+    /// # Errors
+    /// If the address has too many circuits or handshakes.
     pub fn begin(&mut self, now: Time, channel: ChannelId) -> Result<Option<IpAddr>, ()> {
         let most = self.limits.circuits_per_address;
         let Some(known) = self.address(channel) else { return Ok(None) };
@@ -131,7 +134,7 @@ impl Watch {
         Ok(Some(address))
     }
 
-    /// A circuit of that address has ended.
+    /// Notes that a circuit of an address has ended.
     pub fn ended(&mut self, address: IpAddr) {
         if let Some(known) = self.addresses.get_mut(&address) {
             known.circuits -= 1;
@@ -142,36 +145,36 @@ impl Watch {
         self.addresses.get_mut(&self.channels.get(&channel)?.address)
     }
 
-    /// A circuit waits for the next relay from now on.
+    /// Notes that a circuit waits for the next relay.
     pub fn extends(&mut self, now: Time, circuit: CircuitKey) {
         self.extending.insert((now, circuit));
     }
 
-    /// A circuit that has waited since then waits no longer.
+    /// Notes that a circuit, which waited since `since`, waits no longer.
     pub fn extended(&mut self, since: Time, circuit: CircuitKey) {
         self.extending.remove(&(since, circuit));
     }
 
-    /// When something has waited too long, or a channel is to be looked at.
+    /// When the next extension times out or the next channel check is due.
     pub fn next_timeout(&self) -> Option<Time> {
         let extending = self.extending.first().map(|(since, _)| *since + self.limits.extending);
         let look = self.looks.first().map(|(due, _)| *due);
         [extending, look].into_iter().flatten().min()
     }
 
-    /// A circuit that has waited for the next relay for too long.
+    /// A circuit with a timed-out extension.
     pub fn overdue(&self, now: Time) -> Option<CircuitKey> {
         let (since, circuit) = self.extending.first()?;
         (*since + self.limits.extending <= now).then_some(*circuit)
     }
 
-    /// A channel that is due to be looked at; then say [`looked`](Self::looked).
+    /// A channel with a check that is due. Call [`looked`](Self::looked) with the result.
     pub fn due_look(&self, now: Time) -> Option<ChannelId> {
         let (due, channel) = self.looks.first()?;
         (*due <= now).then_some(*channel)
     }
 
-    /// What was seen: true if the channel was bare before, too.
+    /// Notes the result of a check. True if the channel was without circuits in the previous check, too.
     pub fn looked(&mut self, now: Time, id: ChannelId, is_bare: bool) -> bool {
         let next = now + self.limits.without_circuits / 2;
         let Some(channel) = self.channels.get_mut(&id) else { return false };
@@ -181,7 +184,7 @@ impl Watch {
         std::mem::replace(&mut channel.was_bare, is_bare) && is_bare
     }
 
-    /// Channels that may have been without circuits for longest, the first before others.
+    /// Channels to examine for one without circuits, those with the earliest check first.
     pub fn candidates(&self) -> impl Iterator<Item = ChannelId> {
         self.looks.iter().take(CANDIDATES).map(|(_, channel)| *channel)
     }
