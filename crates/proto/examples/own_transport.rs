@@ -1,5 +1,5 @@
-//! A client and three relays on a transport of one's own, here queues in memory: whatever carries cells in order
-//! between two nodes will do. `cargo run -p tidegate-proto --example own_transport` fetches a megabyte.
+//! A client and three relays on a custom transport, here queues in memory. A transport only has to deliver cells in
+//! order. `cargo run -p tidegate-proto --example own_transport` fetches a megabyte.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,7 +20,7 @@ fn main() {
     };
     let mut client = Client::new(Clear::default(), Config::default());
     let mut relays = [(); 3].map(|()| Relay::new(Clear::default(), Config::default()));
-    // (node, what it calls the channel) -> the same at the other end, and cells under way to one; 3 is the client.
+    // (node, its channel id) -> the same at the other end, and the cells in transit to an end. Node 3 is the client.
     let (mut wires, mut flying) = (BTreeMap::new(), VecDeque::new());
     let circuit = client.build(now, (0..3).map(RelayId).collect());
     let mut at = 3;

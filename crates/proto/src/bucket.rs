@@ -11,9 +11,9 @@ pub struct BucketPlan {
     pub burst_bytes: u64,
     /// Interval between refills.
     pub refill_every: Span,
-    /// Fill as tor does (`token_bucket.c`): whenever somebody looks, with whole bytes for each whole interval
-    /// since the last time; the part of a byte and of an interval that is left over is forgotten. Time
-    /// counts in sixteenths of the interval (tor: 16 ticks of 2^20 ns).
+    /// Refill as tor does (`token_bucket.c`): at every use, with whole bytes for each whole interval since the last
+    /// refill. Remaining fractions of a byte and of an interval are dropped. Time counts in sixteenths of the interval
+    /// (tor: 16 ticks of 2^20 ns).
     pub drop_fractions: bool,
 }
 

@@ -8,51 +8,50 @@ use crate::conflux::Link;
 pub use crate::ids::{CircId, Nonce, RelayId, StreamId};
 use crate::switching::CongestionNotice;
 
-/// A cell on the wire: 4 bytes of circuit id, 1 of command, 509 of body (link protocol 4 and later).
+/// Bytes of a cell: 4 of circuit id, 1 of command, 509 of body (link protocol 4 and later).
 pub const CELL_BYTES: u32 = 514;
 /// Circuit id, command and length in front of a cell of variable length.
 const VARIABLE_HEADER: u32 = 7;
-/// Bytes for a neighbour in one cell at most: with the header of a variable-length cell it is as long as an ordinary
-/// one.
+/// Maximum size of a message for a neighbour: with its header it is as long as a fixed-length cell.
 pub const NEIGHBOUR_BYTES: usize = (CELL_BYTES - VARIABLE_HEADER) as usize;
 /// Application bytes that fit into one DATA message (body less the 11-byte relay header).
 pub const DATA_BYTES: u16 = 498;
 
-/// What a cell asks of the next hop.
+/// Command of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Begin a circuit: the body holds the first half of a key exchange.
+    /// Create a circuit: the body holds the client's half of a key exchange.
     Create,
-    /// The second half.
+    /// The circuit is created: the relay's half of the key exchange.
     Created,
     /// As [`Create`](Command::Create), from a client to its guard, without public keys (CREATE_FAST).
     CreateFast,
-    /// Its second half.
+    /// Answer to [`CreateFast`](Command::CreateFast).
     CreatedFast,
     /// A relay message under one or more onion layers.
     Relay,
-    /// As [`Relay`](Command::Relay), and it may extend the circuit (RELAY_EARLY): a client has few of them,
-    /// so that no circuit gets long.
+    /// As [`Relay`](Command::Relay), and it may extend the circuit (RELAY_EARLY). A client may send eight per circuit,
+    /// which limits the length of circuits.
     Early,
-    /// End the circuit.
+    /// Close the circuit.
     Destroy,
-    /// The circuit goes on elsewhere: this is its last cell here. The body says a nonce, as a JOIN's does.
+    /// The circuit's last cell on this channel: it moves to another one. The body is the nonce of the move.
     Leave,
-    /// The circuit goes on here.
+    /// A circuit moves to this channel. The body is the nonce of the move.
     Join,
-    /// Please move the circuit: the connection is congested.
+    /// Asks the neighbour to move the circuit, because the connection is congested.
     Congested,
-    /// What a relay plans for circuits that pass between the two ([`crate::control::predictor`]). It is about the
-    /// channel (circuit id 0), and as long as what it says.
+    /// A controller's plans for the circuits between two neighbours ([`crate::control::predictor`]). The cell concerns
+    /// the channel (circuit id 0) and has variable length.
     Plan,
 }
 
-/// One fixed-size cell.
+/// One cell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell<O: Onion> {
-    /// Which circuit of the channel.
+    /// Circuit id on the channel.
     pub circ: CircId,
-    /// What to do with it.
+    /// The command.
     pub command: Command,
     /// Key exchange or relay message; `Onion::empty()` in DESTROY.
     pub body: O::Body,
@@ -68,63 +67,63 @@ impl<O: Onion> Cell<O> {
     }
 }
 
-/// A relay message in the clear, as its two ends see it.
+/// A relay message in plaintext, as its two ends see it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message<O: Onion> {
-    /// Which stream; zero for the circuit.
+    /// The stream; zero for the circuit.
     pub stream: StreamId,
-    /// What it says.
+    /// Command and content.
     pub payload: Payload<O>,
 }
 
-/// What a relay message says.
+/// Command and content of a relay message.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Payload<O: Onion> {
-    /// Application bytes: how many (at most [`DATA_BYTES`]), and which.
+    /// Application bytes: their number, at most [`DATA_BYTES`], and the bytes.
     Data(u16, O::Data),
     /// Open a stream to this address (from the client).
     Begin(O::Address),
     /// The stream is open (from the exit).
     Connected,
-    /// What a name stands for (from the exit), as it goes over the wire.
+    /// The addresses of a host name (from the exit), in wire format.
     Resolved(Box<[u8]>),
     /// The stream is over.
     End(EndReason),
-    /// Another window's worth of cells arrived. For a circuit: the digest of the last of them, which proves it.
+    /// Acknowledges a number of cells. For a circuit, with the digest of the last of them (proposal 289).
     Sendme(Option<Digest>),
-    /// Send nothing on this stream (proposal 324).
+    /// Stop sending on this stream (proposal 324).
     Xoff,
-    /// Send again. Tor adds a rate that the stream is drained at; without one, as here, there is no limit.
+    /// Resume sending. Tor adds a rate limit; this implementation sends 0, which means unlimited.
     Xon,
-    /// The circuit's streams go on over another circuit: this is the last message of this side here.
+    /// This side's last message on the circuit: its streams move to another circuit.
     Leave(Nonce),
-    /// The streams of the circuit that was left with the same nonce go on here.
+    /// The streams of the circuit with the same nonce in LEAVE move to this circuit.
     Join(Nonce),
-    /// Client: the circuit is to be a leg of a set ([`crate::conflux`]).
+    /// Client: makes the circuit a leg of a set ([`crate::conflux`], proposal 329).
     Link(Box<Link>),
-    /// Exit: it is one.
+    /// Exit: accepts the leg.
     Linked(Box<Link>),
-    /// Client: it heard so.
+    /// Client: acknowledges [`Linked`](Payload::Linked).
     LinkedAck,
-    /// The set's next messages come on this leg; so many went over others since the last.
+    /// The set's next messages come on this leg. The number counts the messages on other legs since its last one.
     Switch(u32),
-    /// Extend the circuit to this relay with the first half of a key exchange.
+    /// Extend the circuit to this relay: the client's half of a key exchange.
     Extend(O::Peer, O::Body),
-    /// The circuit was extended: the second half.
+    /// The circuit is extended: the relay's half of the key exchange.
     Extended(O::Body),
-    /// Cut the circuit behind the relay that hears this.
+    /// Cut the circuit behind the receiving relay.
     Truncate,
-    /// It was cut.
+    /// The circuit is cut.
     Truncated,
-    /// A request for a stream that cannot be read: the stream is refused.
+    /// A malformed stream request: the relay refuses the stream.
     Misread,
-    /// Padding, or something of a later protocol: to be ignored.
+    /// Padding, or an unknown command: ignored (tor-spec, "Relay cells").
     Nothing,
 }
 
 impl<O: Onion> Payload<O> {
-    /// Whether it is about a stream, and keeps its order with others of a set of circuits, whichever leg it goes over
-    /// (proposal 329, 2.8). SENDMEs are each circuit's own.
+    /// Whether the message belongs to a stream and keeps its order across the legs of a set (proposal 329, 2.8). SENDMEs
+    /// belong to one leg.
     pub fn is_of_stream(&self) -> bool {
         matches!(
             self,
@@ -148,9 +147,9 @@ pub type Digest = [u8; 20];
 pub struct EndReason(pub u8);
 
 impl EndReason {
-    /// Nothing of what follows.
+    /// Any reason without a code of its own.
     pub const MISC: EndReason = EndReason(1);
-    /// The name stands for no address.
+    /// The name could not be resolved.
     pub const RESOLVE_FAILED: EndReason = EndReason(2);
     /// The far side refused the connection.
     pub const CONNECT_REFUSED: EndReason = EndReason(3);
@@ -158,107 +157,110 @@ impl EndReason {
     pub const EXIT_POLICY: EndReason = EndReason(4);
     /// The circuit ended.
     pub const DESTROY: EndReason = EndReason(5);
-    /// The connection was closed in order.
+    /// The connection was closed cleanly.
     pub const DONE: EndReason = EndReason(6);
     /// The connection timed out.
     pub const TIMEOUT: EndReason = EndReason(7);
-    /// There is no way to the address.
+    /// The address is unreachable.
     pub const NO_ROUTE: EndReason = EndReason(8);
-    /// The relay has too much to do.
+    /// The relay is overloaded.
     pub const RESOURCE_LIMIT: EndReason = EndReason(11);
-    /// The connection broke.
+    /// The connection was reset.
     pub const RESET: EndReason = EndReason(12);
-    /// The peer broke the rules.
+    /// The peer violated the protocol.
     pub const PROTOCOL: EndReason = EndReason(13);
-    /// The relay hands out no directory.
+    /// The relay is not a directory.
     pub const NOT_DIRECTORY: EndReason = EndReason(14);
 }
 
-/// Why a circuit ended (tor-spec, "Tearing down circuits"). Clients do not say.
+/// Why a circuit ended (tor-spec, "Tearing down circuits"). Clients always send [`NONE`](DestroyReason::NONE).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DestroyReason(pub u8);
 
 impl DestroyReason {
-    /// None is said.
+    /// Unspecified.
     pub const NONE: DestroyReason = DestroyReason(0);
-    /// The neighbour broke the rules.
+    /// The neighbour violated the protocol.
     pub const PROTOCOL: DestroyReason = DestroyReason(1);
-    /// The relay is about to end.
+    /// The relay is shutting down.
     pub const HIBERNATING: DestroyReason = DestroyReason(4);
-    /// The relay has too much to do.
+    /// The relay is overloaded.
     pub const RESOURCE_LIMIT: DestroyReason = DestroyReason(5);
-    /// The next relay cannot be reached, or is one that it must not be.
+    /// The next relay cannot be reached or may not follow.
     pub const CONNECT_FAILED: DestroyReason = DestroyReason(6);
-    /// The connection that carried the circuit is gone.
+    /// The circuit's connection closed.
     pub const CHANNEL_CLOSED: DestroyReason = DestroyReason(8);
-    /// The other neighbour ended it.
+    /// The other neighbour closed the circuit.
     pub const DESTROYED: DestroyReason = DestroyReason(9);
     /// The next relay did not answer in time.
     pub const TIMEOUT: DestroyReason = DestroyReason(10);
 }
 
-/// Key exchange and layers of one implementation of onion routing.
+/// One implementation of onion routing: key exchange and layers.
 pub trait Onion: Sized + Clone + Debug + PartialEq {
     /// The body of a cell on the wire.
     type Body: Clone + Debug + PartialEq;
     /// The application bytes of one DATA message.
     type Data: Clone + Debug + PartialEq;
-    /// Where an exit connects a stream to.
+    /// The target of a stream.
     type Address: Clone + Debug + PartialEq;
-    /// How a client names the relay that a circuit is to be extended to.
+    /// How an EXTEND message names the next relay.
     type Peer: Clone + Debug + PartialEq;
-    /// What a relay keeps for one circuit.
+    /// A relay's state of one circuit.
     type RelayHop;
-    /// What a client keeps for one hop of a circuit.
+    /// A client's state of one hop of a circuit.
     type ClientHop;
-    /// What a client keeps while a key exchange is under way.
+    /// A client's state of an unfinished key exchange.
     type Handshake;
 
-    /// The body of a cell that says nothing.
+    /// An empty body.
     fn empty() -> Self::Body;
     /// The body of a DESTROY cell.
     fn destroy(_reason: DestroyReason) -> Self::Body {
         Self::empty()
     }
 
-    /// A body without layers, for the neighbour: at most 507 bytes.
+    /// A body without layers, for the neighbour, of at most [`NEIGHBOUR_BYTES`].
     fn from_plain(bytes: Vec<u8>) -> Self::Body;
-    /// What a body without layers says; empty if it says nothing.
+    /// The bytes of a body without layers; empty for other bodies.
     fn plain(body: &Self::Body) -> &[u8];
-    /// The memory of such a body, for the next one.
+    /// Frees a body without layers and returns its memory for another.
     fn recycle(body: Self::Body) -> Vec<u8>;
 
-    /// A body without layers that says `notice` if it is simulated; real ones say nothing of clocks.
+    /// A body without layers with `notice` if cells are simulated. Real cells carry no timestamps.
     fn with_notice(notice: CongestionNotice) -> Self::Body;
-    /// The notice that a body without layers says.
+    /// The notice in a body without layers.
     fn notice(body: &Self::Body) -> Option<CongestionNotice>;
 
-    /// Client: a relay's name for others.
+    /// Client: how EXTEND messages name a relay.
     fn peer(&self, relay: RelayId) -> Self::Peer;
-    /// Relay: the relay of that name; `None` if it is none that a circuit may go to from here.
+    /// Relay: the relay of that name; `None` if circuits may not be extended to it.
     fn relay(&mut self, peer: &Self::Peer) -> Option<RelayId>;
 
-    /// Client: bytes that nobody else knows; a simulation draws them.
+    /// Client: 32 secret bytes. A simulation takes them from `draws`.
     fn secret(&mut self, draws: &mut Random) -> [u8; 32];
     /// Client: begins a key exchange with a relay.
     fn start(&mut self, relay: RelayId) -> (Self::Handshake, Self::Body);
-    /// Relay: answers one, `fast` or not; `None` if it is malformed.
+    /// Relay: answers a key exchange, `fast` (CREATE_FAST) or not; `None` if it is malformed.
     fn accept(&mut self, create: &Self::Body, fast: bool) -> Option<(Self::RelayHop, Self::Body)>;
-    /// Client: ends one; `None` if the answer does not check.
+    /// Client: finishes a key exchange; `None` if the answer is invalid.
     fn finish(&mut self, handshake: Self::Handshake, created: &Self::Body) -> Option<Self::ClientHop>;
 
-    /// Relay: gives back what memory it can if no cell has come by since the last call.
+    /// Relay: frees memory if no cell has passed since the last call.
     fn rest(_: &mut Self::RelayHop) {}
-    /// Relay: takes off a layer from the client; the message if it is for this hop, `Err` if it was for
-    /// this hop and malformed, `Ok(None)` if it goes on.
+    /// Relay: removes the layer of a cell from the client. Returns the message if it is for this hop, and `None` if the
+    /// cell goes on.
+    ///
+    /// # Errors
+    /// If the message is for this hop and malformed.
     fn peel(hop: &mut Self::RelayHop, body: &mut Self::Body) -> Result<Option<Message<Self>>, Malformed>;
     /// Relay: adds a layer towards the client.
     fn wrap(hop: &mut Self::RelayHop, body: &mut Self::Body);
-    /// Relay: says something to the client.
+    /// Relay: encodes a message to the client.
     fn originate(hop: &mut Self::RelayHop, message: Message<Self>) -> Self::Body;
 
-    /// Relay: whether the client asked for congestion control in the key exchange; `None` if key exchanges do
-    /// not say, and circuits are controlled as nodes are configured.
+    /// Relay: whether the client asked for congestion control in the key exchange; `None` if key exchanges do not
+    /// negotiate it, so that the configuration decides.
     fn asks_congestion_control(hop: &Self::RelayHop) -> Option<bool>;
     /// Relay: the digest of the last message from the client to this hop, and of the last to the client.
     fn digests(hop: &Self::RelayHop) -> Option<[Digest; 2]>;
@@ -267,12 +269,12 @@ pub trait Onion: Sized + Clone + Debug + PartialEq {
     /// Client: the digest of the last message from the hop, and of the last to it.
     fn client_digests(hop: &Self::ClientHop) -> Option<[Digest; 2]>;
 
-    /// Client: says something to hop `to` (0 = guard).
+    /// Client: encodes a message to hop `to` (0 = guard).
     fn seal(hops: &mut [Self::ClientHop], to: usize, message: Message<Self>) -> Self::Body;
-    /// Client: takes off all layers; which hop spoke, and what it said.
+    /// Client: removes all layers. Returns the sending hop and its message.
     fn open(hops: &mut [Self::ClientHop], body: Self::Body) -> Result<(usize, Message<Self>), Malformed>;
 }
 
-/// A body that does not say anything a machine understands.
+/// A body that cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;

@@ -263,6 +263,7 @@ impl<O: Onion> Client<O> {
     fn relayed(&mut self, now: Time, key: CircuitKey, body: O::Body) {
         let circuit = &mut self.circuits[key.0 as usize];
         let Ok((hop, message)) = O::open(&mut circuit.hops, body) else { return self.end(now, key, true) };
+        // Circuits are not used as leaky pipes: only the last hop sends messages.
         if hop + 1 != circuit.hops.len() {
             return self.end(now, key, true);
         }

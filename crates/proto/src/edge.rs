@@ -123,7 +123,7 @@ impl Edge {
         self.flow.in_flight.room().min(queue).min(self.flow.allowed())
     }
 
-    /// What this circuit can send as a leg of a conflux set. `queue`: cells that the circuit queue takes.
+    /// The capacity of this circuit as a leg of a conflux set. `queue`: cells that the circuit queue takes.
     pub fn capacity(&self, queue: u32) -> Capacity {
         Capacity {
             room: self.room(queue),
@@ -229,7 +229,7 @@ impl Edge {
     }
 
     /// The stream's local side has not consumed `bytes` delivered bytes. Returns a message for the peer. Call again until
-    /// there is none.
+    /// that is `None`.
     pub fn backlog<O: Onion>(&mut self, now: Time, id: StreamId, bytes: u64) -> Option<Payload<O>> {
         let windows = self.flow.windows;
         let at = self.streams.binary_search_by_key(&id, |stream| stream.id).ok()?;
@@ -292,7 +292,7 @@ impl Edge {
         }
     }
 
-    /// Announced bytes that are not in cells yet; infinite if a source has no end.
+    /// Announced bytes that are not in cells yet; infinite for an endless source.
     pub fn announced(&self) -> f64 {
         let bytes = self.streams.iter().fold(0u64, |sum, stream| sum.saturating_add(stream.announced));
         if bytes == u64::MAX { f64::INFINITY } else { bytes as f64 }
@@ -310,8 +310,8 @@ impl Edge {
         self.streams.iter().filter(|stream| able(stream)).map(|stream| (stream.id, share)).collect()
     }
 
-    /// As [`resumable`](Self::resumable), once the circuit queue is short again. There are no shares then: streams are read
-    /// in turn, the newest first, until the queue stops them (tor's `set_streams_blocked_on_circ`, which lets the event
+    /// As [`resumable`](Self::resumable), once the circuit queue is short again. Streams are then read in turn instead of
+    /// getting shares, the newest first, until the queue stops them (tor's `set_streams_blocked_on_circ`, which lets the event
     /// loop read again).
     pub fn reopened(&mut self, cells: u32) -> Vec<(StreamId, u32)> {
         let able = self.resumable(cells);
@@ -349,6 +349,7 @@ impl Edge {
             if stream.announced < u64::MAX {
                 stream.announced = stream.announced.saturating_sub(bytes.into());
             }
+            // A SENDME names the digest of the last cell of its increment (proposal 289).
             flow.since = (flow.since + 1) % increment;
             let digest = send(Message { stream: id, payload: Payload::Data(bytes, data) }, flow.since == 0);
             flow.expected.extend(digest);

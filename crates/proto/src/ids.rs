@@ -1,43 +1,45 @@
-//! What things are called: numbers with a type each.
+//! Identifiers of circuits, streams, channels, legs and relays.
 
-/// A circuit's number on one channel. The side that opened the channel sets the top bit.
+/// A circuit id on one channel (tor-spec, "Choosing circuit IDs in create cells").
+///
+/// The side that opened the channel sets the top bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CircId(pub u32);
 
-/// A stream's number on one circuit; zero means the circuit itself.
+/// A stream id on one circuit. Zero names the circuit itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u16);
 
-/// A relay as the directory numbers it.
+/// A relay's number in the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RelayId(pub u32);
 
-/// A secret of the two sides of a move ([`crate::switching`]), by which they know its two ways.
+/// Shared secret of the two sides of a move ([`crate::switching`]). It pairs a LEAVE with its JOIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nonce(pub [u8; 8]);
 
-/// A channel, the connection to a neighbour, as one node numbers it.
+/// One node's id of a channel, which is a connection to a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChannelId(pub u32);
 
-/// A leg, one circuit on one channel, as one node numbers it.
+/// One node's id of a leg, which is one circuit on one channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LegId(pub(crate) u32);
 
-/// A circuit as one node numbers it; reused once the circuit is closed.
+/// One node's key of a circuit. A key is reused once its circuit is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CircuitKey(pub u32);
 
 /// A stream of one circuit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamKey {
-    /// On this circuit of the node.
+    /// The circuit that carries the stream.
     pub circuit: CircuitKey,
-    /// With this number.
+    /// The stream's id on that circuit.
     pub stream: StreamId,
 }
 
-/// A side of a circuit at a node.
+/// Direction of a circuit at a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Towards the client.

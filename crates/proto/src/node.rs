@@ -91,7 +91,7 @@ pub trait Node<O: Onion>: Machine<Output = Output<O>> {
     /// The local side ended the stream, or could not connect it.
     fn stream_ended(&mut self, now: Time, stream: StreamKey);
     /// Reports how long the last timeout took to handle. Returns whether a controller solved a problem in it. Simulations
-    /// do not call it: computation takes no simulated time.
+    /// do not call it, because they do not simulate computing time.
     fn took(&mut self, _now: Time, _spent: Span) -> bool {
         false
     }

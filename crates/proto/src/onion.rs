@@ -14,8 +14,8 @@ use crate::switching::CongestionNotice;
 
 /// Onion routing without cryptography, for simulation only.
 ///
-/// A body counts its layers: those left on the way from the client, or those added on the way to it. Encryption has no
-/// other effect on the flow of cells.
+/// A body counts its layers: those left on the way from the client, or those added on the way to it. Encryption does
+/// not affect the flow of cells otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Clear {
     /// Whether a client's circuits ask for congestion control; `None`: all nodes are configured alike.

@@ -278,6 +278,7 @@ impl<O: Onion> Relay<O> {
         let (Some(&old), Some(&new)) = (self.left.get(&nonce), self.joined.get(&nonce)) else { return };
         self.left.remove(&nonce);
         self.joined.remove(&nonce);
+        // Streams stay with the old circuit, which gets the new path.
         let [a, b] = self.table.circuits.get_disjoint_mut([old.0 as usize, new.0 as usize]).expect("listed");
         std::mem::swap(&mut a.prev, &mut b.prev);
         std::mem::swap(&mut a.hop, &mut b.hop);

@@ -26,7 +26,7 @@ pub struct Switching {
     #[serde(skip)]
     pub form: Form,
     /// Weight of the previous estimate of a buffer's occupancy, gamma in `B_t = gamma B_{t-1} + (1 - gamma) B_sample`.
-    /// The paper gives none.
+    /// The paper does not state it.
     #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
     pub gamma: f64,
     /// Share of the output buffer below which it is underfull; at most `beta`. Source: Kale et al. 2016.
@@ -35,14 +35,14 @@ pub struct Switching {
     /// Share of the output buffer above which its loudest circuit moves. Source: Kale et al. 2016.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub beta: f64,
-    /// Interval between samples of the occupancy. The paper gives none.
+    /// Interval between samples of the occupancy. The paper does not state it.
     #[serde(rename = "sample")]
     #[schemars(extend("x-range" = "1 ns.."))]
     pub sample_every: Span,
-    /// A connection from which a circuit has moved loses no other, and a circuit that has moved stays,
-    /// for so long; a connection that was underfull in between may lose one at once.
+    /// Minimum time between two moves from one connection, and between two moves of one circuit. A connection that was
+    /// underfull in between may lose a circuit at once.
     pub rest: Span,
-    /// Connections between two nodes at most.
+    /// Maximum number of connections between two nodes.
     #[schemars(range(min = 1))]
     pub connections: u32,
     /// Middles and exits switch as guards do (form 1 only): beyond the paper.

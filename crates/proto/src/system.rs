@@ -1,4 +1,4 @@
-//! How an overlay moves data, as tables say it: `[[system]]` of a scenario, `[system]` of a relay's configuration.
+//! A system, the way an overlay moves data: `[[system]]` of a scenario, `[system]` of a relay's configuration.
 
 use std::sync::{Arc, LazyLock};
 
@@ -26,13 +26,13 @@ use crate::transport::{Pctcp, Transport};
 pub struct SystemConfig {
     /// Which connection carries a circuit between two relays.
     pub transport: Transport,
-    /// How far PCTCP is deployed, and what it costs.
+    /// Deployment and overhead of PCTCP.
     pub pctcp: Pctcp,
     /// Which circuit of a connection sends next.
     pub scheduler: Arc<dyn Discipline>,
-    /// KIST, unless connections take cells as soon as they can.
+    /// KIST; `None`: connections take cells as soon as they can.
     pub kist: Option<kist::KistParameters>,
-    /// How quickly a connection that was busy is forgiven where a token bucket makes connections wait.
+    /// Half-life of the byte counts by which connections share a token bucket.
     pub connection_half_life: Option<Span>,
     /// Whether and how circuits move away from congested connections.
     pub switching: Option<Switching>,
@@ -40,23 +40,23 @@ pub struct SystemConfig {
     pub conflux: Option<Arc<dyn Split>>,
     /// How circuits' rates are controlled.
     pub control: Arc<dyn Control>,
-    /// What is in flight at most, unless `control` has windows of its own.
+    /// Fixed windows, used unless `control` has its own windows.
     pub windows: Windows,
     /// Connections' output buffers.
     pub output_buffer: OutputBuffer,
-    /// When a full circuit queue stops its exit.
+    /// Thresholds at which a circuit queue stops and resumes its own end.
     pub circuit_queue: CircuitQueue,
-    /// Where the weights come from that clients select relays by.
+    /// Source of the weights by which clients select relays.
     pub balance: Arc<dyn Balance>,
-    /// How the network is watched for that.
+    /// How the balance system measures the network.
     pub survey: Survey,
-    /// What relays do to win more weight.
+    /// Attack by which relays try to raise their weight.
     pub attack: Attack,
-    /// The table that says all this, with every default.
+    /// The table of this system, with every default filled in.
     pub table: Map<String, Value>,
 }
 
-/// The keys that are no tables.
+/// Keys with plain values; the other keys are tables.
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
 struct Choices {
@@ -68,25 +68,24 @@ struct Choices {
     scheduler: String,
     /// When, and in which order, connections take cells from circuits.
     channel_scheduler: ChannelScheduler,
-    /// Relays with a token bucket let the connection write next that has carried least lately: the time in which what it
-    /// carried counts half. Without it, each in turn. Source: Tang and Goldberg 2010 (66 s).
+    /// Half-life of the byte counts by which a relay with a token bucket chooses the connection that writes next: the one
+    /// with the lowest count. Without it, connections take turns. Source: Tang and Goldberg 2010 (66 s).
     #[schemars(extend("x-range" = "1 ns.."))]
     #[serde(skip_serializing_if = "Option::is_none")]
     connection_half_life: Option<Span>,
     /// How circuits move away from congested connections.
     switching: SwitchingName,
-    /// Clients' streams go over two circuits at once that have the exit in common (Conflux): always over that with the
-    /// least round-trip time (`min-latency`), or over the other, too, while its window is full (`throughput`), in
-    /// proportion to the rates that are planned for them (`by-rate`), or as far as their SENDMEs were in time
-    /// (`q-learning`). Needs a `control` with congestion windows or with rates. Users with a `path` need a `second-path`.
+    /// Conflux: clients' streams go over two circuits with the same exit. `min-latency` uses the one with the lower
+    /// round-trip time; `throughput` uses the other, too, while that one's window is full; `by-rate` divides in proportion
+    /// to planned rates; `q-learning` divides by how timely their SENDMEs are. Needs a `control` with congestion windows or with rates. Users with a `path` need a `second-path`.
     /// Source: proposal 329; `by-rate` and `q-learning` are ours.
     #[schemars(extend("enum" = or_none(SPLITS)))]
     conflux: String,
     /// How circuits' rates are controlled.
     #[schemars(extend("enum" = names(CONTROLS)))]
     control: String,
-    /// Where the weights come from that clients select relays by: those that the network was given, or those of a system
-    /// that surveys it beforehand. In simulation only.
+    /// Source of the weights by which clients select relays: given with the network, or made by a system that surveys it
+    /// before the run. Only in simulations.
     #[schemars(extend("enum" = names(BALANCES)))]
     balance: String,
 }

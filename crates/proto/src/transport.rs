@@ -40,9 +40,9 @@ pub struct Pctcp {
     /// simulations.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub upgraded: f64,
-    /// Connections to one peer beyond which circuits share; 0: no limit.
+    /// Maximum number of connections to one peer, beyond which circuits share; 0: unlimited.
     pub connections_per_peer: u32,
-    /// Which connection circuits share then.
+    /// Which connection further circuits share.
     pub beyond: Sharing,
     /// Bytes that IPsec adds to every packet between upgraded relays (ESP with AES-GCM in tunnel mode: 57), less than a
     /// packet's payload. Only in simulations.
@@ -73,10 +73,10 @@ impl Pctcp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sharing {
-    /// Each in turn.
+    /// One after the other.
     RoundRobin,
-    /// The one whose loudest circuit is the quietest, so that a new circuit, of which nothing is known yet,
-    /// does not share with loud ones (Torchestra's idea, named in PCTCP 6.5).
+    /// The one with the quietest loudest circuit, so that a new circuit, of unknown loudness, does not share with loud
+    /// ones (Torchestra's idea, named in PCTCP 6.5).
     ByClass,
 }
 

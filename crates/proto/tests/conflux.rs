@@ -1,4 +1,4 @@
-//! Sets of linked circuits: numbers and order, and peers who break the rules, at the exit and at the client.
+//! Sets of linked circuits: sequence numbers, order, and peers that violate the protocol, at the exit and the client.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use tidegate_proto::onion::{Clear, ClearBody, Onion as _, Stamp};
 use tidegate_proto::registry::SPLITS;
 use tidegate_proto::relay::Relay;
 
-/// What a set may hold.
+/// Maximum number of messages that a set holds.
 const MOST: u64 = 16 << 20;
 
 #[test]
@@ -54,14 +54,14 @@ fn divided<M>(legs: u32, split: &dyn Split) -> Set<M> {
     set
 }
 
-/// A leg that takes so many cells.
+/// A leg with room for a number of cells.
 fn room(room: u32) -> Capacity {
     Capacity { room, window: room, planned: None, increment: 31 }
 }
 
 proptest! {
-    /// Legs of any speed, divided in any way, with rooms and round-trip times that change at any time: what is sent is received once and in
-    /// order, and what waits is what has overtaken others.
+    /// With legs of any speed, any split, and rooms and round-trip times that change at any time, messages are received
+    /// once and in order, and only messages that have overtaken others wait.
     #[test]
     fn messages_keep_their_order_over_any_legs(
         legs in 1u32..5, wish in 0usize..3, split in 0..SPLITS.len(),
@@ -113,7 +113,7 @@ proptest! {
         prop_assert_eq!(got, sent);
     }
 
-    /// Whatever a peer says, a set holds no more than it may, and delivers nothing twice.
+    /// Whatever a peer sends, a set stays within its limit and delivers nothing twice.
     #[test]
     fn any_numbers_are_survived(
         steps in prop::collection::vec((0u32..3, any::<bool>(), 0u32..4), 1..300), huge in any::<u32>(),
@@ -143,7 +143,7 @@ proptest! {
 }
 
 #[test]
-fn one_leg_alone_waits_where_several_go_over_to_the_next() {
+fn with_one_leg_data_waits_and_with_several_it_uses_the_next() {
     let mut set = set::<()>(2);
     let (fast, slow) = (CircuitKey(0), CircuitKey(1));
     let (open, full) = (|_| room(7), |leg| room(u32::from(leg == slow) * 7));
@@ -154,15 +154,15 @@ fn one_leg_alone_waits_where_several_go_over_to_the_next() {
     set.follow(Wish::MinLatency);
     assert_eq!((set.choose(open).map(take), set.room(open)), (Some((fast, 7)), 7));
     assert_eq!((set.choose(full).map(take), set.room(full)), (None, 0));
-    assert_eq!(set.choose_any(full), Some(fast), "what no window bounds goes on");
+    assert_eq!(set.choose_any(full), Some(fast), "messages without a window use the fastest leg");
     set.acknowledged(Time::ZERO, fast, 31, Some(Span::from_millis(50)));
     assert_eq!(set.choose(open).map(take), Some((slow, 7)), "the other is faster now");
 }
 
 #[test]
-fn legs_go_as_tor_lets_them_go() {
+fn a_set_survives_the_loss_of_a_leg_as_in_tor() {
     let (a, b) = (CircuitKey(0), CircuitKey(1));
-    assert!(set::<()>(2).remove(a, 31), "none was used");
+    assert!(set::<()>(2).remove(a, 31), "neither leg was used");
     assert!(!set::<()>(1).remove(a, 31), "the last");
     let used = || {
         let mut used = set::<()>(2);
@@ -171,7 +171,7 @@ fn legs_go_as_tor_lets_them_go() {
         assert_eq!(used.send(b), Some(40));
         used
     };
-    assert!(!used().remove(b, 31), "it was sent on last");
+    assert!(!used().remove(b, 31), "the last message went over it");
     assert!(!used().remove(a, 31), "40 cells of it are in flight");
     let mut quiet = used();
     quiet.acknowledged(Time::ZERO, a, 31, None);
@@ -182,15 +182,15 @@ fn legs_go_as_tor_lets_them_go() {
     let mut waits = set::<()>(3);
     waits.switched(b, 1).unwrap();
     waits.receive(Time::ZERO, b, ()).unwrap();
-    assert!(waits.remove(a, 31), "what is missing may come on the third");
+    assert!(waits.remove(a, 31), "the missing messages may come on the third leg");
     let mut lost = set::<()>(2);
     lost.switched(b, 1).unwrap();
     lost.receive(Time::ZERO, b, ()).unwrap();
-    assert!(!lost.remove(a, 31), "it cannot come any more");
+    assert!(!lost.remove(a, 31), "the missing messages cannot come any more");
 }
 
 #[test]
-fn a_leg_that_comes_later_must_not_have_missed_anything() {
+fn a_leg_that_joins_later_must_not_have_missed_messages() {
     let mut set = set::<()>(1);
     assert_eq!(set.add(Time::ZERO, CircuitKey(1), 1), Err(Refused::Lost));
     set.receive(Time::ZERO, CircuitKey(0), ()).unwrap();
@@ -205,7 +205,7 @@ fn a_leg_that_comes_later_must_not_have_missed_anything() {
 
 type Said = (CircId, Command, Option<Payload<Clear>>);
 
-/// Cells that a node writes.
+/// Collects the cells that a node writes.
 #[derive(Default)]
 struct Wire(Vec<Said>);
 
@@ -235,7 +235,7 @@ struct Peer<N> {
 }
 
 impl<N: Node<Clear>> Peer<N> {
-    /// What the node says since it was last asked.
+    /// The cells that the node has sent since the last call.
     fn heard(&mut self) -> Vec<Said> {
         let mut wire = Wire::default();
         while let Some(output) = self.node.poll() {
@@ -254,7 +254,7 @@ impl<N: Node<Clear>> Peer<N> {
 
     fn say(&mut self, circ: CircId, stream: u16, payload: Payload<Clear>) -> Vec<Said> {
         let message = Message { stream: StreamId(stream), payload };
-        // Others that extend are dropped.
+        // Relays drop EXTEND in other cells.
         let extends = matches!(message.payload, Payload::Extend(..));
         let command = if extends { Command::Early } else { Command::Relay };
         self.cell(circ, command, ClearBody::Other { layers: 1, message: Box::new(message) })
@@ -275,7 +275,7 @@ fn link(nonce: u8) -> Payload<Clear> {
     Payload::Link(Box::new(link))
 }
 
-/// An exit with circuits of a client next to it.
+/// An exit with circuits of a client that is its neighbour.
 fn exit(circuits: &[CircId]) -> Peer<Relay<Clear>> {
     let mut node = Relay::new(Clear::default(), config());
     let channel = node.channel_accepted(None);
@@ -287,7 +287,7 @@ fn exit(circuits: &[CircId]) -> Peer<Relay<Clear>> {
     peer
 }
 
-/// With A and B linked, and a stream open.
+/// The same with A and B linked and a stream open.
 fn linked() -> Peer<Relay<Clear>> {
     let mut peer = exit(&[A, B, C]);
     for circ in [A, B] {
@@ -306,7 +306,7 @@ fn destroyed(said: &[Said]) -> Vec<CircId> {
 }
 
 #[test]
-fn an_exit_ends_what_breaks_the_rules_of_linking() {
+fn an_exit_ends_circuits_that_violate_linking() {
     for (before, wrong) in [
         (None, Payload::LinkedAck),
         (None, Payload::Switch(3)),
@@ -323,7 +323,7 @@ fn an_exit_ends_what_breaks_the_rules_of_linking() {
         }
         let said = peer.say(A, 0, wrong.clone());
         assert_eq!(destroyed(&said), [A], "{wrong:?}");
-        assert_eq!(destroyed(&peer.say(B, 0, link(1))), [], "others are not concerned");
+        assert_eq!(destroyed(&peer.say(B, 0, link(1))), [], "other circuits stay open");
         assert_eq!(peer.node.memory(), 0);
     }
     let mut old = exit(&[]);
@@ -332,7 +332,7 @@ fn an_exit_ends_what_breaks_the_rules_of_linking() {
 }
 
 #[test]
-fn a_broken_rule_on_one_leg_ends_both_and_no_others() {
+fn a_violation_on_one_leg_ends_both_legs_only() {
     type Wrong = fn(&mut Peer<Relay<Clear>>) -> Vec<Said>;
     let wrongs: [(&str, Wrong); 5] = [
         ("acknowledged twice", |peer| peer.say(B, 0, Payload::LinkedAck)),
@@ -355,7 +355,7 @@ fn a_broken_rule_on_one_leg_ends_both_and_no_others() {
         assert_eq!(gone, if third { vec![A, B, C] } else { vec![A, B] }, "{what}");
         assert!(matches!(peer.outputs.last(), Some(Output::StreamClosed(_, EndReason::DESTROY))), "{what}");
         if !third {
-            assert_eq!(destroyed(&peer.say(C, 0, link(1))), [], "the nonce is free again");
+            assert_eq!(destroyed(&peer.say(C, 0, link(1))), [], "the nonce can be used again");
         }
         assert_eq!(peer.node.memory(), 0);
     }
@@ -366,7 +366,7 @@ fn another_nonce_is_another_set() {
     let mut peer = linked();
     assert_eq!(destroyed(&peer.say(C, 0, link(2))), []);
     assert_eq!(peer.say(C, 0, Payload::LinkedAck), []);
-    // A stream of the same number as the other's, which is not there, and numbers that the other set is past.
+    // An unopened stream with an id that the other set uses, and sequence numbers that the other set has passed.
     for _ in 0..3 {
         assert_eq!(peer.data(C, 1), []);
     }
@@ -380,7 +380,7 @@ fn another_nonce_is_another_set() {
 }
 
 #[test]
-fn more_legs_than_there_may_be_are_refused_alone() {
+fn legs_beyond_the_maximum_are_refused_and_the_set_stays() {
     let circs: Vec<CircId> = (1..=MAX_LEGS as u32 + 1).map(|n| CircId(1 << 31 | n)).collect();
     let mut peer = exit(&circs);
     for (at, circ) in circs.iter().enumerate() {
@@ -391,7 +391,7 @@ fn more_legs_than_there_may_be_are_refused_alone() {
 }
 
 #[test]
-fn a_peer_that_withholds_a_message_ends_its_set_and_the_memory_is_free() {
+fn a_peer_that_withholds_a_message_loses_its_set_and_the_memory_is_freed() {
     let mut peer = linked();
     assert_eq!(peer.say(B, 0, Payload::Switch(2)), []);
     let mut most = 0;
@@ -403,13 +403,13 @@ fn a_peer_that_withholds_a_message_ends_its_set_and_the_memory_is_free() {
             break;
         }
     }
-    // Some SENDMEs may be on their way out.
+    // Some SENDMEs may be in the output buffer.
     assert!((MOST - 640..=MOST + 6400).contains(&most), "{most}");
     assert_eq!((peer.node.memory(), peer.node.circuits()), (0, 1));
 }
 
 #[test]
-fn an_answer_goes_over_the_leg_that_has_acknowledged() {
+fn an_answer_goes_over_the_leg_with_a_known_round_trip_time() {
     let mut peer = exit(&[A, B]);
     peer.say(A, 0, link(1));
     peer.say(B, 0, link(1));
@@ -421,11 +421,11 @@ fn an_answer_goes_over_the_leg_that_has_acknowledged() {
     assert_eq!(
         said,
         [(B, Command::Relay, Some(Payload::Connected))],
-        "not the first's, whose time is unknown"
+        "not over the first leg, of unknown round-trip time"
     );
 }
 
-/// A client with two circuits of one relay, which the test plays, and what it says to link them.
+/// A client with two circuits of one relay, played by the test. Returns the circuits and the nonce of its LINKs.
 fn client() -> (Peer<Client<Clear>>, [CircuitKey; 2], [u8; 32]) {
     let mut node = Client::new(Clear::default(), config());
     let legs = [0; 2].map(|_| node.build(Time::ZERO, vec![RelayId(0)]));
@@ -445,7 +445,7 @@ fn client() -> (Peer<Client<Clear>>, [CircuitKey; 2], [u8; 32]) {
 }
 
 #[test]
-fn a_client_ends_what_breaks_the_rules_of_linking() {
+fn a_client_ends_circuits_that_violate_linking() {
     let answer = |nonce: [u8; 32]| {
         Payload::Linked(Box::new(Link { nonce, sent: 0, delivered: 0, wish: Wish::MinLatency }))
     };
@@ -474,14 +474,14 @@ fn a_client_ends_what_breaks_the_rules_of_linking() {
     }
     let (mut peer, legs, nonce) = client();
     peer.say(A, 0, answer(nonce));
-    assert!(!peer.outputs.contains(&Output::Linked(legs[0])), "the other is due");
+    assert!(!peer.outputs.contains(&Output::Linked(legs[0])), "the other leg is not linked yet");
     peer.cell(B, Command::Destroy, ClearBody::Handshake(None));
-    assert!(peer.outputs.contains(&Output::Linked(legs[0])), "it goes on without the other");
+    assert!(peer.outputs.contains(&Output::Linked(legs[0])), "the set goes on with one leg");
     assert!(peer.node.open(Time(3), legs[0], 1).is_some());
 }
 
 #[test]
-fn a_client_holds_no_more_than_it_may() {
+fn a_client_limits_the_messages_that_it_holds() {
     let (mut peer, legs, nonce) = client();
     for circ in [A, B] {
         let link = Link { nonce, sent: 0, delivered: 0, wish: Wish::MinLatency };

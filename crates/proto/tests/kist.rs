@@ -1,4 +1,4 @@
-//! What KIST owes every channel and circuit, whatever circuits send and sockets say.
+//! Invariants of KIST for every channel and circuit, under any traffic and socket state.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use tidegate_proto::scheduler::round_robin::RoundRobin;
 
 const CHANNELS: usize = 4;
 const CIRCUITS: usize = 3;
-/// As tor counts a cell.
+/// Bytes of a cell as tor counts them.
 const CELL: u64 = 543;
 
-/// What may be written to a socket by tor's formula (`update_socket_info_impl`).
+/// Bytes that may be written to a socket by tor's formula (`update_socket_info_impl`).
 fn limit(socket: Socket, factor: f64, buffered_bytes: u64) -> u64 {
     let segment = u64::from(socket.segment_bytes);
     let room = u64::from(socket.window.saturating_sub(socket.unacknowledged)) * segment;
@@ -59,9 +59,8 @@ fn take(links: &mut Links<Clear>, now: Time, channel: ChannelId, most: u64) -> V
 }
 
 proptest! {
-    /// No run writes beyond a socket's limit, and none leaves a cell behind that the limit allows: a channel
-    /// waits for its socket alone, however loud or quiet the others are. Each circuit's cells keep their
-    /// order, and a run comes within an interval after the last.
+    /// A run writes exactly the cells that a socket's limit allows, independent of the other channels. Each circuit's
+    /// cells keep their order, and runs are at most an interval apart.
     #[test]
     fn a_run_uses_every_socket_up_to_its_limit(
         ewma in any::<bool>(), factor in 0.0f64..3.0,
@@ -79,7 +78,7 @@ proptest! {
         let legs: Vec<Vec<LegId>> = (channels.iter().enumerate())
             .map(|(c, id)| (0..CIRCUITS).map(|k| links.begin_leg(*id, CircuitKey((c * CIRCUITS + k) as u32), Side::Prev, false)).collect())
             .collect();
-        // Layer numbers tell the cells of a circuit apart.
+        // The layer number identifies a cell of a circuit.
         let mut sent = [[0u8; CIRCUITS]; CHANNELS];
         let mut seen = [[0u8; CIRCUITS]; CHANNELS];
         let mut queued = [0u64; CHANNELS];
@@ -101,7 +100,7 @@ proptest! {
                 prop_assert!(last.is_none_or(|last: Time| at >= last + parameters.interval));
             }
             let waiting = queued.iter().any(|cells| *cells > 0);
-            prop_assert!(!waiting || due.is_some(), "who has cells gets a run");
+            prop_assert!(!waiting || due.is_some(), "a channel with cells gets a run");
             if let Some(at) = due {
                 now = now.max(at);
                 last = Some(now);
@@ -120,7 +119,7 @@ proptest! {
             }
             for (c, id) in channels.iter().enumerate() {
                 for cell in take(&mut links, now, *id, drain) {
-                    // Circuit ids are given in the order of legs, from 1 on.
+                    // Circuit ids follow the order of legs and start at 1.
                     let circuit = (cell.circ.0 & 0xff) as usize - 1;
                     let ClearBody::Data { layers, .. } = cell.body else { panic!("{:?}", cell.body) };
                     prop_assert_eq!(layers, seen[c][circuit], "in order");
@@ -158,6 +157,6 @@ fn the_channel_of_the_quietest_circuit_is_written_first() {
         (at, order)
     };
     let (at, order) = run(Time::ZERO, [100, 1]);
-    assert_eq!(order, [loud.0, quiet.0], "nobody has sent: in the order of coming");
+    assert_eq!(order, [loud.0, quiet.0], "no circuit has sent: in the order of arrival");
     assert_eq!(run(at, [100, 1]).1, [quiet.0, loud.0]);
 }

@@ -1,4 +1,4 @@
-//! The handshake of a connection, and what each side makes of the other's faults.
+//! The link handshake, and each side's reaction to the other's faults.
 
 use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
@@ -19,14 +19,14 @@ const AUTHENTICATE: u8 = 131;
 const VPADDING: u8 = 128;
 const NETINFO: u8 = 8;
 
-/// Drawn once: RSA takes its time.
+/// Generated once, because RSA key generation is slow.
 static KEYS: LazyLock<[RouterKeys; 2]> = LazyLock::new(|| {
     let mut random = Seed::root(1).random();
     let mut fill = |bytes: &mut [u8]| bytes.iter_mut().for_each(|byte| *byte = random.bits() as u8);
     [RouterKeys::generate(&mut fill), RouterKeys::generate(&mut fill)]
 });
 
-/// A relay's everyday keys, certified then.
+/// A relay's short-lived keys, certified at a time.
 fn certified(which: usize, then: u64) -> Arc<Certified> {
     let [signing, link] = KeyLifetimes::default().certified(then);
     let signing = Signing::new([which as u8 + 1; 32], signing);
@@ -54,7 +54,7 @@ fn start(keys: Option<Arc<Certified>>) -> Start {
     Start { keys, now: NOW, random: [5; 32], address, ours: vec![address], quic: true }
 }
 
-/// The cells of a flight, which does not begin with VERSIONS.
+/// The cells of a flight that does not begin with VERSIONS.
 fn cells(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
     while !bytes.is_empty() {
@@ -69,7 +69,7 @@ fn cells(mut bytes: &[u8]) -> Vec<Vec<u8>> {
 
 type Met = Result<Option<Peer>, LinkError>;
 
-/// What the responder makes of an initiator whose second flight `change` has changed.
+/// The responder's result after `change` has modified the initiator's second flight.
 fn answered(
     keys: Option<Arc<Certified>>,
     session: &Session,
@@ -92,18 +92,18 @@ fn without(command: u8) -> impl FnOnce(Vec<Vec<u8>>) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn relays_prove_themselves_and_clients_need_not() {
+fn relays_prove_their_identity_and_clients_need_not() {
     let met = answered(relay(), &HONEST, |cells| cells).unwrap().unwrap();
     assert_eq!(met.proved.unwrap().fingerprint, KEYS[0].fingerprint());
     assert!(met.ours && met.quic && met.version == 5);
     let met = answered(None, &HONEST, |cells| cells).unwrap().unwrap();
     assert!(met.proved.is_none());
     let met = answered(relay(), &HONEST, without(VPADDING)).unwrap().unwrap();
-    assert!(!met.ours && !met.quic, "a stock neighbour does not say that it is ours");
+    assert!(!met.ours && !met.quic, "a stock neighbour does not announce our extensions");
 }
 
 #[test]
-fn a_proof_is_of_this_connection_and_whole() {
+fn a_proof_covers_the_connection_and_every_field() {
     for session in [Session { secret: 8, ..HONEST }, Session { certificate: b"another", ..HONEST }] {
         assert!(answered(relay(), &session, |cells| cells).is_err(), "another TLS session");
     }
@@ -119,7 +119,7 @@ fn a_proof_is_of_this_connection_and_whole() {
 }
 
 #[test]
-fn cells_that_are_missing_doubled_or_out_of_turn_end_the_connection() {
+fn missing_repeated_or_misplaced_cells_end_the_connection() {
     let met = answered(relay(), &HONEST, without(AUTHENTICATE)).unwrap().unwrap();
     assert!(met.proved.is_none(), "certificates alone prove nothing: it is a client");
     assert_eq!(answered(relay(), &HONEST, without(CERTS)), Err(LinkError::Protocol));
@@ -136,8 +136,8 @@ fn cells_that_are_missing_doubled_or_out_of_turn_end_the_connection() {
         cells.reverse();
         cells
     });
-    assert!(met.unwrap().unwrap().proved.is_none(), "what comes after NETINFO proves nothing");
-    // A circuit is begun before the handshake is over.
+    assert!(met.unwrap().unwrap().proved.is_none(), "cells after NETINFO prove nothing");
+    // A CREATE cell comes before the handshake is over.
     let met = answered(relay(), &HONEST, |mut cells| {
         let mut create = vec![0; 514];
         create[4] = 10;
@@ -149,12 +149,12 @@ fn cells_that_are_missing_doubled_or_out_of_turn_end_the_connection() {
         let padding = vec![[0; 514].to_vec(); 17];
         padding.into_iter().chain(cells).collect()
     });
-    assert_eq!(met, Err(LinkError::Protocol), "there is an end to padding");
-    assert_eq!(answered(relay(), &HONEST, without(NETINFO)), Ok(None), "it is waited for");
+    assert_eq!(met, Err(LinkError::Protocol), "padding is limited");
+    assert_eq!(answered(relay(), &HONEST, without(NETINFO)), Ok(None), "the responder waits for it");
 }
 
 #[test]
-fn versions_that_nobody_speaks_or_that_never_end_are_refused() {
+fn unsupported_or_endless_versions_are_refused() {
     let said = |bytes: &[u8]| Handshake::responder(start(relay())).receive(bytes, &HONEST);
     assert_eq!(said(&[0, 0, 7, 0, 4, 0, 2, 0, 3]), Err(LinkError::Version));
     for bad in [&[0, 0, 7, 0xff, 0xff][..], &[0, 0, 7, 0, 0], &[0, 0, 8, 0, 2], b"GET / HTTP/1.1\r\n"] {
@@ -163,7 +163,7 @@ fn versions_that_nobody_speaks_or_that_never_end_are_refused() {
 }
 
 #[test]
-fn a_clock_an_hour_off_does_no_harm_and_one_that_is_months_off_does() {
+fn a_clock_may_be_off_by_an_hour_but_not_by_months() {
     for then in [NOW - HOUR, NOW + HOUR] {
         assert!(answered(Some(certified(0, then)), &HONEST, |cells| cells).is_ok(), "{then}");
     }
@@ -179,11 +179,11 @@ const LIFETIMES: KeyLifetimes = KeyLifetimes {
 };
 
 #[test]
-fn everyday_keys_are_renewed_before_they_end() {
+fn short_lived_keys_are_renewed_before_they_expire() {
     let [signing, link] = LIFETIMES.certified(NOW);
     let first = KEYS[0].certify(Signing::new([1; 32], signing), link, CERTIFICATE, [2; 32]);
     assert_eq!(first.renewal(&LIFETIMES), (NOW + 9 * HOUR, Renewal::Link));
-    // The TLS key's time is over; under the same signing key there is another.
+    // The TLS key has expired; the same signing key certifies another.
     let later = NOW + 85 * HOUR;
     let next = KEYS[0].certify(first.signing().clone(), later + 10 * HOUR, CERTIFICATE, [3; 32]);
     assert_eq!(next.renewal(&LIFETIMES), (NOW + 90 * HOUR, Renewal::Signing));
@@ -201,11 +201,11 @@ fn everyday_keys_are_renewed_before_they_end() {
     let fingerprint = |met: Met| met.unwrap().unwrap().proved.unwrap().fingerprint;
     assert_eq!(fingerprint(at(next, later)), KEYS[0].fingerprint(), "the identity stays");
     let next = KEYS[0].certify(Signing::new([1; 32], signing), later + 10 * HOUR, CERTIFICATE, [3; 32]);
-    assert_eq!(at(next, NOW + 101 * HOUR), of_date, "nor does the signing key last for ever");
+    assert_eq!(at(next, NOW + 101 * HOUR), of_date, "the signing key expires, too");
 }
 
 #[test]
-fn an_initiator_meets_whom_it_wants_or_nobody() {
+fn an_initiator_accepts_only_the_requested_relay() {
     let mut initiator = Handshake::initiator(start(None), Some([9; 20]));
     let mut responder = Handshake::responder(start(Some(certified(1, NOW))));
     assert_eq!(responder.receive(&initiator.output(), &HONEST), Ok(None));

@@ -1,4 +1,4 @@
-//! What a PredicTor relay makes of neighbours that lie, babble, repeat themselves or are silent.
+//! A PredicTor relay with neighbours that lie, send garbage, repeat themselves or are silent.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use tidegate_proto::onion::{Clear, Onion};
 use tidegate_proto::relay::Relay;
 
 const STEP: Span = Span::from_millis(40);
-/// 1000 cells of 512 bytes a second, of which circuits get 850.
+/// 1000 cells of 512 bytes per second, of which circuits get 850.
 const BYTES_PER_S: f64 = 512_000.0;
 const CAPACITY: f64 = 850.0;
 
-/// What the predecessor of the bad circuit says in a step.
+/// The message of the bad circuit's predecessor in a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Bad {
     Greedy,
@@ -32,9 +32,9 @@ enum Bad {
     FromTheFuture,
 }
 
-/// A middle relay with three circuits. The predecessors of circuits 0 and 1 always have more and plan what
-/// they are granted; that of circuit 2 misbehaves. Gives what each circuit is granted at last, and the
-/// trajectories refused.
+/// A middle relay with three circuits. The predecessors of circuits 0 and 1 always have more cells and plan what
+/// they are granted; that of circuit 2 misbehaves. Returns each circuit's final grant, and the number of refused
+/// trajectories.
 fn grants(parameters: PredictorParameters, bad: Bad) -> ([f64; 3], u64) {
     let mut planner = Planner::new(parameters, BYTES_PER_S);
     let (mut granted, mut refused) = ([[0.0; 10]; 3], 0);
@@ -77,7 +77,7 @@ fn grants(parameters: PredictorParameters, bad: Bad) -> ([f64; 3], u64) {
             let plan = planner.plan(row).unwrap();
             let total = |values: &[f64]| values.iter().all(|value| (0.0..=CAPACITY + 1e-3).contains(value));
             assert!(total(plan.intake) && total(plan.output), "{bad:?}: {plan:?}");
-            // What the neighbour plans next: our grant two steps on, as its own controller aligns it.
+            // The neighbour's next plan: our grant two steps later, as its own controller aligns it.
             for (at, grant) in granted.iter_mut().enumerate() {
                 *grant = plan.intake[(at + 2).min(9)];
             }
@@ -115,8 +115,8 @@ fn no_predecessor_takes_more_than_its_share_from_others() {
 }
 
 #[test]
-fn what_is_on_a_relays_own_machine_takes_nothing_of_its_capacity() {
-    // Circuit 0 begins here, circuit 1 ends here, circuit 2 passes; all neighbours have and take what they can.
+fn local_ends_of_circuits_use_no_capacity() {
+    // Circuit 0 begins here, circuit 1 ends here, circuit 2 passes; all neighbours send and take as much as they can.
     for (local_ends, share) in [(false, 3.0), (true, 2.0)] {
         let parameters =
             PredictorParameters { local_ends, lasting_grants: true, ..PredictorParameters::default() };
@@ -166,13 +166,13 @@ fn claims_of_a_silent_predecessor_expire() {
     planner.begin(0);
     assert!(planner.add(Time(STEP.0), &measured), "a missing message is bridged");
     planner.begin(0);
-    assert!(!planner.add(Time(STEP.0 * 30), &measured), "but not for ever");
+    assert!(!planner.add(Time(STEP.0 * 30), &measured), "but not indefinitely");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever two neighbours say, rates stay within the capacity.
+    /// Whatever two neighbours send, rates stay within the capacity.
     #[test]
     fn no_message_breaks_the_controller(
         messages in proptest::collection::vec(
@@ -206,7 +206,7 @@ proptest! {
         }
     }
 
-    /// Cells of garbage, and messages about circuits that are not ours, are counted and forgotten.
+    /// Garbage, and messages about unknown circuits, are counted and dropped.
     #[test]
     fn no_cell_brings_a_relay_down(bytes in proptest::collection::vec(any::<u8>(), 1..507)) {
         let config =

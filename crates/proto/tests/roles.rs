@@ -1,5 +1,5 @@
-//! Messages and cells in any order to every role that talks to others, from peers that know the keys: nothing panics, every
-//! measurement ends, and what a role holds or says for each message is bounded. Relays are in `hostile.rs`.
+//! Every role gets messages and cells in any order from peers that know the keys: nothing panics, every measurement ends,
+//! and a role's memory and output per message are bounded. Relays are in `hostile.rs`.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ fn params(seconds: u16) -> Params {
     Params { token: [9; 16], seconds, background: 25, measurers }
 }
 
-/// Any message of the measurement protocol; numbers are often those that fit.
+/// Any message of the measurement protocol, often with valid numbers.
 fn message() -> impl Strategy<Value = Message> {
     let second = || prop_oneof![1u16..5, any::<u16>()];
     prop_oneof![
@@ -74,12 +74,13 @@ fn message() -> impl Strategy<Value = Message> {
     ]
 }
 
-/// Which peer, what it says, and how many milliseconds later; a `None` is a connection that opens, closes, or says nonsense.
+/// A peer, its message, and the delay in milliseconds. `None` stands for a connection that opens, closes, or sends
+/// garbage.
 fn events() -> impl Strategy<Value = Vec<(u8, Option<Message>, u64)>> {
     vec((0u8..9, proptest::option::weighted(0.8, message()), 0u64..1500), 0..60)
 }
 
-/// What the right order would be, so that every phase is reached; then come the events.
+/// Messages in the right order, so that every phase is reached; the events follow.
 fn polled<M: Machine>(machine: &mut M) -> Vec<M::Output> {
     std::iter::from_fn(|| machine.poll()).collect()
 }
@@ -109,7 +110,7 @@ proptest! {
         let mut outcomes = 0;
         let count = |machine: &mut Measurement| {
             let outputs = polled(machine);
-            // At most one to each peer, the seconds, and the end.
+            // At most one message to each peer, the reports per second, and the end.
             assert!(outputs.len() <= 2 * (TEAM + 1) + usize::from(SECONDS) + 1, "{outputs:?}");
             outputs.iter().filter(|output| matches!(output, coordinator::Output::Done(_))).count()
         };
@@ -125,7 +126,7 @@ proptest! {
             }
             outcomes += count(&mut machine);
         }
-        // A minute later at the latest all phases are over.
+        // All phases are over a minute later at the latest.
         for _ in 0..600 {
             now += Span::from_millis(100);
             machine.timeout(now);
@@ -151,13 +152,13 @@ proptest! {
                 (None, _) => {}
             }
             let outputs = polled(&mut machine);
-            // A second that was slept through is one report each; no more are due than the order has seconds.
+            // A late timeout sends one report per missed second, and at most one per second of the order.
             prop_assert!(outputs.len() <= 8, "{outputs:?}");
             for output in outputs {
                 match output {
                     measurer::Output::Connect(_) => opening = true,
                     measurer::Output::Load => {
-                        prop_assert!(opening, "nobody is loaded without circuits");
+                        prop_assert!(opening, "load starts with circuits only");
                         loading = true;
                     }
                     measurer::Output::Disconnect => (opening, loading) = (false, false),
@@ -165,7 +166,7 @@ proptest! {
                 }
             }
         }
-        prop_assert!(!loading && !opening, "it lets go of the relay");
+        prop_assert!(!loading && !opening, "the measurer has closed its circuits");
     }
 
     #[test]
@@ -183,7 +184,7 @@ proptest! {
                 (None, 3..6) => assert_eq!(machine.echo(now), busy),
                 (None, _) => machine.background(u64::MAX >> 8, 7),
             }
-            prop_assert!(busy || knows || !machine.is_busy(), "a stranger begins nothing");
+            prop_assert!(busy || knows || !machine.is_busy(), "an unknown peer starts nothing");
             let outputs = polled(&mut machine);
             prop_assert!(outputs.len() <= 8, "{outputs:?}");
         }
@@ -193,7 +194,7 @@ proptest! {
     }
 }
 
-/// A client with a circuit of one hop and a stream on it, and its guard's layer towards it.
+/// A client with a one-hop circuit and a stream, and the guard's layer towards the client.
 fn client() -> (Client<Encrypted>, ChannelId, CircId, Layer) {
     let secret = RelaySecret::new([1; 20], [2; 32]);
     let known = BTreeMap::from([(RelayId(1), *secret.public())]);
@@ -236,7 +237,7 @@ const COMMANDS: [Command; 12] = [
     Command::Relay,
 ];
 
-/// Of what a guard does: a message with the circuit's keys, or a cell of any kind.
+/// An action of the guard: a message under the circuit's keys, or any cell.
 #[derive(Clone, Debug)]
 enum Does {
     Says(u8, u16, Vec<u8>),
@@ -254,7 +255,7 @@ fn does() -> impl Strategy<Value = Does> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
-    /// A guard that says anything and reads nothing.
+    /// A guard sends anything and reads nothing.
     #[test]
     fn a_client_holds_little_for_a_guard_that_reads_nothing(
         doing in vec(does(), 1..80), again in 1usize..40,

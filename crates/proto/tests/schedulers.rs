@@ -1,4 +1,4 @@
-//! What every scheduler owes every circuit, under a mix of circuits that wants to cheat it.
+//! Fairness of every scheduler, under traffic that tries to cheat it.
 
 use proptest::prelude::*;
 use tidegate_control::units::{Span, Time};
@@ -10,7 +10,7 @@ use tidegate_proto::transport::DecayingCount;
 
 const CIRCUITS: usize = 12;
 
-/// Cells and counts of circuits.
+/// Queue lengths and decayed counts of circuits.
 struct Seen<'a>(&'a [u32; CIRCUITS], &'a [DecayingCount; CIRCUITS], Span);
 
 impl Circuits for Seen<'_> {
@@ -25,9 +25,9 @@ impl Circuits for Seen<'_> {
     }
 }
 
-/// Nobody waits for ever for one who comes later and never ends.
+/// Circuits do not wait forever for a later circuit that never ends.
 #[test]
-fn a_circuit_without_end_starves_nobody() {
+fn a_circuit_without_end_does_not_starve_others() {
     for part in SCHEDULERS {
         let mut scheduler = part.by_default().build();
         let (mut now, mut cells) = (Time::ZERO, [10; CIRCUITS]);
@@ -44,13 +44,13 @@ fn a_circuit_without_end_starves_nobody() {
             cells[key as usize] -= 1;
             scheduler.sent(now, key, cells[key as usize] > 0, &Seen(&cells, &counts, half_life));
         }
-        assert_eq!(cells[..endless], [0; CIRCUITS - 1], "{}: cells wait for ever", part.name);
+        assert_eq!(cells[..endless], [0; CIRCUITS - 1], "{}: cells wait forever", part.name);
     }
 }
 
 proptest! {
-    /// Every scheduler there is serves whoever has cells, nobody else, and each within a bounded time while cells are
-    /// sent at a steady rate.
+    /// Every scheduler serves exactly the circuits that have cells, each within a bounded time while cells are sent at a
+    /// steady rate.
     #[test]
     fn whoever_has_cells_is_served_and_in_time(
         which in 0..SCHEDULERS.len(),
@@ -76,26 +76,27 @@ proptest! {
             for _ in 0..20 {
                 now += Span::from_millis(1);
                 let Some(key) = scheduler.next(now, &Seen(&cells, &counts, half_life)) else {
-                    prop_assert!(cells.iter().all(|left| *left == 0), "{name}: who has cells is served");
+                    prop_assert!(cells.iter().all(|left| *left == 0), "{name}: a circuit with cells is served");
                     continue;
                 };
                 let at = key as usize;
-                prop_assert!(cells[at] > 0, "{name}: who has none is not");
+                prop_assert!(cells[at] > 0, "{name}: a circuit without cells is not");
                 cells[at] -= 1;
                 counts[at].add(now, half_life, 1);
                 scheduler.sent(now, key, cells[at] > 0, &Seen(&cells, &counts, half_life));
                 since[at] = if cells[at] > 0 { now } else { Time::NEVER };
                 // EWMA lets a loud circuit wait until the others have sent as much: 2,400 cells here at most.
                 let longest = since.iter().map(|since| now.since(*since)).max().unwrap_or_default();
-                prop_assert!(longest <= Span::from_secs(40), "{name}: somebody waits for {longest}");
+                prop_assert!(longest <= Span::from_secs(40), "{name}: a circuit waits for {longest}");
             }
         }
     }
 
-    /// Circuits come, burst, fall silent, and are replaced by fresh ones with clean records. Whoever has
-    /// cells gets its turn: no other circuit sends more than the waiting one's count and two cells before
-    /// it. A fresh circuit is another circuit: who can begin circuits without end can hold up a loud one
-    /// without end, which is what a limit on circuits per connection is for.
+    /// Circuits burst, fall silent, and are replaced by fresh ones with a count of zero. While a circuit waits, no other
+    /// circuit sends more than the waiting one's count and two cells.
+    ///
+    /// A replaced circuit counts as another one, so a peer that begins circuits without end can delay a loud circuit
+    /// without end. The limit on circuits per connection prevents that.
     #[test]
     fn no_circuit_waits_longer_than_its_count_times_the_others(
         half_life_ms in 10u64..100_000, ewma in any::<bool>(),
@@ -106,7 +107,7 @@ proptest! {
         let mut now = Time::ZERO;
         let mut cells = [0u32; CIRCUITS];
         let mut counts = [DecayingCount::default(); CIRCUITS];
-        // Of each circuit that waits: its count when it began to, and what each other one has sent since.
+        // For each waiting circuit: its count when it began to wait, and the cells that the others have sent since.
         let mut waits: [Option<(f64, [u32; CIRCUITS])>; CIRCUITS] = [None; CIRCUITS];
         let mut steps = steps.into_iter();
         loop {
@@ -126,14 +127,14 @@ proptest! {
                 cells[circuit] += burst;
             }
             let Some(key) = scheduler.next(now, &Seen(&cells, &counts, half_life)) else {
-                prop_assert!(cells.iter().all(|left| *left == 0), "who has cells is served");
+                prop_assert!(cells.iter().all(|left| *left == 0), "a circuit with cells is served");
                 if steps.len() == 0 {
                     break;
                 }
                 continue;
             };
             let key = key as usize;
-            prop_assert!(cells[key] > 0, "who has none is not");
+            prop_assert!(cells[key] > 0, "a circuit without cells is not");
             cells[key] -= 1;
             counts[key].add(now, half_life, 1);
             scheduler.sent(now, key as u32, cells[key] > 0, &Seen(&cells, &counts, half_life));

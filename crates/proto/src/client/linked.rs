@@ -67,7 +67,7 @@ impl<O: Onion> Client<O> {
         circuit.edge.room(self.links.room(circuit.leg))
     }
 
-    /// What a leg can send now.
+    /// The current capacity of a leg.
     fn capacity(&self, leg: CircuitKey) -> Capacity {
         let circuit = &self.circuits[leg.0 as usize];
         circuit.edge.capacity(self.links.room(circuit.leg))
@@ -238,6 +238,7 @@ impl<O: Onion> Client<O> {
         let waited = !set.is_linked();
         let goes_on = set.remove(key, increment) && alone;
         let linked = waited && set.is_linked();
+        // The set goes on only if the peer closed the leg, another leg is left, and nothing is lost with this one.
         let Some(other) = other.filter(|_| goes_on) else {
             self.dissolve(now, first, key, gone);
             return key;

@@ -148,6 +148,7 @@ impl RouterKeys {
             let body = body(kind, key_type, key, link_until, None);
             [&body[..], &signing.key.sign(&body).to_bytes()].concat()
         };
+        // The RSA identity certifies the Ed25519 identity (cert-spec, "RSA->Ed25519 cross-certificate").
         let crossed = [&identity[..], &hours(signing.until)].concat();
         let signature = self.sign_rsa(&sha256(&[CROSS_PREFIX, &crossed].concat()));
         let tls_digest = sha256(tls_certificate);
@@ -286,6 +287,7 @@ fn check(
     let short = Invalid("a certificate is too short");
     let (signed, signature) = certificate.split_last_chunk::<64>().ok_or(short)?;
     let (head, mut rest) = signed.split_first_chunk::<40>().ok_or(short)?;
+    // Version, type, expiry, key type, key, number of extensions (cert-spec, "Ed25519 Certificates").
     if head[..2] != [1, kind] || head[6] != key_type {
         return Err(Invalid("a certificate has the wrong type"));
     }
@@ -300,6 +302,7 @@ fn check(
         let (content, next) = content.split_at_checked(length).ok_or(short)?;
         match (extension, <[u8; 32]>::try_from(content)) {
             (SIGNED_WITH, Ok(key)) => said = Some(key),
+            // AFFECTS_VALIDATION: the certificate is invalid for readers that do not know the extension.
             _ if flags & 1 != 0 => return Err(Invalid("a certificate has an unknown extension")),
             _ => {}
         }
@@ -342,6 +345,7 @@ pub fn check_certs(body: &[u8], tls: Option<&[u8; 32]>, now: u64) -> Result<Prov
         let (&[kind, high, low], bytes) = rest.split_first_chunk::<3>().ok_or(short)?;
         let length = usize::from(u16::from_be_bytes([high, low]));
         let (certificate, next) = bytes.split_at_checked(length).ok_or(short)?;
+        // Each type may appear once (tor-spec, "CERTS cells").
         if let Some(place) = found.get_mut(usize::from(kind))
             && place.replace(certificate).is_some()
         {

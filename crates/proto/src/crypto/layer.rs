@@ -1,6 +1,6 @@
 //! One layer of a circuit's onion (tor-spec, "Relay cells"): AES-128 in counter mode over each cell's
 //! 509-byte body, with a counter that starts at zero and is never reset, and a running SHA-1 digest by
-//! which a hop recognises the cells that are meant for it.
+//! which a hop recognises its own cells.
 
 use std::fmt;
 
@@ -107,7 +107,7 @@ impl Layer {
         self.keystream.apply(body);
     }
 
-    /// Whether a body, with this layer removed, is meant for this hop. If so, the running digest advances;
+    /// Whether this hop is the recipient of a body, which has this layer removed. If so, the digest advances;
     /// otherwise it does not change.
     pub fn recognises(&mut self, body: &[u8; BODY]) -> bool {
         if body[RECOGNIZED] != [0, 0] {
@@ -147,7 +147,11 @@ mod tests {
             assert!(hop.keystream.running.is_some());
             for rests in 0..fill % 4 {
                 hop.rest();
-                assert_eq!(hop.keystream.running.is_none(), rests > 0, "the first call sees a cell since the last one");
+                assert_eq!(
+                    hop.keystream.running.is_none(),
+                    rests > 0,
+                    "the first call sees a cell since the last one"
+                );
             }
         }
     }

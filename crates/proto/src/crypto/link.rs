@@ -71,7 +71,7 @@ pub struct Start {
 /// Why a handshake failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkError {
-    /// The two sides have no link protocol version in common.
+    /// The two sides do not share a link protocol version.
     Version,
     /// A certificate or a proof is wrong.
     Invalid(Invalid),

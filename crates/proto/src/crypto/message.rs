@@ -158,6 +158,7 @@ fn read_specifiers(data: &[u8]) -> Option<(Peer, &[u8])> {
             _ => {}
         }
     }
+    // Unknown specifiers are ignored (tor-spec, "EXTEND and EXTENDED cells"); ours comes alone.
     if let (Some(number), 1) = (number, count) {
         return Some((Peer::Number(number), rest));
     }

@@ -2,7 +2,7 @@
 //! [`fast`], and a layer of AES-CTR with a running digest per hop ([`layer`]); [`encrypted`] combines them for the
 //! state machines, with relay messages in the format of [`message`]. [`link`] begins a connection with the certificates
 //! of [`cert`]; [`wire`] splits it into cells. [`lifetimes`] says when relays renew keys; [`onion_keys`] keeps the
-//! current and the previous onion key. Time and randomness are arguments, and there is no IO.
+//! current and the previous onion key. Time and randomness are arguments; nothing does IO.
 
 pub mod cert;
 mod der;

@@ -22,7 +22,7 @@ pub struct Router {
 /// How an EXTEND message names the next relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// By number in a directory that both ends have; for this project's measurements.
+    /// By number in a directory that both ends have, as this project's measurements do.
     Number(RelayId),
     /// By address and identity, as Tor does.
     Router(Router),

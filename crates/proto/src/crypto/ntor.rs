@@ -139,6 +139,7 @@ fn derive(
     client: &[u8; 32],
     server: &[u8; 32],
 ) -> Result<(HopKeys, Hmac<Sha256>), NtorError> {
+    // A zero secret comes from a public key of low order (RFC 7748, section 6.1).
     if shared.contains(&[0; 32]) {
         return Err(NtorError::Rejected);
     }

@@ -180,6 +180,7 @@ pub fn answer(
     let client: [u8; 32] = head[64..].try_into().expect("96 - 64 = 32");
     let bx = exchange(onion, &client)?;
     let keys = first_keys(&bx, relay, &client);
+    // The MAC covers the client's message: check it before decryption (proposal 332).
     if !same(&first_mac(&keys[32..], relay, &client, encrypted), mac) {
         return Err(NtorError::Rejected);
     }

@@ -123,7 +123,7 @@ impl OnionKeys {
     }
 
     /// The keys as of `now`; `None` if they do not change. A fresh key replaces the current one, which still answers
-    /// for the grace period. If the clock was ahead when a key was generated, the key does not last longer for that.
+    /// for the grace period. A key that was generated while the clock was ahead does not last longer.
     pub fn advanced(&self, now: u64, lifetimes: &KeyLifetimes, fresh: Option<OnionKey>) -> Option<OnionKeys> {
         let latest = now + seconds(lifetimes.onion_grace);
         if let Some(fresh) = fresh {

@@ -1,4 +1,4 @@
-//! How a node moves cells.
+//! Configuration of how a node moves cells.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,11 +26,11 @@ use crate::transport::Transport;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct OutputBuffer {
-    /// Filled up to here: at least a cell. Source: tor's `OR_CONN_HIGHWATER`.
+    /// High mark: the buffer is filled up to this size, at least one cell. Source: tor's `OR_CONN_HIGHWATER`.
     #[serde(rename = "high", with = "tidegate_control::text::size")]
     #[schemars(with = "Bytes", extend("x-range" = "514 B..=4294967295 B"))]
     pub high_bytes: u32,
-    /// Filled again once it has fallen below here. Source: tor's `OR_CONN_LOWWATER`.
+    /// Low mark: the buffer is filled again once it falls to this size. Source: tor's `OR_CONN_LOWWATER`.
     #[serde(rename = "low", with = "tidegate_control::text::size")]
     #[schemars(with = "Bytes", extend("x-range" = "..=4294967295 B"))]
     pub low_bytes: u32,
@@ -52,7 +52,7 @@ pub struct CircuitQueue {
     /// The exit stops packaging at this length. Source: tor's `cc_cellq_high`.
     #[schemars(range(min = 1))]
     pub high: u32,
-    /// The exit goes on at this length. Source: tor's `cc_cellq_low`.
+    /// The exit packages again at this length. Source: tor's `cc_cellq_low`.
     pub low: u32,
 }
 
@@ -75,60 +75,60 @@ impl Default for OutputBuffer {
     }
 }
 
-/// What bounds a circuit's cells in flight, at both of its ends.
+/// Limits on a circuit's cells in flight, at both of its ends.
 #[derive(Clone, Debug)]
 pub struct Ends {
-    /// Its windows, if it has some.
+    /// Control with windows, if it has them.
     pub control: Arc<dyn Control>,
-    /// Else these.
+    /// Fixed windows otherwise.
     pub windows: Windows,
 }
 
-/// How a node moves cells.
+/// Configuration of how a node moves cells.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Which connection a circuit uses.
     pub transport: Transport,
     /// Relays that are not upgraded to `transport`: circuits to them share one connection.
     pub legacy: Arc<BTreeSet<RelayId>>,
-    /// Connections that this node opens close with their last circuit, as one of a circuit's own always does. Without
-    /// it shared ones stay.
+    /// Whether shared connections that this node opened close with their last circuit. A connection that serves one
+    /// circuit always does.
     pub close_unused: bool,
     /// Which circuit of a connection goes next.
     pub scheduler: Arc<dyn Discipline>,
-    /// KIST decides when, and over all connections at once; without it each connection fills its output
-    /// buffer as soon as that takes cells (tor: `Schedulers KIST` or `Vanilla`).
+    /// KIST, which moves cells of all connections at intervals. Without it each connection fills its output buffer as
+    /// soon as that takes cells (tor: `Schedulers KIST` or `Vanilla`).
     pub kist: Option<runs::KistParameters>,
     /// How circuits' rates are controlled.
     pub control: Arc<dyn Control>,
-    /// What is in flight at most, unless `control` has windows of its own.
+    /// Fixed windows, used unless `control` has its own windows.
     pub windows: Windows,
-    /// The ends of circuits whose client asks to do without congestion control; without it they have the fixed `windows`.
+    /// Limits for circuits of clients that decline congestion control; `None`: the fixed `windows`.
     pub otherwise: Option<Ends>,
-    /// What this node knows its bandwidth to be, in bytes per second; infinite if nothing limits it.
+    /// The node's bandwidth in bytes per second, as it knows it; infinite if unlimited.
     pub bandwidth: f64,
     /// Connection output buffers.
     pub output_buffer: OutputBuffer,
-    /// A circuit queue this long stops its own end from packaging (tor: cc_cellq_high, 256), and
+    /// Length of a circuit queue that stops its own end from packaging (tor: cc_cellq_high, 256).
     pub queue_high: u32,
-    /// one this short lets it go on (tor: cc_cellq_low, 10).
+    /// Length of a circuit queue that lets its own end package again (tor: cc_cellq_low, 10).
     pub queue_low: u32,
     /// A circuit queue longer than this ends the circuit (tor: circ_max_cell_queue_size, 50,000).
     pub queue_limit: u32,
     /// Circuits on one channel; more are refused.
     pub circuits_per_channel: u32,
-    /// Cells beyond a full output buffer that a neighbour may leave unread: what no window bounds, such as DESTROY,
-    /// piles up there, and then the channel is closed.
+    /// Cells beyond a full output buffer that a neighbour may leave unread before the channel is closed. Cells that
+    /// windows do not limit, such as DESTROY, accumulate there.
     pub unread_limit: u32,
-    /// What neighbours may make a relay hold and do; without limits they are trusted, as in a simulation.
+    /// Limits on the resources that neighbours use; `None` trusts them, as simulations do.
     pub limits: Option<Limits>,
     /// Whether and how circuits move away from congested connections.
     pub switching: Option<Switching>,
-    /// How clients' streams go over two circuits at once ([`crate::conflux`]), if they do.
+    /// Whether and how clients' streams go over two circuits at once ([`crate::conflux`]).
     pub conflux: Option<Arc<dyn Split>>,
-    /// Where the nonces of moves come from; secret, and different for each node.
+    /// Seed of the nonces of moves; secret, and different for each node.
     pub nonces: Seed,
-    /// When a controller takes its steps.
+    /// When the controller takes its steps.
     pub clock: Clock,
 }
 
@@ -160,7 +160,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// What divides among the legs of a set with this nonce what this node sends, if the other side lets it use several.
+    /// Creates the splitter that divides what this node sends among the legs of the set with this nonce.
     pub fn split(&self, nonce: &[u8; 32]) -> Box<dyn Splitter> {
         let number = nonce.first_chunk().map_or(0, |first| u64::from_le_bytes(*first));
         let seed = self.nonces.fork("split").fork_index(number);

@@ -1,37 +1,38 @@
-//! What neighbours may make a relay hold and do. What goes beyond ends its circuit or its channel, never the relay.
+//! Limits on the resources that neighbours use. Exceeding one ends the circuit or the channel, never the relay.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_control::keys::Parameters;
 use tidegate_control::units::{Bytes, Span};
 
-/// What neighbours may make a relay hold and do. Whoever connects may be a client or claim to be a relay: the limits are
-/// the same, and generous enough for a relay that carries thousands of clients' circuits.
+/// Limits on the resources that neighbours use.
+///
+/// They are the same for clients and relays, and high enough for a relay with thousands of clients' circuits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Limits {
-    /// What cells and streams' bytes may take; beyond it the circuits whose cells have waited longest end.
+    /// Memory of cells and of streams' bytes; above it, the circuits with the oldest waiting cells end.
     pub memory: Bytes,
-    /// Connections at one time; the one that has been without circuits longest goes when another comes.
+    /// Maximum number of connections; a new one replaces the one that has been without circuits longest.
     #[schemars(range(min = 1))]
     pub connections: u32,
-    /// Of those, from one address (of IPv6: one network of 64 bits).
+    /// Maximum number of connections from one address (IPv6: one /64).
     #[schemars(range(min = 1))]
     pub connections_per_address: u32,
-    /// Circuits from one address, over all its connections.
+    /// Maximum number of circuits from one address, over all its connections.
     #[schemars(range(min = 1))]
     pub circuits_per_address: u32,
-    /// Circuits that an address may begin or extend in a second,
+    /// Circuits that an address may begin or extend per second.
     #[schemars(range(min = 1))]
     pub handshakes_per_second: u32,
-    /// and at once, if it was quiet before.
+    /// Circuits that an address may begin or extend at once after a quiet time.
     #[schemars(range(min = 1))]
     pub handshake_burst: u32,
-    /// How long the next relay may take to answer a circuit's extension.
+    /// Timeout of the next relay's answer to a circuit's extension.
     pub extending: Span,
-    /// How long a connection may be without circuits; up to half as long again.
+    /// How long a connection may be without circuits; it closes up to half that time later.
     pub without_circuits: Span,
-    /// Streams that leave the relay at one time.
+    /// Maximum number of open exit streams.
     #[schemars(range(min = 1))]
     pub streams: u32,
 }

@@ -12,10 +12,10 @@ use crate::ids::ChannelId;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct KistParameters {
-    /// Time between two runs at least. Source: tor's `KISTSchedRunInterval`.
+    /// Minimum time between two runs. Source: tor's `KISTSchedRunInterval`.
     #[schemars(extend("x-range" = "1 ms..=1 s"))]
     pub interval: Span,
-    /// Congestion windows that may lie in the kernel beyond what the window lets leave at once. Source: tor's
+    /// Congestion windows of unsent data that the kernel may hold beyond what it can send at once. Source: tor's
     /// `KISTSockBufSizeFactor`.
     #[schemars(range(min = 0.0, max = 1000.0))]
     pub buffer_factor: f64,

@@ -1,16 +1,15 @@
-//! Cells that wait for the same thing: in a circuit queue, or in an output buffer.
+//! The list of cells in a circuit queue or in an output buffer.
 
 use std::collections::VecDeque;
 
 use crate::onion::Onion;
 use crate::sink::Departure;
 
-/// Cells in the order in which they leave, side by side in memory: a queue that is taken from or appended to meets what is
-/// still, or already, in the processor's cache.
+/// Cells in the order in which they leave. They are contiguous in memory, so that both ends stay in the CPU cache.
 #[derive(Debug)]
 pub(super) struct Waiting<O: Onion>(VecDeque<Departure<O>>);
 
-/// Room that an empty list keeps at most, in cells. Nearly all of a relay's thousands are empty, and few hold more at a time.
+/// Maximum capacity of an empty list, in cells. Nearly all of a relay's thousands of lists are empty or short.
 const KEPT: usize = 16;
 
 impl<O: Onion> Default for Waiting<O> {
@@ -57,7 +56,7 @@ impl<O: Onion> Waiting<O> {
         self.0.iter()
     }
 
-    /// Moves the first cell to the end of another list, and gives it to be changed there.
+    /// Moves the first cell to the end of another list, and returns it there.
     pub fn move_front<'to>(&mut self, to: &'to mut Waiting<O>) -> Option<&'to mut Departure<O>> {
         let first = self.pop_front()?;
         to.0.push_back(first);

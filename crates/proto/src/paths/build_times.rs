@@ -1,5 +1,5 @@
-//! The circuit-build time-out as tor learns it (path-spec 2.4, `circuitstats.c`): a Pareto distribution is fitted to
-//! the times of the last thousand circuits, and a circuit that takes longer than the fastest 80 % is given up.
+//! Circuit-build timeout as tor learns it (path-spec 2.4, `circuitstats.c`): the 80 % quantile of a Pareto distribution
+//! fitted to the build times of the last 1000 circuits.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,29 +7,29 @@ use tidegate_control::units::Span;
 
 /// Circuits remembered (tor: `CBT_NCIRCUITS_TO_OBSERVE`).
 const REMEMBERED: usize = 1_000;
-/// Nothing is learnt from fewer (tor: `cbtmincircs`).
+/// Minimum number of circuits to learn from (tor: `cbtmincircs`).
 const LEAST: usize = 100;
-/// Before that, a circuit has so long (tor: `cbtinitialtimeout`).
+/// Timeout before that (tor: `cbtinitialtimeout`).
 const INITIAL: Span = Span::from_secs(60);
-/// No circuit has less (tor: `cbtmintimeout`).
+/// Minimum timeout (tor: `cbtmintimeout`).
 const SHORTEST: Span = Span::from_millis(10);
-/// Width of the bins whose fullest give the distribution's least value (tor: `CBT_BIN_WIDTH`), in milliseconds.
+/// Width of histogram bins in milliseconds (tor: `CBT_BIN_WIDTH`).
 const BIN_MS: u64 = 10;
-/// So many of the fullest (tor: `cbtnummodes`).
+/// Number of fullest bins that estimate the distribution's minimum (tor: `cbtnummodes`).
 const MODES: usize = 10;
-/// The share of circuits that are to be built in time (tor: `cbtquantile`).
+/// Share of circuits that the timeout lets finish (tor: `cbtquantile`).
 const QUANTILE: f64 = 0.8;
-/// Of the last so many circuits (tor: `cbtrecentcount`),
+/// Number of recent circuits in which timeouts are counted (tor: `cbtrecentcount`).
 const RECENT: usize = 20;
-/// if so many were too slow, the network has changed and everything is learnt anew (tor: `cbtmaxtimeouts`).
+/// Timeouts among them that show a changed network; learning restarts (tor: `cbtmaxtimeouts`).
 const TOO_MANY: usize = 18;
 
-/// How long circuits took to build, and what follows from it.
+/// Build times of circuits, and the timeout that follows.
 #[derive(Clone, Debug)]
 pub struct BuildTimes {
-    /// Milliseconds, oldest first; `None` was never built.
+    /// Milliseconds, oldest first; `None` for a circuit that was never built.
     times: VecDeque<Option<u64>>,
-    /// Whether the last circuits were too slow.
+    /// Whether each recent circuit timed out.
     recent: VecDeque<bool>,
     timeout: Span,
 }
@@ -41,18 +41,18 @@ impl Default for BuildTimes {
 }
 
 impl BuildTimes {
-    /// The time that a circuit has now.
+    /// The current timeout.
     pub fn timeout(&self) -> Span {
         self.timeout
     }
 
-    /// A circuit has been built in time.
+    /// Notes a circuit that was built in time.
     pub fn built(&mut self, took: Span) {
         self.remember(Some(took.0 / 1_000_000));
         self.note_recent(false);
     }
 
-    /// A circuit has been given up.
+    /// Notes a circuit that timed out.
     pub fn timed_out(&mut self) {
         self.note_recent(true);
         if self.recent.iter().filter(|slow| **slow).count() >= TOO_MANY && self.times.len() >= LEAST {
@@ -62,7 +62,7 @@ impl BuildTimes {
         }
     }
 
-    /// A circuit that had been given up has been built after all, or (`None`) never was.
+    /// Notes the late build time of a circuit that timed out; `None` if it was never built.
     pub fn late(&mut self, took: Option<Span>) {
         self.remember(took.map(|took| took.0 / 1_000_000));
     }
@@ -86,13 +86,13 @@ impl BuildTimes {
         }
     }
 
-    /// The fitted distribution's quantile.
+    /// A quantile of the fitted distribution.
     fn quantile(&self, q: f64) -> Option<Span> {
         let least = self.least_ms()?;
         let built = || self.times.iter().flatten().map(|ms| *ms as f64);
         let (longest, count) = (built().fold(0.0, f64::max), self.times.len() as f64);
         let abandoned = self.times.iter().filter(|ms| ms.is_none()).count() as f64;
-        // Maximum likelihood, where those never built took at least as long as the slowest (`right censored`).
+        // Maximum likelihood. Circuits that were never built count as right-censored at the slowest time.
         let logs: f64 = built().map(|ms| libm::log(ms.max(least))).sum();
         let spread = logs + abandoned * libm::log(longest.max(least)) - count * libm::log(least);
         let ms = if spread > 0.0 {
@@ -104,7 +104,7 @@ impl BuildTimes {
         ms.is_finite().then(|| Span::from_secs_f64(ms / 1e3))
     }
 
-    /// The mean of the most frequent times, which stands for the distribution's least value.
+    /// The mean of the most frequent times, which estimates the distribution's minimum.
     fn least_ms(&self) -> Option<f64> {
         let mut bins: BTreeMap<u64, u64> = BTreeMap::new();
         for ms in self.times.iter().flatten() {

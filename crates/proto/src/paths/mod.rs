@@ -1,11 +1,9 @@
-//! Which relays a client's circuits go through, sans-IO: the simulator's users and a live client hold the same
-//! objects.
+//! Path selection, sans-IO: simulated users and live clients use the same types.
 //!
-//! What clients know of the relays is a [`Directory`]; it says what relays are worth in the eyes of clients (their
-//! weight), never what they can carry: capacity is the business of links, rate limits and processors. A [`Policy`],
-//! a part of the system under test, makes [`Candidates`] of it: who is drawn for which position how often. A
-//! [`Selector`] draws whole paths from these, under the system's [`PathSelection`]. What one client remembers is its
-//! guard and its [`BuildTimes`].
+//! A [`Directory`] lists the relays as clients know them, with their weights. It does not contain capacities, which
+//! belong to links, rate limits and processors. A [`Policy`], a part of the system under test, turns it into
+//! [`Candidates`]: relays per position, with weights. A [`Selector`] draws whole paths from these under the system's
+//! [`PathSelection`]. Each client remembers its guard and its [`BuildTimes`].
 //!
 //! ```
 //! use tidegate_control::positions::Class;

@@ -1,4 +1,4 @@
-//! Three relays by name, for every circuit.
+//! The same three named relays for every circuit.
 
 use super::policy::{Candidates, Directory, Policy};
 

@@ -1,4 +1,4 @@
-//! What clients know of relays, and how much each counts for a position.
+//! Relays as clients know them, and their weights per position.
 
 use std::fmt;
 
@@ -9,17 +9,17 @@ use crate::cell::RelayId;
 /// A relay as clients know it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RelayEntry {
-    /// How circuits name it.
+    /// Its number in circuits.
     pub id: RelayId,
-    /// How people name it.
+    /// Its nickname.
     pub name: String,
-    /// The digest of its identity key; zeros if it has none.
+    /// SHA-1 of its identity key; zeros without one.
     pub identity: [u8; 20],
     /// The positions that it may take.
     pub class: Class,
-    /// What clients weigh it by: the consensus weight, in kB/s.
+    /// Consensus weight in kB/s, by which clients choose it.
     pub weight: f64,
-    /// Bytes per second that it says it can carry (the bandwidth of its descriptor); 0 if it says nothing.
+    /// Advertised bandwidth in bytes per second, from its descriptor; 0 if unknown.
     pub advertised: f64,
     /// Relays of the same operator. Both list each other; relatives of a relative need not be relatives.
     pub relatives: Vec<RelayId>,
@@ -28,7 +28,7 @@ pub struct RelayEntry {
 }
 
 impl RelayEntry {
-    /// A relay that nothing is known of: no name, no weight, no family, fit for the middle.
+    /// A relay without name, weight and family, usable in the middle position.
     pub fn new(id: RelayId) -> RelayEntry {
         RelayEntry {
             id,
@@ -43,16 +43,16 @@ impl RelayEntry {
     }
 }
 
-/// All relays that clients may choose, and how the classes' bandwidth is shared among positions.
+/// All relays that clients may choose, and the position weights.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Directory {
     /// The relays.
     pub relays: Vec<RelayEntry>,
-    /// The consensus' own `bandwidth-weights`; without them those that authorities would compute.
+    /// The consensus' `bandwidth-weights`; if absent, they are computed as authorities do (dir-spec 3.8.3).
     pub positions: Option<PositionWeights>,
 }
 
-/// Who is drawn for which position, with which weight; weights are above zero.
+/// Relays per position, with weights above zero.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Candidates {
     /// For the guard position.
@@ -63,13 +63,13 @@ pub struct Candidates {
     pub exits: Vec<(RelayId, f64)>,
 }
 
-/// How much a relay counts for a position.
+/// Rule that weighs relays per position.
 pub trait Policy: fmt::Debug + Send + Sync {
-    /// Everybody who can be drawn.
+    /// All relays that can be drawn.
     fn candidates(&self, directory: &Directory) -> Candidates;
 }
 
-/// The candidates by tor's rule, each relay weighing what `weight` says.
+/// The candidates by tor's position weights (path-spec 2.2), with `weight` instead of the consensus weight.
 pub(super) fn by_positions(
     directory: &Directory,
     positions: &PositionWeights,

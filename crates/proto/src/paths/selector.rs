@@ -11,15 +11,15 @@ use super::policy::{Candidates, Directory, Policy, RelayEntry};
 use super::tor::Tor;
 use crate::cell::RelayId;
 
-/// When a circuit that is not built yet is given up for another one.
+/// When a client abandons a circuit that is not built yet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum BuildTimeout {
     /// Never.
     Never,
     /// After this time.
     After(Span),
-    /// Learnt from the circuits built before, as tor does ([`BuildTimes`](super::BuildTimes)), and at least this
-    /// (tor: `cbtmintimeout`).
+    /// Learnt from earlier circuits, as tor does ([`BuildTimes`](super::BuildTimes)), with this minimum (tor:
+    /// `cbtmintimeout`).
     Learnt(Span),
 }
 
@@ -34,12 +34,12 @@ pub struct PathSelection {
     pub exclude_families: bool,
     /// No two relays of a /16 share a path (tor: `EnforceDistinctSubnets`).
     pub exclude_networks: bool,
-    /// When a circuit that is being built is given up.
+    /// When a circuit that is being built is abandoned.
     pub build_timeout: BuildTimeout,
 }
 
 impl Default for PathSelection {
-    /// Tor's position weights, guards kept, families and networks apart, no time-out.
+    /// Tor's position weights, guards kept, families and networks separated, no timeout.
     fn default() -> PathSelection {
         PathSelection {
             policy: Arc::new(Tor),
@@ -66,7 +66,7 @@ impl fmt::Display for NoCandidate {
 
 impl std::error::Error for NoCandidate {}
 
-/// Draws paths for all clients of a system; what one client keeps, it brings along.
+/// Draws paths for all clients of a system. A client's own state, its guard, is an argument.
 #[derive(Clone, Debug)]
 pub struct Selector {
     guards: Vec<Candidate>,
@@ -75,19 +75,19 @@ pub struct Selector {
     keep_guard: bool,
 }
 
-/// A relay that can be drawn, and whom it excludes.
+/// A relay that can be drawn, and the relays that it excludes.
 #[derive(Clone, Debug)]
 struct Candidate {
     relay: RelayId,
     weight: f64,
-    /// In ascending order, none where families do not matter.
+    /// In ascending order; empty if families are ignored.
     relatives: Arc<[RelayId]>,
-    /// Zero where networks do not matter.
+    /// Zero if networks are ignored.
     network: u32,
 }
 
 impl Candidate {
-    /// Whether the two never share a path.
+    /// Whether two relays never share a path.
     fn clashes(&self, other: &Candidate) -> bool {
         self.relay == other.relay
             || self.relatives.binary_search(&other.relay).is_ok()
@@ -99,13 +99,14 @@ impl Selector {
     /// Weighs the relays once.
     ///
     /// # Errors
-    /// If a position has no candidate.
+    /// If a position has zero candidates.
     pub fn new(directory: &Directory, parameters: &PathSelection) -> Result<Selector, NoCandidate> {
         let entries: BTreeMap<RelayId, &RelayEntry> =
             directory.relays.iter().map(|relay| (relay.id, relay)).collect();
         let list = |list: Vec<(RelayId, f64)>, position| {
             let candidate = |(relay, weight): (RelayId, f64)| {
                 let entry = entries.get(&relay);
+                // Ignored properties stay empty, so that candidates never clash by them.
                 let known = entry.filter(|_| parameters.exclude_families);
                 let mut relatives = known.map_or(Vec::new(), |entry| entry.relatives.clone());
                 relatives.sort_unstable();
@@ -130,7 +131,7 @@ impl Selector {
     }
 
     /// Draws an exit, a guard unless `guard` holds one and guards are kept, and a middle, all different and of
-    /// different families and networks. A network too small for that gives what it has.
+    /// different families and networks. Relays may clash if the network is too small.
     pub fn draw(&self, random: &mut Random, guard: &mut Option<RelayId>) -> [RelayId; 3] {
         let known = |relay: RelayId| self.guards.iter().find(|candidate| candidate.relay == relay);
         let kept = guard.filter(|_| self.keep_guard).and_then(known);
@@ -140,9 +141,9 @@ impl Selector {
         [entry.relay, pick(random, &self.middles, &[entry, exit]).relay, exit.relay]
     }
 
-    /// Draws the two halves of a circuit to an onion service: the client's guard, middle and rendezvous point, and on from
-    /// there two middles and the guard that the service keeps. No position of an exit is taken; each half keeps apart as
-    /// [`draw`](Selector::draw) does.
+    /// Draws the two halves of a circuit to an onion service: the client's guard, middle and rendezvous point, then
+    /// two middles and the guard that the service keeps. Exit positions are not used. In each half, relays differ as in
+    /// [`draw`](Selector::draw).
     pub fn draw_to_service(
         &self,
         random: &mut Random,
@@ -166,7 +167,7 @@ impl Selector {
     }
 
     /// Draws another path to the same exit that shares no other relay with this one, for a set of linked circuits (proposal
-    /// 329, 2.2); `None` if the network is too small. A guard that `guard` holds is taken if guards are kept.
+    /// 329, 2.2); `None` if the network is too small. If guards are kept, the guard in `guard` is used.
     pub fn draw_second(
         &self,
         random: &mut Random,
@@ -192,7 +193,7 @@ impl Selector {
         Some([entry.relay, middle.relay, exit.relay])
     }
 
-    /// A middle that counts more than the path's, drawn by weight; `None` if there is none.
+    /// Draws a middle that weighs more than the path's; `None` if the path's is the heaviest.
     pub fn better_middle(&self, random: &mut Random, path: [RelayId; 3]) -> Option<RelayId> {
         fn of(list: &[Candidate], relay: RelayId) -> Option<&Candidate> {
             list.iter().find(|known| known.relay == relay)
@@ -208,7 +209,7 @@ impl Selector {
     }
 }
 
-/// One of the candidates that clash with nobody, by weight; the first if all clash.
+/// Draws by weight a candidate that clashes with none of the taken relays; the first candidate if all clash.
 fn pick<'a>(random: &mut Random, from: &'a [Candidate], taken: &[&Candidate]) -> &'a Candidate {
     let free = |candidate: &Candidate| !taken.iter().any(|other| candidate.clashes(other));
     &from[draw(random, from.iter().map(|candidate| if free(candidate) { candidate.weight } else { 0.0 }))]
@@ -236,7 +237,8 @@ mod tests {
     use super::super::{BandwidthFile, Pinned, Uniform};
     use super::*;
 
-    /// Six relays of each class, in three networks; of the first eight all even and all odd numbers are relatives.
+    /// Six relays of each class in three networks. Of the first eight, the even ones are a family, and so are the odd
+    /// ones.
     fn directory() -> Directory {
         let relay = |number: u32| RelayEntry {
             name: format!("relay{number}"),
@@ -336,7 +338,7 @@ mod tests {
                 assert!(!path[..2].iter().any(|relay| other.contains(relay)), "{path:?} {other:?}");
                 guards.insert(other[0]);
             }
-            // Once in a while the exit is of the second guard's family.
+            // Sometimes the exit is of the second guard's family.
             assert_eq!(guards.len() < 4, keep_guard, "{guards:?}");
         }
         let few = Directory { relays: directory.relays[..4].to_vec(), positions: None };

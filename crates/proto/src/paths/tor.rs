@@ -4,7 +4,7 @@ use tidegate_control::positions::PositionWeights;
 
 use super::policy::{Candidates, Directory, Policy, by_positions};
 
-/// What tor's clients do.
+/// The rule of tor's clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Tor;
 

@@ -1,10 +1,10 @@
-//! Every relay alike, wherever its class lets it stand.
+//! Equal weights for all relays that may take a position.
 
 use tidegate_control::positions::Class;
 
 use super::policy::{Candidates, Directory, Policy};
 
-/// Guards among those that may be guards, exits among those that may be exits, middles among all.
+/// Draws guards from relays with the Guard flag, exits from those with the Exit flag, and middles from all relays.
 #[derive(Clone, Copy, Debug)]
 pub struct Uniform;
 

@@ -109,7 +109,7 @@ impl Watch {
         }
     }
 
-    /// Takes a handshake from the channel's allowance; false if there is none left.
+    /// Takes a handshake from the allowance of the channel's address; false if that is used up.
     pub fn may_shake(&mut self, now: Time, channel: ChannelId) -> bool {
         let Some(known) = self.address(channel) else { return true };
         let may = known.handshakes.available(now) > 0;

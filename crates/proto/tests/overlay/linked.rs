@@ -1,4 +1,4 @@
-//! Circuits that are linked: streams over two ways at once.
+//! Linked circuits: streams over two paths at once.
 
 use std::sync::Arc;
 
@@ -20,14 +20,14 @@ fn config(seed: u64) -> Config {
     Config { control: Arc::new(VegasParameters::default()), nonces: Seed::root(seed), ..Config::default() }
 }
 
-/// The same with one of the splits, and what clients wish then.
+/// The same with one of the splits, and the clients' wish that selects it.
 fn dividing(seed: u64, split: usize) -> (Config, Wish) {
     let split = SPLITS[split].by_default();
     let wish = split.wish();
     (Config { conflux: Some(split), ..config(seed) }, wish)
 }
 
-/// Two circuits that are linked.
+/// Two linked circuits.
 fn pair(net: &mut Net, wish: Wish) -> [CircuitKey; 2] {
     let legs = [PATH, OTHER].map(|path| net.client.build(net.now, path.to_vec()));
     net.settle();
@@ -38,7 +38,7 @@ fn pair(net: &mut Net, wish: Wish) -> [CircuitKey; 2] {
     legs
 }
 
-/// Cells that the exit has sent on each of its circuits.
+/// Cells that the exit has sent on each circuit.
 fn sent(net: &Net) -> Vec<u64> {
     net.relays[2].shown().map(|circuit| circuit.sent).collect()
 }
@@ -58,8 +58,8 @@ fn cut(net: &mut Net, a: usize, b: usize) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Cells cross wires that hold few of them, at random speeds: every stream arrives whole, once and in order both
-    /// ways, and nothing is left over.
+    /// Cells cross small wires at random speeds: every stream arrives completely, once and in order in both directions,
+    /// and nothing is left over.
     #[test]
     fn linked_circuits_lose_double_and_reorder_nothing(
         seed in any::<u64>(), split in 0..SPLITS.len(), capacity in 1usize..40,
@@ -72,7 +72,7 @@ proptest! {
         net.capacity = capacity;
         let streams: Vec<_> =
             sizes.iter().map(|size| net.client.open(net.now, legs[0], *size).unwrap()).collect();
-        prop_assert_eq!(net.client.open(net.now, legs[1], 1), None, "streams are the first's");
+        prop_assert_eq!(net.client.open(net.now, legs[1], 1), None, "only the first circuit opens streams");
         net.settle_at_random(&mut random, usize::MAX);
         let mut left = upload;
         while left > 0 {
@@ -94,12 +94,12 @@ proptest! {
         let now = net.now;
         net.client.close(now, legs[0]);
         net.settle_at_random(&mut random, usize::MAX);
-        prop_assert_eq!(net.closed.len(), 2, "with one the other");
+        prop_assert_eq!(net.closed.len(), 2, "both legs close together");
         prop_assert!(net.relays.iter().all(|relay| relay.circuits() == 0 && relay.waiting() == (0, 0)));
         prop_assert_eq!(net.client.waiting(), (0, 0));
     }
 
-    /// A connection breaks at any moment: either all of the set is gone, at both ends, or it works on.
+    /// A connection breaks at any moment: either the whole set ends, at both ends, or it goes on.
     #[test]
     fn a_leg_that_breaks_takes_the_set_or_nothing(
         seed in any::<u64>(), split in 0..SPLITS.len(), stop in 0usize..400,
@@ -140,7 +140,7 @@ proptest! {
 }
 
 #[test]
-fn an_unused_leg_is_not_missed_whichever_it_is() {
+fn a_set_survives_the_loss_of_either_leg_if_it_is_unused() {
     for broken in [(CLIENT, 0), (CLIENT, 3)] {
         let mut net = Net::new(&config(5));
         let legs = pair(&mut net, Wish::Throughput);
@@ -153,7 +153,7 @@ fn an_unused_leg_is_not_missed_whichever_it_is() {
 }
 
 #[test]
-fn circuits_are_linked_only_if_they_can_be() {
+fn unsuitable_circuits_are_not_linked() {
     let mut net = Net::new(&config(1));
     let wish = Wish::Throughput;
     let one = net.client.build(net.now, PATH.to_vec());
@@ -167,7 +167,7 @@ fn circuits_are_linked_only_if_they_can_be() {
     for legs in [&[][..], &[one, one], &[one, elsewhere], &[one, used], &[one, CircuitKey(99)]] {
         assert!(!net.client.link(net.now, legs, wish), "{legs:?}");
     }
-    assert!(net.client.link(net.now, &[one], wish), "alone it can be");
+    assert!(net.client.link(net.now, &[one], wish), "a set of one circuit is valid");
     assert!(!net.client.link(net.now, &[one], wish), "once");
     net.settle();
     assert_eq!(net.linked, [one]);

@@ -1,4 +1,4 @@
-//! A client and relays wired back to back, without a network: what the machines do together.
+//! A client and relays connected directly, without a simulated network.
 
 mod linked;
 mod net;
@@ -42,7 +42,7 @@ fn configs() -> impl Iterator<Item = Config> {
         })
 }
 
-/// How many there are.
+/// Number of configurations.
 const CONFIGS: usize = 5 * 2 * SCHEDULERS.len() * CONTROLS.len();
 
 const PATH: [RelayId; 3] = [RelayId(0), RelayId(1), RelayId(2)];
@@ -72,7 +72,7 @@ fn downloads_arrive_whole_and_in_order_under_every_transport_and_scheduler() {
             let traces = &net.received[stream];
             assert_eq!(traces.len() as u64, size.div_ceil(498), "every cell once");
             assert!(traces.is_sorted_by(|a, b| a > b), "in order");
-            assert_eq!(traces.last(), Some(&0), "to the last byte");
+            assert_eq!(traces.last(), Some(&0), "including the last byte");
         }
         for key in circuits {
             net.client.close(net.now, key);
@@ -129,12 +129,12 @@ fn a_broken_channel_ends_its_circuits_and_no_others() {
 }
 
 #[test]
-fn a_peer_that_floods_a_circuit_loses_it() {
+fn a_peer_that_floods_a_circuit_loses_the_circuit() {
     let config = Config { queue_limit: 100, queue_high: 50, ..Config::default() };
     let mut net = Net::new(&config);
     let key = net.client.build(net.now, PATH.to_vec());
     net.settle();
-    // The middle's connection onwards takes nothing; its neighbour sends on regardless.
+    // The connection behind the middle is blocked, while the previous neighbour keeps sending.
     let (&(_, from_client), _) =
         net.wires.iter().find(|((at, _), (to, _))| (*at, *to) == (0, CLIENT)).unwrap();
     let body = ClearBody::Data { layers: 9, bytes: 498, stream: StreamId(1), stamp: Stamp::default() };
@@ -161,7 +161,7 @@ fn any_body() -> impl Strategy<Value = ClearBody> {
 }
 
 proptest! {
-    /// Whatever cells arrive, nodes neither panic nor hold more than their limits, and other circuits work.
+    /// Whatever cells arrive, nodes do not panic, stay within their limits, and serve other circuits.
     #[test]
     fn hostile_cells_cost_only_their_circuit(
         cells in proptest::collection::vec((0usize..4, 0u32..6, any::<bool>(), 0u8..4, any_body()), 1..80),
@@ -171,7 +171,7 @@ proptest! {
         net.settle();
         let evil: Vec<ChannelId> = (0..3).map(|at| net.relays[at].channel_accepted(None)).collect();
         for (at, channel) in evil.iter().enumerate() {
-            // What relays answer goes nowhere.
+            // The relays' answers are dropped.
             net.wires.insert((at, *channel), (CLIENT, ChannelId(u32::MAX)));
         }
         for (at, circ, opener, command, body) in cells {
@@ -188,11 +188,11 @@ proptest! {
     }
 }
 
-/// A download over each circuit, one after the other, so that the circuits differ in loudness.
+/// Downloads over one circuit after another, so that the circuits differ in loudness.
 fn loud_and_quiet(beyond: Sharing) -> Vec<usize> {
     let transport = Transport::Threshold { connections: 2, beyond };
     let mut net = Net::new(&Config { transport, ..Config::default() });
-    // Uploads make the client's own legs loud: it is the client's choice of connection that is looked at.
+    // Uploads make the client's legs loud, because the test examines the client's choice of connection.
     for bytes in [1_000_000, 498] {
         let key = net.client.build(net.now, PATH.to_vec());
         net.settle();
@@ -206,7 +206,7 @@ fn loud_and_quiet(beyond: Sharing) -> Vec<usize> {
             net.settle();
         }
     }
-    // Which of the two connections each further circuit shares: the guard tells by who it hears from.
+    // The channel of a CREATE at the guard shows which of the two connections a circuit shares.
     (0..4)
         .map(|_| {
             let now = net.now;
@@ -221,12 +221,12 @@ fn loud_and_quiet(beyond: Sharing) -> Vec<usize> {
 }
 
 #[test]
-fn beyond_the_threshold_circuits_share_in_turn_or_with_the_quiet() {
+fn beyond_the_threshold_circuits_share_round_robin_or_with_quiet_circuits() {
     let turns = loud_and_quiet(Sharing::RoundRobin);
     assert_eq!(turns, [turns[0], turns[1], turns[0], turns[1]]);
     assert_ne!(turns[0], turns[1]);
     let classes = loud_and_quiet(Sharing::ByClass);
-    assert!(classes.iter().all(|channel| *channel == classes[0]), "the loud connection is left alone");
+    assert!(classes.iter().all(|channel| *channel == classes[0]), "the loud connection is avoided");
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn a_pair_with_a_legacy_relay_shares_one_connection() {
         net.client.close(net.now, key);
     }
     net.settle();
-    assert_eq!(net.wires.len(), 4, "shared connections stay, the client's own are gone");
+    assert_eq!(net.wires.len(), 4, "shared connections stay; connections of one circuit close");
 }
 
 #[test]
@@ -269,8 +269,8 @@ fn a_shared_connection_stays_unless_its_opener_closes_unused_ones() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Cells cross wires that hold few of them, at random speeds, and circuits move at random moments, on
-    /// all hops at once: every stream arrives whole, once and in order, and nothing is left over.
+    /// Cells cross small wires at random speeds, and circuits move at random moments on all hops at once: every stream
+    /// arrives completely, once and in order, and nothing is left over.
     #[test]
     fn moves_at_any_moment_lose_double_and_reorder_nothing(
         seed in any::<u64>(), which in 0..CONFIGS, circuit_form in any::<bool>(),
@@ -310,9 +310,9 @@ proptest! {
             prop_assert!(traces.is_sorted_by(|a, b| a > b), "in order");
         }
         let total: u64 = sizes.iter().sum();
-        // Where circuits have connections of their own there may be no better one.
+        // With one connection per circuit there may be no better connection to move to.
         let can_move = circuit_form || config.transport == Transport::Vanilla;
-        prop_assert!(net.switched > 0 || !can_move || total < 60_000 || alarm > 20, "something moved");
+        prop_assert!(net.switched > 0 || !can_move || total < 60_000 || alarm > 20, "at least one circuit moved");
         for key in keys.into_iter().chain(spares) {
             net.client.close(net.now, key);
         }
@@ -321,7 +321,7 @@ proptest! {
         prop_assert_eq!(net.client.waiting(), (0, 0));
     }
 
-    /// Circuits end, and connections break, while others move: what is left works.
+    /// Circuits end and connections break while others move: the remaining ones work.
     #[test]
     fn ends_amid_moves_leave_nothing_behind(
         seed in any::<u64>(), which in 0..CONFIGS, circuit_form in any::<bool>(), broken in any::<bool>(),

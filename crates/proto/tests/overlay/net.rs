@@ -1,4 +1,4 @@
-//! The client and the relays of the tests, and the wires between them.
+//! The tests' client and relays, and the wires between them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -13,7 +13,7 @@ use tidegate_proto::relay::Relay;
 
 pub const CLIENT: usize = 4;
 
-/// Nodes 0..4 are relays, 4 is the client. Cells cross in the order they were written, one at a time.
+/// Nodes 0 to 3 are relays, node 4 is the client. Cells cross one at a time in the order of writing.
 pub struct Net {
     pub now: Time,
     pub client: Client<Clear>,
@@ -30,10 +30,10 @@ pub struct Net {
     pub closed: Vec<CircuitKey>,
     pub switched: usize,
     pub seen_channels: usize,
-    /// Cells that a wire holds before its writer must wait, and writers that do.
+    /// Capacity of a wire in cells, and the writers that wait.
     pub capacity: usize,
     pub waiting: BTreeSet<(usize, ChannelId)>,
-    /// What nodes' sockets say.
+    /// The socket state that the driver reports.
     pub sockets: Random,
 }
 
@@ -47,7 +47,7 @@ impl Source<Clear> for Numbered<'_> {
     }
 }
 
-/// What a wire takes.
+/// A wire's remaining capacity, as a sink.
 struct Wire {
     room: usize,
     cells: Vec<Cell<Clear>>,
@@ -57,7 +57,7 @@ struct Wire {
 impl Sink<Clear> for Wire {
     fn budget(&mut self) -> Budget {
         self.full = self.room == 0;
-        // Not one by one, to see that a channel gives no more than it has.
+        // Several at a time, to check that a channel writes only the cells that it has.
         if self.full { Budget::Blocked } else { Budget::Cells(self.room.min(7) as u32) }
     }
 
@@ -114,7 +114,7 @@ impl Net {
                 Output::CloseChannel(ours) => {
                     let (to, theirs) = self.wires.remove(&(at, ours)).unwrap();
                     self.wires.remove(&(to, theirs));
-                    // What was written before the close arrives before it.
+                    // Cells written before the close arrive before it.
                     let mine = |(node, channel, _): &(usize, ChannelId, Cell<Clear>)| {
                         (*node, *channel) == (to, theirs)
                     };
@@ -135,7 +135,7 @@ impl Net {
                         unsent_bytes: random.below(20_000) as u64,
                         segment_bytes: 1448,
                     };
-                    // Some drivers cannot look.
+                    // Some drivers cannot read the socket state.
                     let known = self.sockets.below(4) > 0;
                     self.node(at).socket(now, channel, known.then_some(socket));
                 }
@@ -165,13 +165,14 @@ impl Net {
         }
     }
 
-    /// The node whose timeout is next.
+    /// The node with the next timeout.
     pub fn next_timeout(&mut self) -> Option<(Time, usize)> {
         let due = |at| self.node(at).next_timeout().map(|due| (due, at));
         (0..=CLIENT).filter_map(due).min()
     }
 
-    /// Lets timeouts come that are due by now, or next if nothing flies; false if nothing comes of it for a while.
+    /// Fires the timeouts that are due, or the next one if no cell is in transit; false if they lead to nothing for a
+    /// while.
     pub fn run_timers(&mut self) -> bool {
         let quiet = self.now + Span::from_secs(2);
         while let Some((due, at)) = self.next_timeout() {
@@ -201,7 +202,7 @@ impl Net {
     }
 
     /// Delivers cells from wires chosen at random, each wire in order, until none is left. One in `alarm`
-    /// makes somebody move: the receiver, if it can, to another connection, or the client to a spare.
+    /// starts a move: the receiver moves to another connection, if it can, or the client to a spare.
     pub fn settle_at_random(&mut self, random: &mut Random, alarm: usize) {
         for at in 0..=CLIENT {
             self.drain(at);

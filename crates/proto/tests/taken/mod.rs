@@ -1,11 +1,11 @@
-//! A neighbour that takes every cell.
+//! A sink that takes every cell.
 
 use tidegate_proto::cell::Cell;
 use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::links::Departure;
 use tidegate_proto::node::{Budget, Sink};
 
-/// The cells that were written to it.
+/// Collects the written cells.
 #[derive(Default)]
 pub struct Taken(pub Vec<Cell<Encrypted>>);
 
