@@ -299,7 +299,7 @@ fn defines(word: &str) -> bool {
     ["struct", "enum", "union", "trait", "fn", "const", "static", "type"].contains(&word)
 }
 
-fn is_for_tests(attribute: &Group) -> bool {
+pub fn is_for_tests(attribute: &Group) -> bool {
     let text = attribute.stream().to_string();
     text.starts_with("cfg") && text.contains("test") && !text.contains("not")
 }
@@ -315,7 +315,7 @@ fn is_visibility(before: &[TokenTree]) -> bool {
 }
 
 /// Up to the end of an item: its body, or a semicolon.
-fn item_length(tokens: &[TokenTree]) -> usize {
+pub fn item_length(tokens: &[TokenTree]) -> usize {
     let end = tokens.iter().position(|token| match token {
         TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
         TokenTree::Punct(mark) => mark.as_char() == ';',

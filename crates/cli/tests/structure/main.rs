@@ -1,13 +1,15 @@
-//! The limits of the code: no file over 500 lines, no function over 80, no circle of files.
+//! Limits of the code: functions of at most 80 lines, no circle of files.
 
 mod imports;
+mod methods;
 
 use std::path::{Path, PathBuf};
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-const LONGEST_FILE: usize = 500;
 const LONGEST_FUNCTION: usize = 80;
+/// Files of one type that may call each other's methods.
+const LARGEST_TYPE: usize = 3;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -66,42 +68,43 @@ fn long_functions(tokens: TokenStream, found: &mut Vec<String>) {
 }
 
 #[test]
-fn files_and_functions_keep_their_lengths() {
+fn functions_keep_their_length() {
     let mut found = Vec::new();
     for folder in ["crates", "examples", "fuzz", "tests"] {
         for path in rust_files(&root().join(folder)) {
-            let shown = shown(&path);
-            let lines = std::fs::read_to_string(&path).unwrap().lines().count();
-            if lines > LONGEST_FILE {
-                found.push(format!("{shown}: {lines} lines"));
-            }
             let mut functions = Vec::new();
             long_functions(tokens(&path), &mut functions);
-            found.extend(functions.iter().map(|function| format!("{shown}: {function}")));
+            found.extend(functions.iter().map(|function| format!("{}: {function}", shown(&path))));
         }
     }
-    assert!(
-        found.is_empty(),
-        "longer than {LONGEST_FILE} lines a file or {LONGEST_FUNCTION} a function:\n{}",
-        found.join("\n")
-    );
+    assert!(found.is_empty(), "functions over {LONGEST_FUNCTION} lines:\n{}", found.join("\n"));
+}
+
+/// The `src` folder of each crate.
+fn sources() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(root().join("crates")).unwrap();
+    let mut found: Vec<_> = entries.map(|entry| entry.unwrap().path().join("src")).collect();
+    found.sort();
+    found
 }
 
 #[test]
 fn no_circle_of_files() {
-    let mut crates: Vec<_> = std::fs::read_dir(root().join("crates"))
-        .unwrap()
-        .map(|entry| entry.unwrap().path().join("src"))
-        .collect();
-    crates.sort();
-    let circles: Vec<String> = crates
-        .iter()
-        .flat_map(|source| {
-            ["lib.rs", "main.rs"].map(|name| source.join(name)).into_iter().filter(|path| path.exists())
-        })
-        .flat_map(|path| imports::circles(&path))
-        .collect();
+    let roots = sources().into_iter().flat_map(|source| ["lib.rs", "main.rs"].map(|name| source.join(name)));
+    let circles: Vec<String> =
+        roots.filter(|path| path.exists()).flat_map(|path| imports::circles(&path)).collect();
     assert!(circles.is_empty(), "files that import each other:\n{}", circles.join("\n"));
+}
+
+#[test]
+fn no_type_calls_itself_across_many_files() {
+    let circles: Vec<String> =
+        sources().iter().flat_map(|source| methods::circles(source, LARGEST_TYPE)).collect();
+    assert!(
+        circles.is_empty(),
+        "methods of one type call each other in a circle of more than {LARGEST_TYPE} files:\n{}",
+        circles.join("\n")
+    );
 }
 
 /// What counts as a circle, on a small crate.
@@ -125,4 +128,21 @@ fn a_circle_is_seen() {
     assert_eq!(circles("use child::Part; pub struct Item(Box<Part>);", through_root), 1);
     let test = "pub struct Part; #[cfg(test)] mod tests { use super::super::Item; }";
     assert_eq!(circles("use child::Part; pub struct Item(Part);", test), 0, "tests apart");
+}
+
+/// What counts as a circle of methods, on a small crate.
+#[test]
+fn a_circle_of_methods_is_seen() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("methods");
+    std::fs::create_dir_all(&folder).unwrap();
+    let circles = |one: &str, two: &str| {
+        std::fs::write(folder.join("one.rs"), one).unwrap();
+        std::fs::write(folder.join("two.rs"), two).unwrap();
+        methods::circles(&folder, 1).len()
+    };
+    let two = "impl<R: Fn() -> u8> super::World<R> { fn pong(&mut self) { if true { self.ping() } } }";
+    assert_eq!(circles("impl World { fn ping(&self) { Self::pong(self) } }", two), 1);
+    assert_eq!(circles("impl Other { fn ping(&self) { self.pong() } }", two), 0, "two types");
+    assert_eq!(circles("impl World { fn ping(&self) {} }", two), 0, "one direction");
+    assert_eq!(circles("#[cfg(test)] impl World { fn ping(&self) { self.pong() } }", two), 0, "tests apart");
 }
