@@ -1,26 +1,26 @@
-//! What the kernel says of a TCP connection: its congestion window, what is in flight, and what waits in the send queue.
-//! Kept apart from everything else because no safe interface to TCP_INFO and SIOCOUTQNSD exists; each unsafe block says
-//! why it holds.
+//! The kernel's view of a TCP connection (TCP_INFO, SIOCOUTQNSD): congestion window, data in flight and unsent data.
+//!
+//! This crate is the only one with unsafe code, since neither query has a safe interface.
 
-/// A TCP connection as its sender's kernel sees it.
+/// The kernel's state of a TCP sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
-    /// Congestion window in segments.
+    /// Congestion window, segments.
     pub window: u32,
-    /// Segments sent and not acknowledged.
+    /// Segments in flight: sent and not acknowledged.
     pub unacknowledged: u32,
-    /// Payload bytes of a full segment.
+    /// Payload bytes per full segment (MSS).
     pub segment_bytes: u32,
-    /// Bytes written and never sent.
+    /// Bytes written and not sent.
     pub unsent_bytes: u64,
-    /// Smoothed round-trip time in microseconds.
+    /// Smoothed round-trip time (RTT), microseconds.
     pub rtt_us: u32,
 }
 
 #[cfg(target_os = "linux")]
 pub use linux::sender;
 
-/// What the kernel says of a connection; here it cannot be asked.
+/// Queries the kernel about a connection. Not supported on this system.
 ///
 /// # Errors
 /// Always.
@@ -37,22 +37,23 @@ mod linux {
 
     use super::Sender;
 
-    /// Bytes of a socket's send queue that were never sent (`linux/sockios.h`).
+    /// Unsent bytes in a socket's send queue (`linux/sockios.h`).
     const SIOCOUTQNSD: libc::Ioctl = 0x894b;
 
-    /// What the kernel says of a connection.
+    /// Queries the kernel about a connection.
     ///
     /// # Errors
-    /// If it is none of TCP.
+    /// If the socket is not TCP.
     pub fn sender(socket: impl AsFd) -> io::Result<Sender> {
         let descriptor = socket.as_fd().as_raw_fd();
+        // An older kernel writes less than `info`; the rest stays zero.
         let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
         let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
         #[expect(
             unsafe_code,
             reason = "the kernel writes at most `length` bytes, which is the size of what `info` points to"
         )]
-        let said = unsafe {
+        let status = unsafe {
             libc::getsockopt(
                 descriptor,
                 libc::IPPROTO_TCP,
@@ -61,7 +62,7 @@ mod linux {
                 &mut length,
             )
         };
-        if said != 0 {
+        if status != 0 {
             return Err(io::Error::last_os_error());
         }
         #[expect(
@@ -71,8 +72,8 @@ mod linux {
         let info = unsafe { info.assume_init() };
         let mut unsent: libc::c_int = 0;
         #[expect(unsafe_code, reason = "this request writes one int, which `unsent` is")]
-        let said = unsafe { libc::ioctl(descriptor, SIOCOUTQNSD, &raw mut unsent) };
-        if said != 0 {
+        let status = unsafe { libc::ioctl(descriptor, SIOCOUTQNSD, &raw mut unsent) };
+        if status != 0 {
             return Err(io::Error::last_os_error());
         }
         Ok(Sender {
@@ -92,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// The two ends of a connection on loopback.
+    /// The two ends of a TCP connection on loopback.
     fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_connection_has_a_window_and_nothing_waiting() {
+    fn a_new_connection_has_a_window_and_no_unsent_data() {
         let (ours, _theirs) = pair();
         let state = sender(&ours).unwrap();
         assert!(state.window >= 1 && state.segment_bytes >= 536, "{state:?}");
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_other_side_does_not_read_waits_unsent_until_it_does() {
+    fn unread_data_stays_unsent() {
         let (mut ours, mut theirs) = pair();
         ours.set_nonblocking(true).unwrap();
         let mut written = 0;
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tcp_is_an_error() {
+    fn a_socket_that_is_not_tcp_is_an_error() {
         assert!(sender(UdpSocket::bind("127.0.0.1:0").unwrap()).is_err());
         assert!(sender(std::fs::File::open("/dev/null").unwrap()).is_err());
     }

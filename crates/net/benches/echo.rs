@@ -1,6 +1,6 @@
-//! The relay's data path in processor time: how much echo traffic one core returns, against a bare loop of
-//! the same rustls and the same AES-CTR without the protocol around them. Both carry cells over TLS on
-//! loopback from clients on other threads; only the serving thread's time counts.
+//! The relay's data path in processor time: echo traffic per core, against a bare loop of the same rustls and
+//! AES-CTR. Both carry cells over TLS on loopback from clients on other threads. Only the serving thread's time
+//! counts.
 //!
 //! `cargo bench -p tidegate-net --bench echo` prints bits per second of processor time and their ratio.
 
@@ -27,7 +27,7 @@ use tidegate_proto::flashflow::message::{MeasurerId, Open, Params};
 use tidegate_proto::flashflow::relay::Config;
 use tokio::sync::watch;
 
-/// `cargo test` runs benches, too, to see that they work: then all is short.
+/// `cargo test` also runs benches, once and short.
 fn is_measured() -> bool {
     std::env::args().any(|argument| argument == "--bench")
 }
@@ -39,7 +39,7 @@ fn seconds() -> u16 {
 const SOCKETS: u16 = 8;
 const BATCH: usize = 127;
 
-/// Processor time of this thread in nanoseconds.
+/// Processor time of this thread, nanoseconds.
 fn thread_time() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -49,7 +49,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
-/// Bits returned per second of processor time, by the real relay under a real measurement.
+/// Echoed bits per second of processor time, by the relay under a measurement.
 fn relay() -> f64 {
     let coordinator = Identity::generate();
     let allowed = coordinator.fingerprint();
@@ -112,7 +112,7 @@ fn relay() -> f64 {
         timeouts: Timeouts::default(),
     };
     let (_keep, stop) = watch::channel(false);
-    // Processor time at the end of each second, so that the handshakes at the beginning do not count.
+    // Processor time at the end of each second, to exclude the handshakes.
     let mut marks = Vec::new();
     let on_second = |_, second: &tidegate_proto::flashflow::coordinator::SecondRecord| {
         marks.push((spent.load(Ordering::Relaxed), second.measurers[0]));
@@ -124,7 +124,7 @@ fn relay() -> f64 {
     bytes as f64 * 8e9 / time as f64
 }
 
-/// The same for a loop of rustls and AES-CTR with nothing around them.
+/// The same for a bare loop of rustls and AES-CTR.
 fn bare() -> f64 {
     let server = Identity::generate();
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
@@ -150,7 +150,7 @@ fn bare() -> f64 {
     let bytes_echoed: u64 = if is_measured() { 6_000_000_000 } else { 20_000_000 };
     let rounds = bytes_echoed / (BATCH * CELL) as u64 / u64::from(SOCKETS);
     for round in 0..rounds {
-        // The first rounds make the handshakes.
+        // The first rounds run the handshakes.
         if round == 10 {
             (bytes, before) = (0, thread_time());
         }

@@ -1,6 +1,7 @@
-//! Room for peers that have not yet proved who they are. There is a bounded number of places, and the oldest peer
-//! loses its own when another comes: neither many nor silent ones keep out a peer that proves itself at once, not even
-//! from its own address (NAT, loopback).
+//! Admission of peers that have not authenticated yet.
+//!
+//! The number of places is bounded, and a new peer displaces the oldest. So neither many peers nor silent peers lock
+//! out a peer that authenticates at once, even from the same address (NAT, loopback).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -12,8 +13,8 @@ use tokio::sync::oneshot;
 
 use crate::clock;
 
-/// The next connection, after those before had their turn: a crowd must not be taken in faster than it is sent off. Without
-/// descriptors it waits until others end.
+/// Accepts the next connection after earlier ones had their turn, so that a crowd is not accepted faster than it is
+/// dismissed. Without free descriptors it waits for connections to end.
 pub async fn next_connection(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     tokio::task::yield_now().await;
     loop {
@@ -28,22 +29,22 @@ pub async fn next_connection(listener: &TcpListener) -> (TcpStream, SocketAddr) 
 #[derive(Debug)]
 pub struct Admission {
     places: usize,
-    /// By age. A peer notices that its sender was dropped.
+    /// By age. Dropping a sender tells the peer that it lost its place.
     peers: RefCell<BTreeMap<u64, oneshot::Sender<()>>>,
     last: Cell<u64>,
 }
 
 impl Admission {
-    /// With so many places.
+    /// Creates an admission with this number of places.
     ///
     /// # Panics
-    /// If that is none.
+    /// If `places` is zero.
     pub fn new(places: usize) -> Admission {
-        assert!(places > 0, "nobody could ever come in");
+        assert!(places > 0, "zero places admit no peer");
         Admission { places, peers: RefCell::default(), last: Cell::new(0) }
     }
 
-    /// Runs what a peer may do before it has proved itself; `None` if it lost its place meanwhile.
+    /// Runs a peer's handshake. `None` if the peer lost its place meanwhile.
     pub async fn run<T>(&self, handshake: impl Future<Output = T>) -> Option<T> {
         let (keep, lost) = oneshot::channel();
         let number = self.last.get() + 1;
@@ -63,7 +64,7 @@ impl Admission {
         }
     }
 
-    /// Peers that have a place.
+    /// The number of peers that have a place.
     pub fn peers(&self) -> usize {
         self.peers.borrow().len()
     }
@@ -87,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_peer_goes_and_a_newcomer_is_never_refused() {
+    fn a_new_peer_displaces_the_oldest() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let local = tokio::task::LocalSet::new();
         runtime.block_on(local.run_until(async {
@@ -96,7 +97,7 @@ mod tests {
                 |admission: Rc<Admission>| async move { admission.run(std::future::pending::<()>()).await };
             let first: Vec<_> =
                 (0..10_000).map(|_| tokio::task::spawn_local(silent(admission.clone()))).collect();
-            // A few tasks run in each turn.
+            // The runtime polls only a few tasks per turn.
             for _ in 0..1000 {
                 tokio::task::yield_now().await;
             }
@@ -112,9 +113,9 @@ mod tests {
         }));
     }
 
-    /// They connect before the first is accepted, and say nothing.
+    /// All clients connect before the first is accepted, and stay silent.
     #[test]
-    fn a_crowd_is_not_taken_in_faster_than_it_is_sent_off() {
+    fn a_crowd_is_not_accepted_faster_than_dismissed() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let local = tokio::task::LocalSet::new();
         runtime.block_on(local.run_until(async {

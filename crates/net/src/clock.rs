@@ -1,4 +1,4 @@
-//! The clocks: a monotonic one that machines are told of, and the calendar for files.
+//! The clocks: a monotonic one for machines, and the calendar for files.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -12,13 +12,13 @@ fn start() -> Instant {
     *START.get_or_init(Instant::now)
 }
 
-/// Monotonic time since the first call in this process.
+/// The monotonic time since the first call in this process.
 pub fn now() -> Time {
     let start = start();
     Time(start.elapsed().as_nanos() as u64)
 }
 
-/// Waits until that time; for ever if it is [`Time::NEVER`].
+/// Waits until `time`; forever if it is [`Time::NEVER`].
 pub async fn until(time: Time) {
     match start().checked_add(Duration::from_nanos(time.0)) {
         Some(instant) if time != Time::NEVER => tokio::time::sleep_until(instant.into()).await,
@@ -26,27 +26,27 @@ pub async fn until(time: Time) {
     }
 }
 
-/// Seconds since 1970, for what is written into files. Never used to order events or to measure spans.
+/// Seconds since 1970, for files. Do not order events or measure spans with it.
 pub fn unix() -> u64 {
     #[expect(clippy::disallowed_methods, reason = "the edge of the tool: files name calendar times")]
     let now = SystemTime::now();
     now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Calendar time that does not jump by more than a limit: a clock that does is not followed until it is back.
+/// Calendar time that ignores jumps of the system clock beyond a limit until the clock is back.
 #[derive(Debug)]
 pub struct Calendar {
     limit_s: u64,
-    /// When the calendar was last believed: it said so much at that monotonic time.
-    believed: Cell<(u64, Time)>,
+    /// The last accepted reading of the calendar, and its monotonic time.
+    accepted: Cell<(u64, Time)>,
     refused: Cell<Option<u64>>,
 }
 
 impl Calendar {
-    /// Believes the clock as it is now.
+    /// Accepts the system clock as it is now.
     pub fn new(limit: Span) -> Calendar {
         let limit_s = limit.0 / 1_000_000_000;
-        Calendar { limit_s, believed: Cell::new((unix(), now())), refused: Cell::new(None) }
+        Calendar { limit_s, accepted: Cell::new((unix(), now())), refused: Cell::new(None) }
     }
 
     /// Seconds since 1970.
@@ -54,21 +54,21 @@ impl Calendar {
         self.at(unix(), now())
     }
 
-    /// What the clock says, if it is not believed.
+    /// The reading of the system clock, if it is rejected.
     pub fn refused(&self) -> Option<u64> {
         self.refused.get()
     }
 
-    fn at(&self, said: u64, now: Time) -> u64 {
-        let (last, then) = self.believed.get();
+    fn at(&self, reading: u64, now: Time) -> u64 {
+        let (last, then) = self.accepted.get();
         let expected = last + now.since(then).0 / 1_000_000_000;
-        if said.abs_diff(expected) > self.limit_s {
-            self.refused.set(Some(said));
+        if reading.abs_diff(expected) > self.limit_s {
+            self.refused.set(Some(reading));
             return expected;
         }
         self.refused.set(None);
-        self.believed.set((said, now));
-        said
+        self.accepted.set((reading, now));
+        reading
     }
 }
 
@@ -77,10 +77,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_excursion_of_the_clock_is_not_followed() {
+    fn a_jump_of_the_clock_is_ignored() {
         let calendar = Calendar {
             limit_s: 86_400,
-            believed: Cell::new((1_000_000, Time::ZERO)),
+            accepted: Cell::new((1_000_000, Time::ZERO)),
             refused: Cell::new(None),
         };
         let at = |seconds| Time::ZERO + Span::from_secs(seconds);
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(calendar.at(400 * 86_400 + 1_000_011, at(11)), 1_000_011);
         assert_eq!(calendar.refused(), Some(400 * 86_400 + 1_000_011));
         assert_eq!(calendar.at(0, at(14)), 1_000_014, "nor into the past");
-        // Back, and a correction of an hour.
+        // The clock is back; then a correction by an hour.
         assert_eq!(calendar.at(1_000_015, at(15)), 1_000_015);
         assert_eq!(calendar.refused(), None);
         assert_eq!(calendar.at(1_003_616, at(16)), 1_003_616);

@@ -1,5 +1,5 @@
-//! What operating systems do each in their own way: private files, signals, processor time, sockets in files. The rest of
-//! this crate and of the tool is the same on all of them. What a system cannot do is an error that says so.
+//! Interfaces that differ between operating systems: private files, signals, processor time, Unix sockets. A missing
+//! function returns an error that names it.
 
 #[cfg(not(unix))]
 mod elsewhere;
@@ -11,20 +11,20 @@ pub use elsewhere::*;
 #[cfg(unix)]
 pub use unix::*;
 
-/// What signals ask of this process.
+/// A signal's request to this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Read the configuration again (SIGHUP).
+    /// Reload the configuration (SIGHUP).
     Reload,
-    /// End (SIGTERM, Ctrl-C).
+    /// Terminate (SIGTERM, Ctrl-C).
     End,
 }
 
-/// What another process is asked.
+/// A signal to another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// End as Ctrl-C does.
+    /// Terminate as by Ctrl-C (SIGINT).
     Interrupt,
-    /// Stand still until killed.
+    /// Suspend (SIGSTOP).
     Stop,
 }

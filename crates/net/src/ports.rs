@@ -1,25 +1,25 @@
-//! Ports of this machine for processes that are started a moment later.
+//! Free ports of this machine for processes that start later.
 //!
-//! The system's own draw (port 0) forgets a port once its socket is closed, and may give it to the next connection; and one that
-//! is free for UDP may be a closed TCP connection's for another minute. So these lie below the ports that systems draw, and are
-//! free for both.
+//! The kernel's ephemeral ports (port 0) do not work for this. It forgets a port once the socket is closed, and may
+//! give it to the next connection. A port that is free for UDP may also belong to a closed TCP connection for another
+//! minute. So these ports lie below the ephemeral range, and are free for both.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Systems draw from 32,768 (Linux) or higher.
+/// Below the ephemeral range, which begins at 32,768 (Linux) or higher.
 const PORTS: Range<u16> = 12_000..32_000;
 
-/// An address on loopback that nobody uses, and that no other call in this process has given lately.
+/// A free address on loopback that no earlier call in this process returned.
 ///
 /// # Errors
-/// If every port is in use.
+/// If all ports are in use.
 pub fn free() -> io::Result<SocketAddr> {
     static DRAWN: AtomicU16 = AtomicU16::new(0);
     let ports = PORTS.end - PORTS.start;
-    // Processes that start one after another begin far from each other.
+    // Processes with neighbouring ids start far from each other.
     let first = std::process::id().wrapping_mul(7_919);
     for _ in 0..ports {
         let drawn = u32::from(DRAWN.fetch_add(1, Ordering::Relaxed));
@@ -37,11 +37,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neither_what_is_used_nor_what_was_given_is_given() {
+    fn used_and_returned_ports_are_not_returned_again() {
         let one = free().expect("a port");
         let two = free().expect("another");
         assert!(one != two && PORTS.contains(&one.port()) && PORTS.contains(&two.port()));
-        // A closed connection keeps its port for a while, in TCP alone.
+        // TCP keeps the port of a closed connection for a while.
         let listener = TcpListener::bind(one).expect("free");
         let near = std::net::TcpStream::connect(one).expect("listens");
         let (far, _) = listener.accept().expect("connected");

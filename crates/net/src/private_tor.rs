@@ -1,4 +1,4 @@
-//! A private Tor network on this machine: processes of stock tor, with directory authorities of its own.
+//! A private Tor network on this machine: processes of stock tor with their own directory authorities.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -11,19 +11,19 @@ use tidegate_control::units::Span;
 use crate::identity::{hex, random};
 use crate::{clock, os, ports};
 
-/// What all of tor's processes are told. Faults of the protocol are warnings, not hints.
+/// Options of all tor processes. Protocol faults are logged as warnings.
 const COMMON: &str = "TestingTorNetwork 1\nAssumeReachable 1\nPathsNeededToBuildCircuits 0.25\nNumCPUs 1\n\
     ContactInfo test\nProtocolWarnings 1\nAvoidDiskWrites 1\nAddress 127.0.0.1\n";
-/// Votes every ten seconds. Relays that have just begun are stable, or no client would take them for guards.
+/// Options of authorities. They vote every 10 s, and call new relays stable, or clients would not use them as guards.
 const AUTHORITY: &str = "AuthoritativeDirectory 1\nV3AuthoritativeDirectory 1\nExitPolicy reject *:*\n\
     TestingDirAuthVoteExit *\nTestingDirAuthVoteHSDir *\nTestingDirAuthVoteGuard *\n\
     AuthDirVoteStableGuaranteeMinUptime 0\nV3AuthNIntervalsValid 2\nTestingV3AuthInitialVotingInterval 5\n\
     TestingV3AuthInitialVoteDelay 2\nTestingV3AuthInitialDistDelay 2\nV3AuthVotingInterval 10\nV3AuthVoteDelay 2\n\
     V3AuthDistDelay 2\n";
-/// What makes a node a relay that lets everything out, here to this machine.
+/// Options of a relay that exits to any address, this machine's included.
 pub const RELAY: &str = "ExitRelay 1\nExitPolicy accept *:*\nExitPolicyRejectPrivate 0\n";
 
-/// The network's processes; they end when it is dropped.
+/// The network's processes. Dropping it ends them.
 pub struct Network {
     tor: PathBuf,
     directory: PathBuf,
@@ -35,7 +35,7 @@ pub struct Network {
 impl Drop for Network {
     fn drop(&mut self) {
         for (_, process) in &mut self.processes {
-            // One that has ended already needs nothing.
+            // A process that has ended already returns an error.
             let _ = process.kill();
             let _ = process.wait();
         }
@@ -46,34 +46,34 @@ impl Drop for Network {
 pub struct Relay {
     /// Its nickname.
     pub name: String,
-    /// Its identity in hexadecimal.
+    /// Its RSA identity in hexadecimal.
     pub fingerprint: String,
     or_port: u16,
     dir_port: u16,
 }
 
 impl Relay {
-    /// Where it takes connections of Tor's kind.
+    /// Its OR port.
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.or_port).into()
     }
 }
 
-/// Whether tor and its tools are here.
+/// Whether tor and its tools are installed.
 pub fn is_installed(tor: &Path) -> bool {
     [tor.to_owned(), gencert(tor)].iter().all(|tool| Command::new(tool).arg("--version").output().is_ok())
 }
 
-/// It lies where tor does.
+/// `tor-gencert` lies beside tor.
 fn gencert(tor: &Path) -> PathBuf {
     tor.with_file_name("tor-gencert")
 }
 
 impl Network {
-    /// Draws the keys of so many authorities, below a directory that is there.
+    /// Generates the keys of `authorities` in an existing directory.
     ///
     /// # Errors
-    /// If tor or `tor-gencert` cannot be started, or files not be written.
+    /// If tor or `tor-gencert` cannot be started, or files cannot be written.
     pub fn new(tor: &Path, directory: &Path, authorities: usize) -> io::Result<Network> {
         let mut network = Network {
             tor: tor.to_owned(),
@@ -94,7 +94,7 @@ impl Network {
         Ok(network)
     }
 
-    /// Options of whoever takes part.
+    /// Options of every process of this network.
     pub fn common(&self) -> &str {
         &self.common
     }
@@ -104,15 +104,15 @@ impl Network {
         (Ipv4Addr::LOCALHOST, self.authorities[0].dir_port).into()
     }
 
-    /// The files of the node of that name.
+    /// The directory of the node with that name.
     pub fn files_of(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 
-    /// Draws a relay's keys.
+    /// Generates a relay's keys.
     ///
     /// # Errors
-    /// If tor cannot be started, or files not be written.
+    /// If tor cannot be started, or files cannot be written.
     pub fn relay(&self, name: &str) -> io::Result<Relay> {
         let directory = self.files_of(name);
         os::private_directory()?.recursive(true).create(directory.join("keys"))?;
@@ -128,11 +128,13 @@ impl Network {
             .output()?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        let fingerprint = line.ok_or_else(|| io::Error::other("tor made no keys"))?.replace(' ', "");
+        let fingerprint = line
+            .ok_or_else(|| io::Error::other("tor --list-fingerprint printed no fingerprint"))?
+            .replace(' ', "");
         Ok(Relay { name: name.to_owned(), fingerprint, or_port, dir_port })
     }
 
-    /// Draws an authority's voting keys.
+    /// Generates an authority's voting keys.
     fn certify(&self, authority: &Relay) -> io::Result<String> {
         let keys = self.files_of(&authority.name).join("keys");
         let mut child = Command::new(gencert(&self.tor))
@@ -148,11 +150,11 @@ impl Network {
             .stderr(Stdio::null())
             .spawn()
             .map_err(|cause| io::Error::other(format!("cannot start tor-gencert: {cause}")))?;
-        // The keys end with the network.
+        // The passphrase protects nothing: the keys are deleted with the network.
         let passphrase = format!("{}\n", hex(&random::<16>()));
         child.stdin.take().expect("it was asked for").write_all(passphrase.as_bytes())?;
         if !child.wait()?.success() {
-            return Err(io::Error::other("tor-gencert failed"));
+            return Err(io::Error::other("tor-gencert exited with an error"));
         }
         let certificate = fs::read_to_string(keys.join("authority_certificate"))?;
         let identity = certificate.lines().find_map(|line| line.strip_prefix("fingerprint "));
@@ -162,7 +164,7 @@ impl Network {
     /// Starts the authorities.
     ///
     /// # Errors
-    /// If tor cannot be started, or files not be written.
+    /// If tor cannot be started, or files cannot be written.
     pub fn start(&mut self, options: &str) -> io::Result<()> {
         for authority in std::mem::take(&mut self.authorities) {
             self.run_relay(&authority, &format!("DirPort {}\n{AUTHORITY}{options}", authority.dir_port))?;
@@ -171,19 +173,19 @@ impl Network {
         Ok(())
     }
 
-    /// Starts a relay with options of its own.
+    /// Starts a relay with additional options.
     ///
     /// # Errors
-    /// If tor cannot be started, or files not be written.
+    /// If tor cannot be started, or files cannot be written.
     pub fn run_relay(&mut self, relay: &Relay, options: &str) -> io::Result<()> {
         let own = format!("Nickname {}\nSocksPort 0\nORPort {}\n{options}", relay.name, relay.or_port);
         self.run(&relay.name, &own)
     }
 
-    /// Starts a tor, its files in a directory of that name.
+    /// Starts tor with its files in the directory of that name.
     ///
     /// # Errors
-    /// If tor cannot be started, or files not be written.
+    /// If tor cannot be started, or files cannot be written.
     pub fn run(&mut self, name: &str, options: &str) -> io::Result<()> {
         let directory = self.files_of(name);
         os::private_directory()?.recursive(true).create(&directory)?;
@@ -198,17 +200,17 @@ impl Network {
         Ok(())
     }
 
-    /// The process of the node of that name, if it was started.
+    /// The process of the node with that name, if it was started.
     pub fn process(&self, name: &str) -> Option<u32> {
         self.processes.iter().find(|(known, _)| known == name).map(|(_, process)| process.id())
     }
 
-    /// Whether the consensus has all that.
+    /// Whether the consensus contains all of `wanted`.
     pub fn lists(&self, wanted: &[String]) -> bool {
         self.knows(&self.authorities[0].name, wanted)
     }
 
-    /// Whether the consensus that a node has got has all that. An exit refuses streams from relays that it does not know.
+    /// Whether a node's copy of the consensus contains all of `wanted`. An exit refuses streams from unknown relays.
     pub fn knows(&self, name: &str, wanted: &[String]) -> bool {
         ["cached-consensus", "cached-microdesc-consensus"].iter().any(|file| {
             let text = fs::read_to_string(self.files_of(name).join(file)).unwrap_or_default();
@@ -216,10 +218,10 @@ impl Network {
         })
     }
 
-    /// Waits until the consensus has all that.
+    /// Waits until the consensus contains all of `wanted`.
     ///
     /// # Errors
-    /// If it has not within two minutes: what the first authority says.
+    /// After 2 minutes, with the log of the first authority.
     pub fn wait_for(&self, wanted: &[String]) -> io::Result<()> {
         let end = clock::now() + Span::from_secs(120);
         while !self.lists(wanted) {
@@ -234,12 +236,12 @@ impl Network {
         Ok(())
     }
 
-    /// What a node has said.
+    /// A node's log.
     pub fn log(&self, name: &str) -> String {
         fs::read_to_string(self.files_of(name).join("log")).unwrap_or_default()
     }
 
-    /// What anybody warned of.
+    /// The warnings of all nodes.
     pub fn warnings(&self) -> Vec<String> {
         let files = fs::read_dir(&self.directory).into_iter().flatten().flatten();
         let names = files.map(|file| file.file_name().to_string_lossy().into_owned());

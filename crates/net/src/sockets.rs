@@ -1,4 +1,4 @@
-//! Sockets that peers come to.
+//! Listening sockets, and connections to peers with an IPv4 and an IPv6 address.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -9,12 +9,12 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::clock;
 use tidegate_control::units::Span;
 
-/// Connections that wait to be accepted: a crowd that comes at once fits.
+/// Connections that wait to be accepted. A burst of clients fits.
 const BACKLOG: i32 = 4096;
-/// How long one address may keep the other waiting (RFC 8305, "Connection Attempt Delay").
+/// Head start of IPv6 (RFC 8305, "Connection Attempt Delay").
 const HEAD_START: Span = Span::from_millis(250);
 
-/// `apart`: a socket of IPv6 takes no connections by IPv4, for which there is another.
+/// Binds a socket. With `apart`, an IPv6 socket does not accept IPv4, which has its own socket.
 fn bound(at: SocketAddr, kind: Type, protocol: Protocol, apart: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(at), kind, Some(protocol))?;
     if apart && at.is_ipv6() {
@@ -28,28 +28,28 @@ fn bound(at: SocketAddr, kind: Type, protocol: Protocol, apart: bool) -> io::Res
     Ok(socket)
 }
 
-/// Listens at an address. `apart`: another socket listens at the same port by IPv4, if this one is of IPv6.
+/// Listens on an address. Set `apart` if another socket listens on the same port over IPv4.
 ///
 /// # Errors
-/// If the address is not this machine's, or taken.
+/// If the address is in use or does not belong to this machine.
 pub fn listen(at: SocketAddr, apart: bool) -> io::Result<TcpListener> {
     let socket = bound(at, Type::STREAM, Protocol::TCP, apart)?;
     socket.listen(BACKLOG)?;
     TcpListener::from_std(socket.into())
 }
 
-/// Takes datagrams at an address; see [`listen`].
+/// Binds a UDP socket; see [`listen`] for `apart`.
 ///
 /// # Errors
-/// If the address is not this machine's, or taken.
+/// If the address is in use or does not belong to this machine.
 pub fn datagrams(at: SocketAddr, apart: bool) -> io::Result<UdpSocket> {
     Ok(bound(at, Type::DGRAM, Protocol::UDP, apart)?.into())
 }
 
-/// Connects to whichever of two addresses of one peer answers first, the one of IPv6 a little earlier than the other.
+/// Connects to a peer by the address that answers first. IPv6 gets a head start (RFC 8305).
 ///
 /// # Errors
-/// If neither can be connected to.
+/// If both addresses fail.
 pub async fn connect(first: SocketAddr, second: Option<SocketAddr>) -> io::Result<TcpStream> {
     let Some(v6) = second else { return TcpStream::connect(first).await };
     let (mut early, mut late) =

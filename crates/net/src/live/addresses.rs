@@ -1,13 +1,13 @@
-//! Where relays are reached.
+//! Addresses of relays.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-/// Where a relay is reached, or listens: an address, or one of IPv4 and one of IPv6.
+/// One or two addresses of a relay: at most one of IPv4 and one of IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
-    /// Of IPv4, if there is one.
+    /// The IPv4 address.
     first: SocketAddr,
     second: Option<SocketAddr>,
 }
@@ -19,7 +19,7 @@ impl From<SocketAddr> for Addresses {
 }
 
 impl Addresses {
-    /// These, in any order; `None` if there is none, or two of a kind.
+    /// From addresses in any order; `None` for an empty slice or two addresses of one family.
     pub fn new(all: &[SocketAddr]) -> Option<Addresses> {
         match *all {
             [one] => Some(one.into()),
@@ -29,22 +29,22 @@ impl Addresses {
         }
     }
 
-    /// The one by which others name it: of IPv4, if there is one.
+    /// The address by which others name the relay: IPv4 if it has one.
     pub fn first(&self) -> SocketAddr {
         self.first
     }
 
-    /// The one of IPv6 beside one of IPv4.
+    /// The IPv6 address beside an IPv4 address.
     pub fn second(&self) -> Option<SocketAddr> {
         self.second
     }
 
-    /// All of them.
+    /// All addresses.
     pub fn all(&self) -> Vec<SocketAddr> {
         [Some(self.first), self.second].into_iter().flatten().collect()
     }
 
-    /// With these ports, where they leave that to the system.
+    /// Replaces ports that are 0 by these.
     pub fn with_ports(mut self, bound: &Addresses) -> Addresses {
         let fill = |own: &mut SocketAddr| {
             let same = bound.all().into_iter().find(|other| other.is_ipv4() == own.is_ipv4());
@@ -66,7 +66,7 @@ impl FromStr for Addresses {
         match text.split_once(',') {
             None => read(text).map(Addresses::from),
             Some((first, second)) => match [read(first)?, read(second)?] {
-                // Signed lines are written in one way.
+                // The canonical form: signed lines must be unambiguous.
                 all if all[0].is_ipv4() => Addresses::new(&all).ok_or(()),
                 _ => Err(()),
             },
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_one_address_or_one_of_each_kind() {
+    fn addresses_are_one_or_one_per_family() {
         let (v4, v6) = (at("192.0.2.1:1"), at("[2001:db8::1]:2"));
         let both = Addresses::new(&[v6, v4]).unwrap();
         assert_eq!((both.first(), both.second(), both.all()), (v4, Some(v6), vec![v4, v6]));
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_read_as_they_are_written_and_in_no_other_way() {
+    fn addresses_have_one_canonical_form() {
         for text in ["192.0.2.1:1", "[2001:db8::1]:2", "192.0.2.1:1,[2001:db8::1]:2"] {
             assert_eq!(text.parse::<Addresses>().unwrap().to_string(), text);
         }
@@ -112,9 +112,9 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_those_that_the_system_gave() {
+    fn port_zero_is_replaced() {
         let bound = Addresses::new(&[at("0.0.0.0:5"), at("[::]:6")]).unwrap();
-        let said = Addresses::new(&[at("192.0.2.1:0"), at("[2001:db8::1]:7")]).unwrap();
-        assert_eq!(said.with_ports(&bound).to_string(), "192.0.2.1:5,[2001:db8::1]:7");
+        let configured = Addresses::new(&[at("192.0.2.1:0"), at("[2001:db8::1]:7")]).unwrap();
+        assert_eq!(configured.with_ports(&bound).to_string(), "192.0.2.1:5,[2001:db8::1]:7");
     }
 }

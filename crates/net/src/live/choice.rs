@@ -1,4 +1,4 @@
-//! Over which relays a client's circuits go.
+//! How a client selects the relays of its circuits.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -17,21 +17,21 @@ pub struct Known {
     pub exit: bool,
 }
 
-/// Relays behind the guard of circuits that broke, by nickname, and until when paths do without, if there are others: one
-/// that is gone would break the next circuit, too.
+/// Relays to avoid: members behind the guard of circuits that broke, by nickname, until a deadline. A relay that is
+/// down would also break the next circuit.
 #[derive(Default)]
 pub struct Avoided(BTreeMap<String, Time>);
 
 impl Avoided {
     const FOR: Span = Span::from_secs(10);
 
-    /// A circuit broke at one of them.
+    /// A circuit over these relays broke.
     pub fn add(&mut self, now: Time, relays: &[String]) {
         self.0.retain(|_, until| now < *until);
         self.0.extend(relays.iter().map(|relay| (relay.clone(), now + Avoided::FOR)));
     }
 
-    /// The others, and the guard.
+    /// The relays that are not avoided. The guard is never avoided.
     pub fn others(&self, now: Time, relays: &[Known], guard: Option<RelayId>) -> Vec<Known> {
         let avoided = |relay: &Known| self.0.get(&relay.nickname).is_some_and(|until| now < *until);
         relays.iter().filter(|relay| Some(relay.id) == guard || !avoided(relay)).cloned().collect()
@@ -51,8 +51,8 @@ fn draw(weights: &[u64]) -> Option<usize> {
     })
 }
 
-/// A path of so many of these relays by bandwidth, all different: an exit last, the same guard first as long as it is
-/// listed. `beside` another path it ends at the same exit and shares no other relay with it.
+/// Draws a path of `hops` different relays by bandwidth, an exit last. It reuses the guard while that is listed. A
+/// path `beside` another ends at the same exit, and shares no other relay with it.
 pub fn path(
     relays: &[Known],
     hops: usize,
@@ -66,6 +66,7 @@ pub fn path(
     };
     let is_taken = |id: RelayId| beside.iter().any(|other| other.id == id);
     let guard = kept.get().filter(|guard| !is_taken(*guard));
+    // Draw the exit first: exits are scarce, and the guard must not use one up.
     let exit = match beside.last() {
         Some(exit) => exit.clone(),
         None => pick(&|relay| relay.exit && Some(relay.id) != guard)?,
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circuit_that_broke_is_gone_around_for_a_while() {
+    fn relays_of_a_broken_circuit_are_avoided_for_a_while() {
         let relay = |n: u32| Known { id: RelayId(n), nickname: format!("{n}"), bandwidth: 5, exit: true };
         let relays: Vec<Known> = (0..5).map(relay).collect();
         let mut avoided = Avoided::default();
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn two_paths_share_the_exit_alone_and_each_keeps_its_guard() {
+    fn two_paths_share_only_the_exit_and_keep_their_guards() {
         let relay = |n: u32| Known { id: RelayId(n), nickname: format!("{n}"), bandwidth: 5, exit: n < 2 };
         let relays: Vec<Known> = (0..6).map(relay).collect();
         let (kept, second) = (Cell::new(None), Cell::new(None));

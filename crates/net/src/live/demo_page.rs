@@ -1,4 +1,4 @@
-//! The page of a demonstration: what all its relays show, side by side, asked once a second.
+//! The page of a demonstration: polls the status of all relays once a second and shows them side by side.
 
 use std::cell::RefCell;
 use std::io;
@@ -16,15 +16,15 @@ use crate::clock;
 use crate::http::{answers, serve};
 use crate::link::within;
 
-/// How often relays are asked.
+/// Polling interval.
 const EVERY: Span = Span::from_secs(1);
-/// Scripts and numbers come from here alone.
+/// CSP: scripts and data come from this origin only.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'";
 
-/// How long one is waited for: a process that was stopped takes connections and says nothing.
+/// Timeout per relay: a suspended process accepts connections and never answers.
 const ANSWER: Span = Span::from_millis(300);
 
-/// What the scripts of all pages share.
+/// Code that the scripts of all pages share.
 const SHARED: &str = include_str!("assets/demo.js");
 
 /// A page and its script.
@@ -34,17 +34,17 @@ pub struct Look {
     script: (&'static str, &'static str),
 }
 
-/// Of `tidegate overlay demo`.
+/// The page of `tidegate overlay demo`.
 pub const OVERLAY: Look = Look {
     html: include_str!("assets/overlay.html"),
     script: ("/overlay.js", include_str!("assets/overlay.js")),
 };
-/// Of `tidegate more demo`.
+/// The page of `tidegate more demo`.
 pub const MORE: Look =
     Look { html: include_str!("assets/more.html"), script: ("/more.js", include_str!("assets/more.js")) };
 
-/// Serves until dropped: what the demonstration knows itself (`about`, an object), and what its relays say. Must run
-/// inside a [`tokio::task::LocalSet`].
+/// Serves until dropped. `about`, an object, describes the demonstration. Must run inside a
+/// [`tokio::task::LocalSet`].
 ///
 /// # Errors
 /// If the listener is not on loopback.
@@ -54,23 +54,23 @@ pub async fn run(
     about: impl Fn() -> Value,
     relays: &[SocketAddr],
 ) -> io::Result<()> {
-    let with = |said: Vec<Value>| {
+    let with = |answers: Vec<Value>| {
         let mut status = about();
         status["seconds"] = clock::now().as_secs_f64().into();
-        status["relays"] = said.into();
+        status["relays"] = answers.into();
         status
     };
     let status = RefCell::new(with(Vec::new()));
     let asking = async {
         loop {
-            let mut said = Vec::new();
+            let mut answers = Vec::new();
             for relay in relays {
-                // One that is gone is missing on the page.
+                // A relay that does not answer is missing on the page.
                 if let Ok((200, _, body)) = within(ANSWER, fetch(*relay, "/status.json", None)).await {
-                    said.extend(serde_json::from_slice::<Value>(&body));
+                    answers.extend(serde_json::from_slice::<Value>(&body));
                 }
             }
-            *status.borrow_mut() = with(said);
+            *status.borrow_mut() = with(answers);
             clock::until(clock::now() + EVERY).await;
         }
     };

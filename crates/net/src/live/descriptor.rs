@@ -1,4 +1,4 @@
-//! A relay's descriptor as Tor's authorities take it (dir-spec, "Server descriptor format").
+//! A relay's descriptor for Tor's authorities (dir-spec, "Server descriptor format").
 
 use std::fmt::Write as _;
 
@@ -11,24 +11,25 @@ use tidegate_proto::crypto::cert::{Certified, RouterKeys};
 use super::addresses::Addresses;
 use super::policy::Policy;
 
-/// What we speak. More of `Relay` would let clients use cryptography (CGO) that circuits here do not have.
+/// Supported protocol versions. A higher version of `Relay` would let clients use CGO, which circuits here do not
+/// support.
 const PROTOCOLS: &str =
     "Conflux=1 Cons=1-2 Desc=1-2 DirCache=2 FlowCtrl=1-2 Link=4-5 LinkAuth=3 Microdesc=1-2 Relay=2-4";
 const ED25519_PREFIX: &[u8] = b"Tor router descriptor signature v1";
 
-/// What a descriptor says beside keys.
+/// The contents of a descriptor besides keys.
 pub struct Facts<'a> {
-    /// 1 to 19 letters and digits.
+    /// Nickname: 1 to 19 letters and digits.
     pub nickname: &'a str,
-    /// Where clients and relays connect: by IPv4, and by IPv6, too, if that is said.
+    /// OR addresses: IPv4, and optionally IPv6.
     pub address: Addresses,
-    /// Bytes per second.
+    /// Bandwidth, bytes per second.
     pub bandwidth: u64,
-    /// What it lets out.
+    /// The exit policy.
     pub policy: &'a Policy,
-    /// Whether it serves directory streams.
+    /// Whether the relay serves directory streams.
     pub directory: bool,
-    /// Seconds since 1970.
+    /// Publication time, seconds since 1970.
     pub published: u64,
 }
 
@@ -67,6 +68,7 @@ fn write(text: &mut String, keys: &RouterKeys, certified: &Certified, facts: &Fa
     write!(text, "onion-key-crosscert\n{}", armour("CROSSCERT", &keys.tap_cross_certificate()))?;
     write!(text, "ntor-onion-key-crosscert {sign}\n{}", armour("ED25519 CERT", &onion_cross))?;
     writeln!(text, "ntor-onion-key {}", STANDARD_NO_PAD.encode(keys.onion()))?;
+    // Authorities reject IPv6 rules here; the summary below covers them.
     for rule in facts.policy.rules().iter().filter(|rule| !rule.is_of_ipv6()) {
         writeln!(text, "{rule}")?;
     }
@@ -88,10 +90,11 @@ fn armour(what: &str, bytes: &[u8]) -> String {
     format!("-----BEGIN {what}-----\n{}\n-----END {what}-----\n", lines.collect::<Vec<_>>().join("\n"))
 }
 
-/// Seconds since 1970 as a date and a time of day in UTC.
+/// Formats seconds since 1970 as date and time in UTC.
 fn calendar(unix: u64) -> String {
     let (days, second) = (unix / 86_400, unix % 86_400);
-    // Years begin in March here, so that leap days come last (Hinnant, "chrono-compatible low-level date algorithms").
+    // Years begin in March here, so that leap days come last (Hinnant, "chrono-compatible low-level date
+    // algorithms").
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
@@ -109,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calendar_times_are_those_of_date() {
+    fn calendar_times_match_date() {
         for (unix, text) in [
             (0, "1970-01-01 00:00:00"),
             (951_782_400, "2000-02-29 00:00:00"),

@@ -1,5 +1,5 @@
-//! The directory of an overlay of one's own: lines that relays sign, under a signature of the authority's. Clients know
-//! the authority's key beforehand.
+//! The directory of a self-hosted overlay: entries that relays sign, under the authority's signature. Clients are
+//! configured with the authority's key.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,62 +11,62 @@ use super::addresses::Addresses;
 use crate::identity::{hex, unhex};
 
 const HEAD: &str = "tidegate-overlay 1";
-/// What signatures are for, so that none serves for anything else.
+/// Signature contexts: a signature for one purpose is invalid for another.
 const RELAY_PREFIX: &str = "tidegate overlay relay 1\n";
 const DIRECTORY_PREFIX: &str = "tidegate overlay directory 1\n";
-/// Relays of a directory, at most.
+/// Maximum number of relays.
 const MAX_RELAYS: usize = 10_000;
-/// How far clocks may differ, in seconds.
+/// Maximum clock difference, seconds.
 const SKEW: u64 = 300;
 
-/// A relay as the directory lists it.
+/// A relay's entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its name for people.
+    /// The nickname.
     pub nickname: String,
-    /// Where it listens.
+    /// The OR addresses.
     pub address: Addresses,
     /// SHA-1 of its RSA identity.
     pub fingerprint: [u8; 20],
-    /// Its Ed25519 identity, which signs the line.
+    /// Its Ed25519 identity, which signs the entry.
     pub ed25519: [u8; 32],
     /// Its ntor onion key.
     pub onion: [u8; 32],
-    /// Bytes per second.
+    /// Bandwidth, bytes per second.
     pub bandwidth: u64,
-    /// Whether it lets anything out.
+    /// Whether it is an exit.
     pub exit: bool,
-    /// When it said so, in seconds since 1970.
+    /// When it was signed, seconds since 1970.
     pub published: u64,
     signature: [u8; 64],
 }
 
-/// Why a directory or an entry is not believed.
+/// Why a directory or an entry is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DirectoryError {
-    /// It is not what it should look like; the line.
+    /// Invalid syntax, and the line number.
     Syntax(usize),
-    /// A signature is not the key's.
+    /// The signature does not verify.
     Signature,
-    /// It is not valid yet, or any more; our time and its bounds.
+    /// Not valid now: our time, and the bounds of the validity.
     Time(u64, [u64; 2]),
-    /// It is older than one that we have seen; both numbers.
+    /// Older than a directory seen before: both numbers.
     Rollback(u64, u64),
 }
 
 impl fmt::Display for DirectoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DirectoryError::Syntax(line) => write!(f, "line {line} is not one of a directory"),
-            DirectoryError::Signature => f.write_str("the signature is not that of the expected key"),
+            DirectoryError::Syntax(line) => write!(f, "line {line} is malformed"),
+            DirectoryError::Signature => f.write_str("the signature does not verify under the expected key"),
             DirectoryError::Time(now, [from, until]) => {
                 write!(
                     f,
-                    "it is valid from {from} until {until}, and it is {now} (seconds since 1970); check the clocks"
+                    "it is valid from {from} until {until}, but the time is {now} (seconds since 1970); check the clocks"
                 )
             }
             DirectoryError::Rollback(number, seen) => {
-                write!(f, "it is number {number}, and {seen} was seen before")
+                write!(f, "its number {number} is lower than {seen}, which was seen before")
             }
         }
     }
@@ -75,7 +75,7 @@ impl fmt::Display for DirectoryError {
 impl std::error::Error for DirectoryError {}
 
 impl Entry {
-    /// A relay's own entry, signed. `facts`: its bandwidth, whether it is an exit, and the time.
+    /// Signs a relay's own entry. `facts`: its bandwidth, whether it is an exit, and the time.
     pub fn new(nickname: &str, address: Addresses, keys: &RouterKeys, facts: (u64, bool, u64)) -> Entry {
         let (bandwidth, exit, published) = facts;
         let mut entry = Entry {
@@ -111,15 +111,15 @@ impl Entry {
         format!("{RELAY_PREFIX}{}", self.facts()).into_bytes()
     }
 
-    /// Its line.
+    /// The signed line.
     pub fn line(&self) -> String {
         format!("{} {}", self.facts(), hex(&self.signature))
     }
 
-    /// Reads a line and checks its signature.
+    /// Parses a line and verifies its signature.
     ///
     /// # Errors
-    /// If it is none, or is not signed by the identity that it names.
+    /// If the line is malformed, or not signed by the identity in it.
     pub fn parse(line: &str) -> Result<Entry, DirectoryError> {
         let syntax = DirectoryError::Syntax(1);
         let words: Vec<&str> = line.split(' ').collect();
@@ -128,6 +128,7 @@ impl Entry {
         else {
             return Err(syntax);
         };
+        // A closure, so that `?` covers every field.
         let read = || {
             Some(Entry {
                 nickname: Some(nickname).filter(|name| is_nickname(name))?.to_owned(),
@@ -147,23 +148,23 @@ impl Entry {
     }
 }
 
-/// Whether a text can be a relay's nickname (dir-spec).
+/// Whether a text is a valid nickname (dir-spec).
 pub fn is_nickname(text: &str) -> bool {
     (1..=19).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
-/// A directory that was checked.
+/// A verified directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directory {
-    /// It grows with every new one.
+    /// Sequence number: it grows with every directory.
     pub number: u64,
-    /// Until when it is believed, in seconds since 1970.
+    /// End of its validity, seconds since 1970.
     pub until: u64,
     /// The relays.
     pub relays: Vec<Entry>,
 }
 
-/// Signs a directory that is valid for so many seconds; its number is the time.
+/// Signs a directory that is valid for `validity` seconds. Its number is the time.
 pub fn sign(key: &SigningKey, now: u64, validity: u64, relays: &BTreeMap<[u8; 20], Entry>) -> String {
     let lines: String = relays.values().map(|entry| entry.line() + "\n").collect();
     let text = format!("{HEAD}\nnumber {now}\nvalid {now} {}\n{lines}", now + validity);
@@ -171,10 +172,10 @@ pub fn sign(key: &SigningKey, now: u64, validity: u64, relays: &BTreeMap<[u8; 20
     format!("{text}signature {}\n", hex(&signature.to_bytes()))
 }
 
-/// Reads a directory and checks it against the authority's key, the time, and the last number that was seen.
+/// Parses a directory, and checks the authority's signature, the validity, and that its number is at least `seen`.
 ///
 /// # Errors
-/// If it is not to be believed.
+/// If any check fails.
 pub fn check(text: &str, key: &[u8; 32], now: u64, seen: u64) -> Result<Directory, DirectoryError> {
     let lines = || text.lines();
     let (signed, signature) = text
@@ -182,7 +183,7 @@ pub fn check(text: &str, key: &[u8; 32], now: u64, seen: u64) -> Result<Director
         .and_then(|text| text.rsplit_once("\nsignature "))
         .ok_or(DirectoryError::Syntax(lines().count()))?;
     let signature = unhex(signature).ok_or(DirectoryError::Syntax(lines().count()))?;
-    // Nothing of it is looked at before.
+    // Verify the signature before parsing anything.
     if !cert::verifies(key, format!("{DIRECTORY_PREFIX}{signed}\n").as_bytes(), &signature) {
         return Err(DirectoryError::Signature);
     }
@@ -217,16 +218,16 @@ pub fn check(text: &str, key: &[u8; 32], now: u64, seen: u64) -> Result<Director
     Ok(Directory { number, until, relays })
 }
 
-/// Who may join an authority's directory.
+/// Admission to an authority's directory: relays by identity, or with a token.
 #[derive(Clone, Debug, Default)]
 pub struct Admission {
-    /// Relays by the identity that signs their entries; a fingerprint alone is no proof.
+    /// Ed25519 identities of relays. A fingerprint alone would prove nothing.
     pub allowed: Vec<[u8; 32]>,
-    /// Whoever says this; never empty.
+    /// The join token; never empty.
     pub token: Option<String>,
 }
 
-/// An authority's relays.
+/// The relays of an authority.
 pub struct Authority {
     key: SigningKey,
     admission: Admission,
@@ -235,40 +236,40 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Without relays yet. A relay that has not said anything for `validity` seconds is left out.
+    /// Without relays. A relay that is silent for `validity` seconds is removed.
     pub fn new(key: SigningKey, admission: Admission, validity: u64) -> Authority {
         Authority { key, admission, validity, relays: BTreeMap::new() }
     }
 
-    /// A relay asks to be listed: a line `token ...` or not, and its entry. What is said to it.
+    /// Handles a relay's post: an optional `token ...` line, and its entry. Returns the answer.
     ///
     /// # Errors
-    /// Why it is not; in words.
+    /// Why the entry is rejected.
     pub fn join(&mut self, now: u64, text: &str) -> Result<&'static str, String> {
         let (token, line) = match text.trim_end().split_once('\n') {
             Some((token, line)) => (token.strip_prefix("token "), line),
             None => (None, text.trim_end()),
         };
-        let entry = Entry::parse(line).map_err(|error| format!("the entry is refused: {error}"))?;
+        let entry = Entry::parse(line).map_err(|error| format!("the entry is invalid: {error}"))?;
         let by_token =
             self.admission.token.as_deref().zip(token).is_some_and(|(ours, theirs)| same(ours, theirs));
         if !by_token && !self.admission.allowed.contains(&entry.ed25519) {
             let identity = hex(&entry.ed25519);
-            return Err(format!("relay {identity} is not on the list, and its token is not ours"));
+            return Err(format!("relay {identity} is not on the allow-list, and its token is not valid"));
         }
         if entry.published.abs_diff(now) > SKEW {
             return Err(format!(
-                "the entry is of {}, and it is {now} (seconds since 1970); check the clocks",
+                "the entry was signed at {}, but the time is {now} (seconds since 1970); check the clocks",
                 entry.published
             ));
         }
         self.relays.retain(|_, entry| entry.published + self.validity >= now);
         let known = self.relays.get(&entry.fingerprint);
         if known.is_some_and(|known| known.ed25519 != entry.ed25519) {
-            return Err(format!("fingerprint {} is another identity's", hex(&entry.fingerprint)));
+            return Err(format!("fingerprint {} belongs to another identity", hex(&entry.fingerprint)));
         }
         if known.is_some_and(|known| known.published > entry.published) {
-            return Err("a later entry is known".into());
+            return Err("a later entry of this relay is listed".into());
         }
         if known.is_none() && self.relays.len() == MAX_RELAYS {
             return Err("the directory is full".into());
@@ -277,24 +278,24 @@ impl Authority {
         Ok("listed\n")
     }
 
-    /// The directory as of now.
+    /// The signed directory as of now.
     pub fn directory(&mut self, now: u64) -> String {
         self.relays.retain(|_, entry| entry.published + self.validity >= now);
         sign(&self.key, now, self.validity, &self.relays)
     }
 
-    /// Relays that are listed.
+    /// The number of listed relays.
     pub fn len(&self) -> usize {
         self.relays.len()
     }
 
-    /// Whether none is.
+    /// Whether the directory is empty.
     pub fn is_empty(&self) -> bool {
         self.relays.is_empty()
     }
 }
 
-/// Whether two texts are the same, in time that does not tell where they differ.
+/// Compares two texts in constant time.
 fn same(a: &str, b: &str) -> bool {
     let differ = a.bytes().zip(b.bytes()).fold(0, |differ, (a, b)| differ | (a ^ b));
     a.len() == b.len() && differ == 0
@@ -314,7 +315,7 @@ mod tests {
         Entry::new(name, "127.0.0.1:9001".parse().unwrap(), &keys, (1_000_000, true, published))
     }
 
-    /// An entry of the first keys' identity that names the second's fingerprint.
+    /// An entry of the first keys' identity that names the second keys' fingerprint.
     fn thief(keys: &RouterKeys, of: &Entry) -> String {
         let mut entry = Entry { ed25519: keys.ed25519(), ..of.clone() };
         entry.signature = keys.sign_ed25519(&entry.signed());
@@ -322,20 +323,20 @@ mod tests {
     }
 
     #[test]
-    fn nobody_takes_the_fingerprint_of_another() {
+    fn a_fingerprint_belongs_to_one_identity() {
         let listed = relay("listed", NOW);
         let admission = Admission { allowed: vec![listed.ed25519], token: Some("secret".into()) };
         let mut authority = Authority::new(SigningKey::from_bytes(&[7; 32]), admission, 3600);
         let keys = RouterKeys::generate(&mut fill);
         authority.join(NOW, &listed.line()).unwrap();
-        assert!(authority.join(NOW, &thief(&keys, &listed)).unwrap_err().contains("not on the list"));
+        assert!(authority.join(NOW, &thief(&keys, &listed)).unwrap_err().contains("not on the allow-list"));
         let insider = format!("token secret\n{}", thief(&keys, &listed));
-        assert!(authority.join(NOW, &insider).unwrap_err().contains("another identity's"));
+        assert!(authority.join(NOW, &insider).unwrap_err().contains("another identity"));
         assert!(authority.directory(NOW).contains(&listed.line()));
     }
 
     #[test]
-    fn a_directory_is_believed_only_if_everything_fits() {
+    fn an_invalid_directory_is_rejected() {
         let key = SigningKey::from_bytes(&[7; 32]);
         let public = key.verifying_key().to_bytes();
         let entry = relay("alpha", NOW);
@@ -354,33 +355,33 @@ mod tests {
     }
 
     #[test]
-    fn relays_join_by_list_or_token_and_sign_for_themselves() {
-        let (listed, stranger) = (relay("listed", NOW), relay("stranger", NOW));
+    fn relays_join_by_identity_or_token() {
+        let (listed, unlisted) = (relay("listed", NOW), relay("unlisted", NOW));
         let admission = Admission { allowed: vec![listed.ed25519], token: Some("secret".into()) };
         let mut authority = Authority::new(SigningKey::from_bytes(&[7; 32]), admission, 3600);
         assert!(authority.join(NOW, &listed.line()).is_ok());
-        assert!(authority.join(NOW, &stranger.line()).unwrap_err().contains("not on the list"));
-        assert!(authority.join(NOW, &format!("token wrong\n{}", stranger.line())).is_err());
-        assert!(authority.join(NOW, &format!("token secret\n{}\n", stranger.line())).is_ok());
-        let forged = stranger.line().replace("stranger", "stronger");
+        assert!(authority.join(NOW, &unlisted.line()).unwrap_err().contains("not on the allow-list"));
+        assert!(authority.join(NOW, &format!("token wrong\n{}", unlisted.line())).is_err());
+        assert!(authority.join(NOW, &format!("token secret\n{}\n", unlisted.line())).is_ok());
+        let forged = unlisted.line().replace("unlisted", "unlistet");
         assert!(authority.join(NOW, &format!("token secret\n{forged}")).unwrap_err().contains("signature"));
         assert!(authority.join(NOW + 3600, &listed.line()).unwrap_err().contains("clocks"));
         assert_eq!(authority.len(), 2);
         authority.directory(NOW + 3601);
-        assert!(authority.is_empty(), "who says nothing for an hour is left out");
+        assert!(authority.is_empty(), "a relay that is silent for an hour is removed");
     }
 
-    /// A line that a relay signs: which relay, when, and what of it is changed on the way.
-    fn said() -> impl Strategy<Value = (usize, i64, bool, Option<(usize, u8)>)> {
+    /// A relay's line: which relay, when, and a change on the way.
+    fn posts() -> impl Strategy<Value = (usize, i64, bool, Option<(usize, u8)>)> {
         (0usize..4, -700i64..700, any::<bool>(), proptest::option::of((0usize..500, any::<u8>())))
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// Whatever is said in whatever order, only sound entries of those who may join are listed, a line of at most
-        /// 600 bytes each, and clients believe what is signed.
+        /// Whatever is posted in any order, only valid entries of relays that may join are listed, at most 600 bytes
+        /// each, and clients accept the result.
         #[test]
-        fn whatever_is_said_the_directory_is_sound(said in prop::collection::vec(said(), 0..40)) {
+        fn arbitrary_posts_leave_a_valid_directory(posts in prop::collection::vec(posts(), 0..40)) {
             static KEYS: std::sync::LazyLock<[RouterKeys; 4]> =
                 std::sync::LazyLock::new(|| std::array::from_fn(|_| RouterKeys::generate(&mut fill)));
             let entry = |keys: &RouterKeys, published| {
@@ -390,7 +391,7 @@ mod tests {
             let key = SigningKey::from_bytes(&[7; 32]);
             let public = key.verifying_key().to_bytes();
             let mut authority = Authority::new(key, admission, 600);
-            for (who, later, token, changed) in said {
+            for (who, later, token, changed) in posts {
                 let line = entry(&KEYS[who], NOW.saturating_add_signed(later)).line();
                 let mut bytes = if token { format!("token secret\n{line}") } else { line }.into_bytes();
                 if let Some((at, byte)) = changed {

@@ -1,4 +1,4 @@
-//! A request to a directory over HTTP: short and bounded.
+//! HTTP requests to a directory, with a timeout and a size limit.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,14 +15,14 @@ use tokio::net::TcpStream;
 
 use crate::link::within;
 
-/// How long a request may take, and how long an answer may be.
+/// Timeout of a request, and maximum size of an answer, bytes.
 const PATIENCE: Span = Span::from_secs(20);
 const MOST: usize = 16 << 20;
 
-/// Asks for a page, or posts `body`: the status line's code and words, and what came.
+/// Fetches a page, or posts `body`. Returns status code, reason phrase and body.
 ///
 /// # Errors
-/// If there is no answer in time, or none of HTTP.
+/// If the request fails, times out, or the answer is not HTTP.
 pub async fn fetch(at: SocketAddr, path: &str, body: Option<&[u8]>) -> io::Result<(u16, String, Vec<u8>)> {
     within(PATIENCE, async {
         let (mut sender, connection) =
@@ -36,7 +36,7 @@ pub async fn fetch(at: SocketAddr, path: &str, body: Option<&[u8]>) -> io::Resul
         let asking = async {
             let answer = sender.send_request(request).await.map_err(io::Error::other)?;
             let status = answer.status();
-            // Tor's authorities say why in the status line.
+            // Tor's authorities explain a refusal in the status line.
             let words = match answer.extensions().get::<ReasonPhrase>() {
                 Some(words) => String::from_utf8_lossy(words.as_bytes()).into_owned(),
                 None => status.canonical_reason().unwrap_or_default().to_owned(),
@@ -48,7 +48,7 @@ pub async fn fetch(at: SocketAddr, path: &str, body: Option<&[u8]>) -> io::Resul
         tokio::select! {
             biased;
             answered = &mut asking => answered,
-            // The answer may be here although the connection is over.
+            // The complete answer may have arrived before the connection ended.
             _ = &mut connection => asking.await,
         }
     })
@@ -62,7 +62,7 @@ mod tests {
 
     use super::*;
 
-    /// What is read of a server that says that and closes.
+    /// The result of a fetch from a server that sends `answer` and closes.
     fn answered(answer: &'static [u8]) -> io::Result<(u16, String, Vec<u8>)> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -82,9 +82,9 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_is_understood_and_others_are_refused() {
-        let said = answered(b"HTTP/1.0 400 Missing TAP key\r\nX: y\r\n\r\nbody").unwrap();
-        assert_eq!(said, (400, "Missing TAP key".to_owned(), b"body".to_vec()));
+    fn answers_that_are_not_http_are_errors() {
+        let answer = answered(b"HTTP/1.0 400 Missing TAP key\r\nX: y\r\n\r\nbody").unwrap();
+        assert_eq!(answer, (400, "Missing TAP key".to_owned(), b"body".to_vec()));
         for bad in [&b""[..], b"HTTP/1.0 200", b"SSH-2.0\r\n\r\n", b"HTTP/1.0 x y\r\n\r\n"] {
             assert!(answered(bad).is_err(), "{bad:?}");
         }

@@ -1,11 +1,11 @@
-//! What an exit connects to: rules in the order of Tor's `ExitPolicy`, applied to every address after names have been
-//! resolved, and addresses that no rule opens by accident.
+//! Exit policies: rules in the order of Tor's `ExitPolicy`, applied to every resolved address, and addresses that are
+//! denied by default.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-/// An exit policy. Without rules nothing is accepted.
+/// An exit policy. Without rules it accepts nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     rules: Vec<Rule>,
@@ -17,7 +17,7 @@ pub struct Policy {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     accept: bool,
-    /// Any address if there is none.
+    /// The network; `None` means any address.
     network: Option<(IpAddr, u8)>,
     ports: (u16, u16),
 }
@@ -26,13 +26,16 @@ impl FromStr for Rule {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Rule, String> {
-        let bad = || format!("`{text}` is no rule of an exit policy, such as `accept 192.0.2.0/24:80-443`");
+        let bad = || {
+            format!("`{text}` is not an exit policy rule; write a rule such as `accept 192.0.2.0/24:80-443`")
+        };
         let (verb, pattern) = text.split_once(' ').ok_or_else(bad)?;
         let accept = match verb {
             "accept" => true,
             "reject" => false,
             _ => return Err(bad()),
         };
+        // The last colon: IPv6 addresses contain colons, too.
         let (address, ports) = pattern.trim().rsplit_once(':').ok_or_else(bad)?;
         let ports = match ports.split_once('-') {
             _ if ports == "*" => (1, u16::MAX),
@@ -75,12 +78,12 @@ impl fmt::Display for Rule {
 }
 
 impl Rule {
-    /// Whether it is about addresses of IPv6 alone.
+    /// Whether the rule covers only IPv6 addresses.
     pub fn is_of_ipv6(&self) -> bool {
         self.network.is_some_and(|(network, _)| network.is_ipv6())
     }
 
-    /// Whether it is about all addresses of IPv6.
+    /// Whether the rule covers all IPv6 addresses.
     fn is_of_all_ipv6(&self) -> bool {
         self.network.is_none_or(|(network, bits)| network.is_ipv6() && bits == 0)
     }
@@ -103,7 +106,7 @@ fn same_prefix(a: IpAddr, b: IpAddr, bits: u8) -> bool {
     }
 }
 
-/// Networks that are nobody's or somebody's own: RFC 6890, and where clouds keep their secrets.
+/// Special-purpose ranges (RFC 6890) and cloud metadata endpoints.
 const PRIVATE: [(&str, u8); 20] = [
     ("0.0.0.0", 8),
     ("10.0.0.0", 8),
@@ -116,7 +119,7 @@ const PRIVATE: [(&str, u8); 20] = [
     ("198.18.0.0", 15),
     ("224.0.0.0", 3),
     ("::", 127),
-    // These hold IPv4 addresses, which would be reached around the rules for those.
+    // These embed IPv4 addresses, and would bypass the rules for those.
     ("::", 96),
     ("64:ff9b::", 96),
     ("2001::", 32),
@@ -127,7 +130,7 @@ const PRIVATE: [(&str, u8); 20] = [
     ("ff00::", 8),
     ("100::", 64),
 ];
-/// Metadata services of clouds, and all of IPv4's link-local addresses: never.
+/// Link-local addresses of IPv4 and cloud metadata endpoints: always denied.
 const METADATA: [(&str, u8); 3] = [("169.254.0.0", 16), ("fd00:ec2::254", 128), ("100.100.100.200", 32)];
 
 fn is_in(address: IpAddr, networks: &[(&str, u8)]) -> bool {
@@ -137,18 +140,18 @@ fn is_in(address: IpAddr, networks: &[(&str, u8)]) -> bool {
 }
 
 impl Policy {
-    /// Rules in order, the first that matches decides; private addresses only where `private` says so, and the
-    /// relay's own ports never.
+    /// A policy: the first rule that matches decides. `private` allows special-purpose ranges. The relay's own ports
+    /// are always denied.
     pub fn new(rules: Vec<Rule>, private: bool, own: Vec<SocketAddr>) -> Policy {
         Policy { rules, private, refused: own }
     }
 
-    /// Refuses another address of the relay's own.
+    /// Denies another address of the relay itself.
     pub fn refuse(&mut self, own: SocketAddr) {
         self.refused.push(own);
     }
 
-    /// Whether an exit may connect to an address. IPv4 addresses in IPv6's clothes are taken for what they are.
+    /// Whether an exit may connect to an address. IPv4-mapped IPv6 addresses count as IPv4.
     pub fn allows(&self, address: SocketAddr) -> bool {
         let address = SocketAddr::new(address.ip().to_canonical(), address.port());
         let own = self.refused.iter().any(|own| {
@@ -168,9 +171,9 @@ impl Policy {
         self.rules.iter().any(|rule| rule.accept)
     }
 
-    /// The ports that every public address of IPv6 may be reached at, as descriptors list them: `80,443,1000-2000`.
+    /// The ports at which every public IPv6 address is allowed, in the format of descriptors: `80,443,1000-2000`.
     pub fn ports_by_ipv6(&self) -> String {
-        // Ports of which no rule has said anything, and those that are accepted.
+        // Ports that no rule has matched yet, and accepted ports.
         let (mut open, mut accepted) = (vec![(1u16, u16::MAX)], Vec::new());
         for rule in
             self.rules.iter().filter(|rule| rule.is_of_all_ipv6() || rule.is_of_ipv6() && !rule.accept)
@@ -194,7 +197,7 @@ impl Policy {
         accepted.into_iter().map(range).collect::<Vec<_>>().join(",")
     }
 
-    /// The rules, in order.
+    /// The rules in order.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
@@ -210,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_decides_and_nothing_is_accepted_without_one() {
+    fn the_first_matching_rule_decides() {
         let policy = policy(&["reject *:25", "accept 192.0.2.0/24:*", "accept *:80-443"], false);
         let allows = |address: &str| policy.allows(address.parse().unwrap());
         assert!(allows("192.0.2.7:22") && allows("203.0.113.1:443") && allows("[2001:db8::1]:80"));
@@ -219,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn private_addresses_are_refused_in_every_clothing() {
+    fn private_addresses_are_denied_in_every_notation() {
         let open = policy(&["accept *:*"], false);
         for address in [
             "127.0.0.1:80",
@@ -250,13 +253,13 @@ mod tests {
     }
 
     #[test]
-    fn ports_by_ipv6_are_those_of_every_address() {
+    fn ipv6_ports_hold_for_every_address() {
         for (rules, ports) in [
             (&[][..], ""),
             (&["accept *:*"], "1-65535"),
             (&["reject *:25", "accept *:1-100"], "1-24,26-100"),
             (&["accept 192.0.2.0/24:*", "accept *:443", "accept [::]/0:80"], "80,443"),
-            // Some of them will do for a refusal, not for a promise.
+            // A rule that covers some addresses can deny a port, not promise it.
             (&["reject [2001:db8::]/32:80", "accept [2001:db8::]/32:22", "accept *:79-81"], "79,81"),
         ] {
             assert_eq!(policy(rules, false).ports_by_ipv6(), ports, "{rules:?}");
@@ -264,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_read_strictly_and_written_back() {
+    fn rules_are_parsed_strictly_and_round_trip() {
         for rule in ["accept *:*", "reject 10.0.0.0/8:80", "accept [2001:db8::]/32:1-1024"] {
             assert_eq!(rule.parse::<Rule>().unwrap().to_string(), rule);
         }
@@ -278,7 +281,7 @@ mod tests {
             "accept 1.2.3.4/33:*",
             "accept x:1",
         ] {
-            assert!(bad.parse::<Rule>().unwrap_err().contains("no rule"), "{bad}");
+            assert!(bad.parse::<Rule>().unwrap_err().contains("not an exit policy rule"), "{bad}");
         }
     }
 }

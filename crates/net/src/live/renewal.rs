@@ -1,4 +1,4 @@
-//! A relay's keys while it runs: each is renewed in its time, on disk before anybody hears of it.
+//! Renewal of a running relay's keys. New keys are on disk before they are used.
 
 use std::cell::{Ref, RefCell};
 use std::path::PathBuf;
@@ -14,41 +14,41 @@ use super::keys;
 use crate::clock;
 use crate::identity::{Identity, fill, random};
 
-/// A relay's keys as it begins with them.
+/// A relay's keys at its start.
 pub struct Keys {
-    /// The identity and the onion keys.
+    /// Identity and onion keys.
     pub router: RouterKeys,
-    /// Where they are kept, if anywhere.
+    /// The key file, if they are stored.
     pub file: Option<PathBuf>,
-    /// For how long each is used.
+    /// How long each key is used.
     pub lifetimes: KeyLifetimes,
 }
 
 impl From<RouterKeys> for Keys {
-    /// Kept nowhere, and used as long as tor's.
+    /// Keys without a file, with tor's lifetimes.
     fn from(router: RouterKeys) -> Keys {
         Keys { router, file: None, lifetimes: KeyLifetimes::default() }
     }
 }
 
-/// What has become of keys.
+/// A change of keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// There is another onion key, and the one before answers for a while.
+    /// A new onion key. The previous one is accepted for a while.
     Onion,
-    /// The onion key before answers no longer.
+    /// The previous onion key has expired.
     Forgotten,
-    /// There is another signing key, and what it certifies.
+    /// A new signing key, and what it certifies.
     Signing,
-    /// There is another TLS key.
+    /// A new TLS key.
     Link,
-    /// Keys that are due stay as they are for now, and why.
+    /// A renewal failed, and why. The old keys stay in use.
     Failed(String),
 }
 
-/// The calendar is looked at so often, whatever is due: it may be put right, and machines sleep.
+/// Maximum sleep: the system clock may be corrected, or the machine may sleep.
 const LOOK: Span = Span::from_secs(3600);
-/// When what failed is tried again.
+/// Pause after a failed renewal.
 const AGAIN: Span = Span::from_secs(600);
 
 /// A running relay's keys.
@@ -56,28 +56,28 @@ pub struct Renewed {
     router: RefCell<RouterKeys>,
     file: Option<PathBuf>,
     lifetimes: KeyLifetimes,
-    /// TLS has an RSA key, as stock tor wants it, whose signature costs half a millisecond for each connection.
+    /// Use RSA for TLS, as stock tor requires. A signature costs 0.5 ms per connection.
     rsa: bool,
 }
 
-/// Draws a key while others go on: RSA's take their time.
+/// Generates a key on a blocking thread: RSA takes long.
 async fn drawn<T: Send + 'static>(draw: impl FnOnce() -> T + Send + 'static) -> T {
-    tokio::task::spawn_blocking(draw).await.expect("drawing a key does not panic")
+    tokio::task::spawn_blocking(draw).await.expect("key generation does not panic")
 }
 
 impl Renewed {
-    /// These, with RSA keys for TLS or shorter ones.
+    /// `rsa`: whether TLS uses an RSA key.
     pub fn new(keys: Keys, rsa: bool) -> Renewed {
         let Keys { router, file, lifetimes } = keys;
         Renewed { router: RefCell::new(router), file, lifetimes, rsa }
     }
 
-    /// The identity and the onion keys as they are now.
+    /// The current identity and onion keys.
     pub fn router(&self) -> Ref<'_, RouterKeys> {
         self.router.borrow()
     }
 
-    /// What circuits' handshakes are answered with now.
+    /// The keys that answer circuit handshakes now.
     pub fn own(&self) -> OwnKeys {
         let router = self.router();
         let [secret, _] = router.onion_keys().current().ntor();
@@ -85,7 +85,7 @@ impl Renewed {
         OwnKeys::new(router.fingerprint(), router.ed25519(), secret, previous)
     }
 
-    /// A fresh TLS key, and everyday keys for it: under this signing key, or a fresh one.
+    /// A new TLS key, and everyday keys for it, under `signing` or a new signing key.
     pub async fn everyday(&self, signing: Option<Signing>) -> (Identity, Certified) {
         let identity = if self.rsa { drawn(Identity::for_links).await } else { Identity::generate() };
         let [signing_until, link_until] = self.lifetimes.certified(clock::unix());
@@ -94,7 +94,7 @@ impl Renewed {
         (identity, certified)
     }
 
-    /// Brings the onion keys up to date, on disk first; what has changed that others should know.
+    /// Renews the onion keys if they are due, on disk first. Returns the change.
     pub async fn renew_onion(&self) -> Option<Change> {
         let now = clock::unix();
         let wanted = self.router().onion_keys().wants_successor(now, &self.lifetimes);
@@ -116,7 +116,7 @@ impl Renewed {
         }
     }
 
-    /// Certifies other everyday keys, which connections are shown from now on.
+    /// Certifies new everyday keys for new connections.
     async fn renew_everyday(&self, links: &Links, which: Renewal) -> Change {
         let signing = links.certified().filter(|_| which == Renewal::Link).map(|old| old.signing().clone());
         let (identity, certified) = self.everyday(signing).await;
@@ -127,7 +127,7 @@ impl Renewed {
         }
     }
 
-    /// Renews keys in their time until dropped.
+    /// Renews keys when they are due, until dropped.
     pub async fn run(&self, links: &Links, on_change: impl Fn(Change)) {
         loop {
             let now = clock::unix();

@@ -1,4 +1,4 @@
-//! Systems that know neither modes of files, nor signals, nor sockets in files. Nothing here has been run.
+//! Systems without file modes, Unix signals and Unix sockets. Untested.
 
 use std::fs::{DirBuilder, Metadata, OpenOptions};
 use std::io;
@@ -11,100 +11,100 @@ use tokio::net::TcpStream;
 use super::{Request, Signal};
 
 fn unsupported<T>(what: &str) -> io::Result<T> {
-    let cause = format!("this system has no {what}; use Linux, or another Unix");
+    let cause = format!("this system does not support {what}; use Linux or another Unix");
     Err(io::Error::new(io::ErrorKind::Unsupported, cause))
 }
 
-/// Stands for a connection to a socket that is a file.
+/// Stands for a connection to a Unix socket.
 pub type LocalStream = TcpStream;
 pub use tokio::net::tcp::{OwnedReadHalf as LocalReadHalf, OwnedWriteHalf as LocalWriteHalf};
 
-/// Connects to a socket that is a file.
+/// Connects to a Unix socket.
 ///
 /// # Errors
 /// Always.
 pub async fn connect(_: &Path) -> io::Result<LocalStream> {
-    unsupported("sockets in files")
+    unsupported("Unix sockets")
 }
 
-/// As [`connect`].
+/// As [`connect`], blocking.
 ///
 /// # Errors
 /// Always.
 pub fn connect_and_block(_: &Path) -> io::Result<BlockingStream> {
-    unsupported("sockets in files")
+    unsupported("Unix sockets")
 }
 
-/// To open files with that their owner alone can read.
+/// Options for opening files that only their owner can read.
 ///
 /// # Errors
-/// Always: keys are not written where others may read them.
+/// Always: keys must not be readable by others.
 pub fn private_file() -> io::Result<OpenOptions> {
-    unsupported("files that their owner alone can read, where keys belong")
+    unsupported("files that only their owner can read, which keys need")
 }
 
-/// To make directories with that their owner alone can enter.
+/// A builder of directories that only their owner can enter.
 ///
 /// # Errors
 /// Always.
 pub fn private_directory() -> io::Result<DirBuilder> {
-    unsupported("directories that their owner alone can enter, where keys belong")
+    unsupported("directories that only their owner can enter, which keys need")
 }
 
-/// The mode of a file, if others than its owner may do something with it.
+/// The file mode, if it grants access to others than the owner.
 ///
 /// # Errors
-/// Always: it cannot be told.
+/// Always: the system lacks file modes.
 pub fn open_to_others(_: &Metadata) -> io::Result<Option<u32>> {
-    unsupported("files that their owner alone can read, where keys belong")
+    unsupported("files that only their owner can read, which keys need")
 }
 
-/// Processor time of this process in seconds; here it is not known.
+/// Processor time of this process, seconds. Unknown on this system: 0.
 pub fn process_cpu_s() -> f64 {
     0.0
 }
 
-/// Processor time of this thread in seconds; here it is not known.
+/// Processor time of this thread, seconds. Unknown on this system: 0.
 pub fn thread_cpu_s() -> f64 {
     0.0
 }
 
-/// The most memory that this process has had; here it is not known.
+/// Peak memory of this process, bytes. Unknown on this system: 0.
 pub fn peak_memory() -> u64 {
     0
 }
 
-/// The memory that another process has; here it is not known.
+/// Memory of another process, bytes. Unknown on this system.
 pub fn memory_of(_: u32) -> Option<u64> {
     None
 }
 
-/// Processor time of another process in seconds; here it is not known.
+/// Processor time of another process, seconds. Unknown on this system: 0.
 pub fn cpu_s_of(_: u32) -> f64 {
     0.0
 }
 
-/// How many sockets this process may have; here there is no limit to raise.
+/// The limit of open sockets. Not limited on this system.
 ///
 /// # Errors
-/// None here.
+/// Never on this system.
 pub fn raise_descriptors() -> io::Result<u64> {
     Ok(u64::MAX)
 }
 
-/// Asks for so many bytes of datagrams, received and to be sent, to wait at a socket; here the system's own numbers stay.
+/// Sets the receive and send buffer of a datagram socket. Does nothing on this system.
 pub fn ask_for_buffers(_: &UdpSocket, _: [usize; 2]) {}
 
-/// Another handle to a socket; there are none.
+/// A duplicate handle of a socket. Never constructed on this system.
 #[derive(Debug)]
 pub enum Duplicate {}
 
-/// Makes another handle to a socket, to ask the kernel about it.
+/// Duplicates a socket's handle, to query the kernel about it.
 ///
 /// # Errors
 /// Always.
 pub fn duplicate<T>(_: &T) -> io::Result<Duplicate> {
-    unsupported("way to ask about connections")
+    unsupported("queries about connections")
 }
 
 /// Sends another process a signal.
@@ -115,20 +115,20 @@ pub fn send_signal(_: &Child, _: Signal) -> io::Result<()> {
     unsupported("signals")
 }
 
-/// The signals of this process.
+/// The signals that this process receives.
 #[derive(Debug)]
 pub struct Signals;
 
 impl Signals {
-    /// Listens from now on.
+    /// Starts to listen for signals.
     ///
     /// # Errors
-    /// None here.
+    /// Never on this system.
     pub fn new() -> io::Result<Signals> {
         Ok(Signals)
     }
 
-    /// Waits for Ctrl-C, which is all there is.
+    /// Waits for Ctrl-C, the only signal on this system.
     pub async fn next(&mut self) -> Request {
         match tokio::signal::ctrl_c().await {
             Ok(()) => Request::End,

@@ -1,4 +1,4 @@
-//! Linux and its relatives.
+//! Linux and other Unix systems.
 
 use std::fs::{DirBuilder, Metadata, OpenOptions, read_to_string};
 use std::io;
@@ -15,50 +15,50 @@ use tokio::signal::unix::{self, SignalKind, signal};
 
 use super::{Request, Signal};
 
-/// A connection to a socket that is a file.
+/// A connection to a Unix socket.
 pub type LocalStream = UnixStream;
 pub use tokio::net::unix::{OwnedReadHalf as LocalReadHalf, OwnedWriteHalf as LocalWriteHalf};
 
-/// Connects to a socket that is a file.
+/// Connects to a Unix socket.
 ///
 /// # Errors
-/// If nobody listens there.
+/// If no process listens on it.
 pub async fn connect(path: &Path) -> io::Result<LocalStream> {
     UnixStream::connect(path).await
 }
 
-/// As [`connect`], where nothing else has to go on meanwhile.
+/// As [`connect`], blocking.
 ///
 /// # Errors
-/// If nobody listens there.
+/// If no process listens on it.
 pub fn connect_and_block(path: &Path) -> io::Result<std::os::unix::net::UnixStream> {
     std::os::unix::net::UnixStream::connect(path)
 }
 
-/// To open files with that their owner alone can read.
+/// Options for opening files that only their owner can read.
 ///
 /// # Errors
-/// None here.
+/// Never on Unix.
 pub fn private_file() -> io::Result<OpenOptions> {
     let mut options = OpenOptions::new();
     options.mode(0o600);
     Ok(options)
 }
 
-/// To make directories with that their owner alone can enter.
+/// A builder of directories that only their owner can enter.
 ///
 /// # Errors
-/// None here.
+/// Never on Unix.
 pub fn private_directory() -> io::Result<DirBuilder> {
     let mut builder = DirBuilder::new();
     builder.mode(0o700);
     Ok(builder)
 }
 
-/// The mode of a file, if others than its owner may do something with it.
+/// The file mode, if it grants access to others than the owner.
 ///
 /// # Errors
-/// None here.
+/// Never on Unix.
 pub fn open_to_others(about: &Metadata) -> io::Result<Option<u32>> {
     Ok(Some(about.mode() & 0o777).filter(|mode| mode & 0o077 != 0))
 }
@@ -68,44 +68,43 @@ fn seconds(clock: ClockId) -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
-/// Processor time of this process in seconds.
+/// Processor time of this process, seconds.
 pub fn process_cpu_s() -> f64 {
     seconds(ClockId::ProcessCPUTime)
 }
 
-/// Processor time of this thread in seconds.
+/// Processor time of this thread, seconds.
 pub fn thread_cpu_s() -> f64 {
     seconds(ClockId::ThreadCPUTime)
 }
 
-/// The most memory that this process has had, bytes, from `/proc`; 0 where there is none.
+/// Peak memory of this process, bytes, from `/proc`; 0 without `/proc`.
 pub fn peak_memory() -> u64 {
     memory("self", "VmHWM:").unwrap_or(0)
 }
 
-/// The memory that another process has, bytes, from `/proc`, where there is one.
+/// Memory of another process, bytes, from `/proc`; `None` without `/proc`.
 pub fn memory_of(process: u32) -> Option<u64> {
     memory(&process.to_string(), "VmRSS:")
 }
 
-/// A line of a process's status (proc(5)) in bytes.
+/// A line of a process's status file (proc(5)), bytes.
 fn memory(process: &str, line: &str) -> Option<u64> {
     let status = read_to_string(format!("/proc/{process}/status")).ok()?;
     let kibibytes = status.lines().find_map(|rest| rest.strip_prefix(line))?.split_whitespace().next()?;
     Some(kibibytes.parse::<u64>().ok()? * 1024)
 }
 
-/// Processor time of another process in seconds, from `/proc`; 0 where there is none.
+/// Processor time of another process, seconds, from `/proc`; 0 without `/proc`.
 pub fn cpu_s_of(process: u32) -> f64 {
     let Ok(stat) = read_to_string(format!("/proc/{process}/stat")) else { return 0.0 };
-    // The name, in parentheses, may hold spaces; user and system time are fields 14 and 15.
+    // The name in parentheses may contain spaces. Fields 14 and 15 are user and system time.
     let after = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let ticks = after.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok());
     ticks.sum::<f64>() / rustix::param::clock_ticks_per_second() as f64
 }
 
-/// Raises the limit of open files to what the system allows (RLIMIT_NOFILE's hard limit; shells begin with
-/// 1024); gives the limit that holds now.
+/// Raises the soft limit of open files (RLIMIT_NOFILE, 1024 in most shells) to the hard limit. Returns the new limit.
 ///
 /// # Errors
 /// If the system refuses.
@@ -115,19 +114,19 @@ pub fn raise_descriptors() -> io::Result<u64> {
     Ok(maximum.unwrap_or(u64::MAX))
 }
 
-/// Asks for so many bytes of datagrams, received and to be sent, to wait at a socket. More than the system gives is not asked for twice.
+/// Sets the receive and send buffer of a datagram socket. The kernel may grant less.
 pub fn ask_for_buffers(socket: &UdpSocket, [received, sent]: [usize; 2]) {
     let _ = rustix::net::sockopt::set_socket_recv_buffer_size(socket, received);
     let _ = rustix::net::sockopt::set_socket_send_buffer_size(socket, sent);
 }
 
-/// Another handle to a socket.
+/// A duplicate handle of a socket.
 pub type Duplicate = OwnedFd;
 
-/// Makes another handle to a socket, to ask the kernel about it.
+/// Duplicates a socket's handle, to query the kernel about it.
 ///
 /// # Errors
-/// If there are too many.
+/// If the process has too many open files.
 pub fn duplicate(socket: &impl AsFd) -> io::Result<Duplicate> {
     socket.as_fd().try_clone_to_owned()
 }
@@ -135,7 +134,7 @@ pub fn duplicate(socket: &impl AsFd) -> io::Result<Duplicate> {
 /// Sends another process a signal.
 ///
 /// # Errors
-/// If it has ended, or may not be sent one.
+/// If the process has ended, or permission is missing.
 pub fn send_signal(process: &Child, signal: Signal) -> io::Result<()> {
     let signal = match signal {
         Signal::Interrupt => rustix::process::Signal::INT,
@@ -144,7 +143,7 @@ pub fn send_signal(process: &Child, signal: Signal) -> io::Result<()> {
     Ok(kill_process(Pid::from_child(process), signal)?)
 }
 
-/// The signals of this process. As long as this lives, none of them ends the process by itself.
+/// The signals that this process receives. While this exists, none of them ends the process by itself.
 #[derive(Debug)]
 pub struct Signals {
     hangup: unix::Signal,
@@ -153,7 +152,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Listens from now on.
+    /// Starts to listen for signals.
     ///
     /// # Errors
     /// If the system refuses.
@@ -165,7 +164,7 @@ impl Signals {
         })
     }
 
-    /// Waits for the next.
+    /// Waits for the next signal.
     pub async fn next(&mut self) -> Request {
         tokio::select! {
             _ = self.hangup.recv() => Request::Reload,

@@ -1,4 +1,4 @@
-//! Connections by peer: dials when there is something to send, accepts those that the tracker announced.
+//! Connections by peer: dials a peer when there is something to send, and accepts peers that the tracker announced.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -20,42 +20,42 @@ use super::quic;
 use crate::clock;
 use crate::identity::Identity;
 
-/// What happens on connections.
+/// An event of a connection.
 pub enum Event {
-    /// Somebody connected and proved who it is.
+    /// A peer connected and authenticated.
     Accepted(Connection),
-    /// A connection to a peer stands, or could not be made.
+    /// A dialled connection is open, or failed.
     Dialed(Peer, Option<Connection>),
     /// A datagram.
     Datagram(usize, Bytes),
     /// A message of the reliable channel.
     Message(usize, Message),
-    /// A connection ended, or broke the rules.
+    /// A connection ended, or violated the protocol.
     Closed(usize),
 }
 
-/// Events that wait to be handled; what reads the connections waits then.
+/// Events that wait to be handled. Beyond it, connections are not read.
 const EVENTS: usize = 4096;
-/// Messages that wait to be written to one peer; one that does not read is cut off.
+/// Messages that wait to be written to a peer. A peer that does not read them is disconnected.
 const OUTBOX: usize = 1024;
-/// Datagrams that wait for a connection to be made, per peer.
+/// Datagrams per peer that wait for a connection.
 const PENDING: usize = 32;
-/// Connections from peers that nobody announced yet, and for how long they may stay.
+/// Connections from peers that are not announced yet, and their timeout.
 const UNANNOUNCED: usize = 32;
 const ANNOUNCE_TIMEOUT: Span = Span::from_secs(5);
-/// Connections at once.
+/// Maximum number of connections.
 const LINKS: usize = 4096;
-/// A peer that could not be reached is not dialled again for so long.
+/// Pause before an unreachable peer is dialled again.
 const PAUSE: Span = Span::from_secs(2);
 
-/// Whether a connection carries messages besides datagrams, and who opens their stream.
+/// Whether a connection carries messages besides datagrams, and which side opens their stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channel {
     /// No messages.
     None,
-    /// The other side opens it.
+    /// The peer opens it.
     Accept,
-    /// We do.
+    /// This side opens it.
     Open,
 }
 
@@ -70,14 +70,14 @@ enum State {
     Down(Time),
 }
 
-/// Bytes of datagrams by account, as sent.
+/// Bytes of sent datagrams by account.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Accounts {
-    /// Video with what a packet of it takes on the wire.
+    /// Video, with the packets' overhead on the wire.
     pub video: u64,
-    /// Exploration, the same.
+    /// Exploration, with the packets' overhead on the wire.
     pub exploration: u64,
-    /// Everything that left the socket.
+    /// All bytes that left the socket.
     pub all: u64,
 }
 
@@ -95,7 +95,7 @@ pub struct Carrier {
 }
 
 impl Carrier {
-    /// Binds and begins to accept. Gives where events come out.
+    /// Binds the socket and starts to accept. Returns the receiver of events.
     ///
     /// # Errors
     /// If the address cannot be bound.
@@ -122,25 +122,25 @@ impl Carrier {
         Ok((carrier, incoming))
     }
 
-    /// Where others find this peer.
+    /// The local address.
     ///
     /// # Errors
-    /// If the socket is gone.
+    /// If the socket is closed.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.endpoint.local_addr()
     }
 
-    /// How this peer is recognised.
+    /// The fingerprint of this peer's certificate.
     pub fn fingerprint(&self) -> Fingerprint {
         self.identity.fingerprint()
     }
 
-    /// What was sent.
+    /// Bytes sent so far.
     pub fn accounts(&self) -> Accounts {
         Accounts { all: self.socket.sent.load(Ordering::Relaxed), ..self.accounts }
     }
 
-    /// What an event on a connection is to the machine, if the connection is a peer's.
+    /// Converts an event into the machine's input; `None` if the connection is not assigned to a peer.
     pub fn input(&mut self, event: Event) -> Option<Input> {
         let peer = |connection: usize| self.peers.get(&connection).copied();
         match event {
@@ -155,7 +155,7 @@ impl Carrier {
         }
     }
 
-    /// Does what the machine wants done; gives what is for the player.
+    /// Carries out a machine's output. Returns data for the player.
     pub fn act(&mut self, output: Output) -> Option<Bytes> {
         match output {
             Output::Datagram { to, bytes } => self.datagram(to, bytes),
@@ -172,7 +172,7 @@ impl Carrier {
         self.peers.len()
     }
 
-    /// A connection is that peer's from now on.
+    /// Assigns a connection to a peer.
     pub fn attach(&mut self, peer: Peer, connection: Connection, channel: Channel) {
         let outbox = (channel != Channel::None).then(|| {
             let (outbox, messages) = mpsc::channel(OUTBOX);
@@ -190,7 +190,7 @@ impl Carrier {
         }
     }
 
-    /// A datagram to a peer: over its connection, or one that is made now.
+    /// Sends a datagram to a peer. Dials the peer first if necessary.
     fn datagram(&mut self, to: Peer, bytes: Bytes) {
         let now = clock::now();
         match self.links.get_mut(&to) {
@@ -201,7 +201,7 @@ impl Carrier {
                     Share::Exploration => self.accounts.exploration += wire,
                     Share::Control => {}
                 }
-                // A datagram that cannot be sent is lost, as any may be.
+                // A datagram may be lost.
                 let _ = link.connection.send_datagram(bytes);
             }
             Some(State::Dialing(pending)) if pending.len() < PENDING => pending.push_back((now, bytes)),
@@ -217,17 +217,17 @@ impl Carrier {
         }
     }
 
-    /// A message to a peer that has a channel.
+    /// Sends a message to a peer that has a message stream.
     pub fn message(&mut self, to: Peer, message: &Message) {
         if let Some(State::Up(link)) = self.links.get(&to)
             && let Some(outbox) = &link.outbox
             && outbox.try_send(message.encode()).is_err()
         {
-            link.connection.close(VarInt::from_u32(1), b"does not read");
+            link.connection.close(VarInt::from_u32(1), b"peer does not read");
         }
     }
 
-    /// Makes a connection; the event says how it went.
+    /// Dials a peer. An event reports the result.
     pub fn dial(&self, peer: Peer, address: SocketAddr, fingerprint: Option<Fingerprint>, to_server: bool) {
         let events = self.events.clone();
         let connecting = quic::client(&self.identity, fingerprint, to_server)
@@ -242,7 +242,7 @@ impl Carrier {
         });
     }
 
-    /// A dialled connection stands, or does not.
+    /// Handles the result of a dial.
     pub fn dialed(&mut self, peer: Peer, connection: Option<Connection>) {
         match (connection, self.links.get(&peer)) {
             (Some(connection), _) => self.welcome(peer, connection),
@@ -253,7 +253,7 @@ impl Carrier {
         }
     }
 
-    /// The tracker announces a peer.
+    /// Handles the tracker's announcement of a peer.
     fn meet(&mut self, peer: Peer, contact: Contact) {
         self.contacts.insert(peer, contact);
         let known = |connection: &Connection| quic::peer(connection) == Some(contact.fingerprint);
@@ -264,10 +264,10 @@ impl Carrier {
         }
     }
 
-    /// Somebody connected: a peer that was announced, or one that may be announced soon.
+    /// Handles a new connection, from an announced peer or one that may be announced soon.
     pub fn accepted(&mut self, connection: Connection) {
         let Some(fingerprint) = quic::peer(&connection) else {
-            return connection.close(VarInt::from_u32(2), b"who are you");
+            return connection.close(VarInt::from_u32(2), b"no certificate");
         };
         match self.contacts.iter().find(|(_, contact)| contact.fingerprint == fingerprint) {
             Some((peer, _)) => self.welcome(*peer, connection),
@@ -278,7 +278,7 @@ impl Carrier {
                     || self.unannounced.front().is_some_and(|(since, _)| now.since(*since) > ANNOUNCE_TIMEOUT)
                 {
                     let Some((_, connection)) = self.unannounced.pop_front() else { break };
-                    connection.close(VarInt::from_u32(2), b"who are you");
+                    connection.close(VarInt::from_u32(2), b"not announced");
                 }
             }
         }
@@ -286,10 +286,10 @@ impl Carrier {
 
     fn welcome(&mut self, peer: Peer, connection: Connection) {
         if self.peers.len() >= LINKS {
-            connection.close(VarInt::from_u32(2), b"too many");
+            connection.close(VarInt::from_u32(2), b"too many connections");
         } else if let Some(State::Up(_)) = self.links.get(&peer) {
-            // Both dialled: each uses what it has and hears both, and who closed one might close what the other
-            // uses. One that nobody uses times out.
+            // Both sides dialled. Each sends on its own connection and reads both, since closing one might close the
+            // one that the peer sends on. An unused connection times out.
             tokio::spawn(listen(connection.clone(), self.events.clone()));
             self.peers.insert(connection.stable_id(), peer);
         } else {
@@ -297,7 +297,7 @@ impl Carrier {
         }
     }
 
-    /// Ends what there is with a peer, once what is on its way to it has left.
+    /// Disconnects from a peer after a moment for data in flight.
     pub fn part(&mut self, peer: Peer) {
         self.contacts.remove(&peer);
         if let Some(State::Up(Link { connection, outbox })) = self.links.remove(&peer) {
@@ -310,7 +310,7 @@ impl Carrier {
         }
     }
 
-    /// A connection ended; the peer, if it was the one that is used.
+    /// Handles a closed connection. Returns its peer if that connection was in use.
     fn closed(&mut self, connection: usize) -> Option<Peer> {
         let peer = self.peers.remove(&connection)?;
         match self.links.get(&peer) {
@@ -322,7 +322,7 @@ impl Carrier {
         }
     }
 
-    /// Ends everything, politely.
+    /// Closes all connections.
     pub async fn close(self) {
         clock::until(clock::now() + Span::from_millis(100)).await;
         self.endpoint.close(VarInt::from_u32(0), b"end");
@@ -330,7 +330,7 @@ impl Carrier {
     }
 }
 
-/// An exploration packet says how long it waited for its connection.
+/// Adds the time that an exploration packet waited for its connection.
 fn aged(bytes: Bytes, waited: Span) -> Bytes {
     match packet::decode(&bytes) {
         Some(Datagram::Explore(mut explore)) => {
@@ -343,7 +343,7 @@ fn aged(bytes: Bytes, waited: Span) -> Bytes {
 
 async fn accept(endpoint: Endpoint, events: mpsc::Sender<Event>) {
     while let Some(incoming) = endpoint.accept().await {
-        // Under load, only who gets our packets may cost a handshake.
+        // Under load, a peer must prove its address before it costs a handshake.
         if !incoming.remote_address_validated() && endpoint.open_connections() > LINKS / 8 {
             let _ = incoming.retry();
             continue;
@@ -373,7 +373,7 @@ async fn listen(connection: Connection, events: mpsc::Sender<Event>) {
     let _ = events.send(Event::Closed(id)).await;
 }
 
-/// The reliable channel, both ways: a length of two bytes, then the message.
+/// The message stream in both directions: each message follows its length in two bytes.
 async fn talk(
     connection: Connection,
     channel: Channel,
@@ -387,7 +387,7 @@ async fn talk(
     let Ok((send, receive)) = streams else { return };
     tokio::join!(write(send, messages), async {
         if read(receive, connection.stable_id(), &events).await.is_none() {
-            connection.close(VarInt::from_u32(3), b"not a message");
+            connection.close(VarInt::from_u32(3), b"invalid message");
         }
     });
 }
@@ -402,7 +402,7 @@ async fn write(mut send: SendStream, mut messages: mpsc::Receiver<Vec<u8>>) {
     let _ = send.finish();
 }
 
-/// None if what came is no message.
+/// Reads messages. `None` if one is invalid.
 async fn read(mut receive: RecvStream, id: usize, events: &mpsc::Sender<Event>) -> Option<()> {
     let mut buffer = [0; LONGEST];
     loop {

@@ -1,4 +1,4 @@
-//! MPEG-TS to HLS segments (RFC 8216), sans-IO: a segment begins at a key frame, with the program's tables.
+//! Converts MPEG-TS to HLS segments (RFC 8216), sans-IO. A segment begins with the program tables and a key frame.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -7,19 +7,19 @@ use bytes::{Bytes, BytesMut};
 use tidegate_control::units::{Span, Time};
 use tidegate_stream::framer::TS;
 
-/// Segments in the playlist, and a few that players may still ask for.
+/// Segments in the playlist, and further segments that slow players may still fetch.
 const LISTED: usize = 5;
 const KEPT: usize = 8;
-/// A segment is no shorter, if key frames come that often, and no longer even without.
+/// Minimum and maximum duration of a segment. Between them a key frame ends it.
 const SHORTEST: Span = Span::from_millis(900);
 const LONGEST: Span = Span::from_secs(6);
-/// Nor has it more bytes.
+/// Maximum size of a segment, bytes.
 const MOST_BYTES: usize = 16 << 20;
 
-/// The segments of one stream.
+/// The HLS segments of one stream.
 #[derive(Debug, Default)]
 pub struct Hls {
-    /// The last packets of the tables that a segment begins with.
+    /// The last packets of the program tables. Each segment begins with them.
     pat: Option<Bytes>,
     pmt: Option<Bytes>,
     pmt_pid: Option<u16>,
@@ -39,7 +39,7 @@ fn pid(packet: &[u8]) -> u16 {
     u16::from(packet[1] & 0x1f) << 8 | u16::from(packet[2])
 }
 
-/// Whether decoding can begin with this packet (ISO 13818-1, random_access_indicator).
+/// Whether decoding can start at this packet (ISO 13818-1, random_access_indicator).
 fn is_entry(packet: &[u8]) -> bool {
     packet[3] & 0x20 != 0 && packet[4] > 0 && packet[5] & 0x40 != 0
 }
@@ -57,7 +57,7 @@ fn first_map(packet: &[u8]) -> Option<u16> {
 }
 
 impl Hls {
-    /// Whole TS packets, as they are played.
+    /// Adds whole TS packets as they are played.
     pub fn push(&mut self, now: Time, bytes: &[u8]) {
         for packet in bytes.chunks_exact(TS).filter(|packet| packet[0] == 0x47) {
             let pid = pid(packet);
@@ -96,12 +96,12 @@ impl Hls {
         }
     }
 
-    /// A segment that is still here.
+    /// A segment that is still stored.
     pub fn segment(&self, number: u64) -> Option<Bytes> {
         self.segments.iter().find(|segment| segment.number == number).map(|segment| segment.bytes.clone())
     }
 
-    /// The playlist; none before the first segment is complete.
+    /// The playlist; `None` before the first segment is complete.
     pub fn playlist(&self) -> Option<String> {
         let listed = self.segments.iter().skip(self.segments.len().saturating_sub(LISTED));
         let first = listed.clone().next()?.number;
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn without_key_frames_segments_end_all_the_same() {
+    fn segments_end_without_key_frames() {
         let mut hls = Hls::default();
         hls.push(Time::ZERO, &packet(0x101, true));
         for n in 0..200 {

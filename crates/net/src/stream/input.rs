@@ -1,4 +1,4 @@
-//! Where the stream comes from: standard input, UDP, HTTP, or a test pattern.
+//! Sources of a stream: standard input, UDP, HTTP, or a test pattern.
 
 use std::fmt;
 use std::io;
@@ -22,17 +22,17 @@ use crate::clock;
 /// A source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// `-`
+    /// Standard input: `-`.
     Standard,
-    /// `udp://ADDRESS:PORT`: what arrives there.
+    /// Datagrams that arrive at `udp://ADDRESS:PORT`.
     Udp(SocketAddr),
-    /// `http://...`: pulled, and again after it ends.
+    /// An HTTP resource `http://...`, requested again after it ends.
     Http(Uri),
-    /// `pattern:RATE`: TS packets without a picture.
+    /// A test pattern `pattern:RATE`: TS packets without a picture.
     Pattern(Rate),
 }
 
-/// Text that names no source.
+/// Text that is not a valid source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputError(String);
 
@@ -57,32 +57,32 @@ impl FromStr for Input {
         if text == "-" {
             Ok(Input::Standard)
         } else if let Some(address) = text.strip_prefix("udp://") {
-            address.parse().map(Input::Udp).map_err(|_| wrong("has no numeric address and port"))
+            address.parse().map(Input::Udp).map_err(|_| wrong("needs a numeric address and a port"))
         } else if let Some(rate) = text.strip_prefix("pattern:") {
-            let rate: Rate = rate.parse().map_err(|error| wrong(&format!("has no rate: {error}")))?;
+            let rate: Rate = rate.parse().map_err(|error| wrong(&format!("needs a rate: {error}")))?;
             let sound = rate != Rate::UNLIMITED && rate.0 >= 8 * TS as u64;
-            sound.then_some(Input::Pattern(rate)).ok_or_else(|| wrong("is no rate that can be sent"))
+            sound.then_some(Input::Pattern(rate)).ok_or_else(|| wrong("has a rate that cannot be sent"))
         } else if text.starts_with("http://") {
             let uri: Uri = text.parse().map_err(|_| wrong("is not a URL"))?;
-            if uri.host().is_some() { Ok(Input::Http(uri)) } else { Err(wrong("names no host")) }
+            if uri.host().is_some() { Ok(Input::Http(uri)) } else { Err(wrong("has no host")) }
         } else if text.starts_with("https://") {
-            Err(wrong("is encrypted, which the pull does not do: let ffmpeg fetch it and pipe it in"))
+            Err(wrong("needs TLS, which is not supported; pipe ffmpeg's output into standard input instead"))
         } else {
-            Err(wrong("is no source"))
+            Err(wrong("is not a source"))
         }
     }
 }
 
-/// How much is read at once.
+/// Bytes per read.
 const CHUNK: usize = 1 << 14;
-/// After a source ended or failed, it is asked again so much later.
+/// Pause before a source is requested again.
 const AGAIN: Span = Span::from_secs(1);
-/// A request that is not answered for so long has failed.
+/// Timeout of an HTTP request.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The pattern's ticks.
+/// Timer interval of the pattern.
 const TICK: Span = Span::from_millis(5);
 
-/// Reads the source until it ends for good or nobody listens. `say` hears of troubles.
+/// Reads the source until it ends for good, or the receiver is dropped. `say` gets warnings.
 ///
 /// # Errors
 /// If standard input or the UDP socket cannot be read.
@@ -100,6 +100,7 @@ pub async fn read(input: &Input, to: mpsc::Sender<Bytes>, say: impl Fn(String)) 
         }
         Input::Http(uri) => {
             while !to.is_closed() {
+                // Live sources restart, so request again after every end.
                 let result = pull(uri, &to).await;
                 say(format!("{uri}: {}", result.map_or_else(|error| error, |()| "ended".into())));
                 clock::until(clock::now() + AGAIN).await;
@@ -128,7 +129,7 @@ async fn pull(uri: &Uri, to: &mpsc::Sender<Bytes>) -> Result<(), String> {
     let host = uri.host().unwrap_or_default();
     let port = uri.port_u16().unwrap_or(80);
     let found = lookup_host((host.trim_matches(['[', ']']), port)).await.map_err(|e| text(&e))?.next();
-    let address = found.ok_or("the host has no address")?;
+    let address = found.ok_or("the host name has no address")?;
     let tcp = TcpStream::connect(address).await.map_err(|e| text(&e))?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(tcp)).await.map_err(|e| text(&e))?;
@@ -137,7 +138,7 @@ async fn pull(uri: &Uri, to: &mpsc::Sender<Bytes>) -> Result<(), String> {
     let request = Request::get(path).header(HOST, format!("{host}:{port}")).body(Empty::<Bytes>::new());
     let request = request.map_err(|e| text(&e))?;
     let response = tokio::time::timeout(PATIENCE, sender.send_request(request));
-    let response = response.await.map_err(|_| "no answer")?.map_err(|e| text(&e))?;
+    let response = response.await.map_err(|_| "the server did not answer in time")?.map_err(|e| text(&e))?;
     if !response.status().is_success() {
         return Err(format!("answered {}", response.status()));
     }
@@ -152,7 +153,7 @@ async fn pull(uri: &Uri, to: &mpsc::Sender<Bytes>) -> Result<(), String> {
     Ok(())
 }
 
-/// The `n`-th TS packet of the pattern: one program's packets, numbered.
+/// The `n`-th TS packet of the pattern.
 pub fn pattern_packet(n: u64) -> [u8; TS] {
     let mut packet = [0; TS];
     packet[..4].copy_from_slice(&[0x47, 0x01, 0x00, 0x10 | (n & 0xf) as u8]);
@@ -182,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sources_are_named_or_refused_with_the_reason() {
+    fn sources_are_parsed_or_rejected_with_a_reason() {
         assert_eq!("-".parse(), Ok(Input::Standard));
         assert_eq!("udp://127.0.0.1:9".parse(), Ok(Input::Udp("127.0.0.1:9".parse().unwrap())));
         assert_eq!("pattern:4 Mbit/s".parse(), Ok(Input::Pattern(Rate(4_000_000))));

@@ -1,9 +1,9 @@
-//! Q-Stream on sockets: the machines of [`tidegate_stream`] over QUIC (datagrams and one stream to the server).
+//! Q-Stream on sockets: the machines of [`tidegate_stream`] over QUIC (datagrams, and one stream to the server).
 //!
-//! * [`path`]: the socket below QUIC, with an uplink's rate, a delay and losses where a test wants them.
-//! * [`quic`]: how connections are made and who they are with. [`carrier`]: connections by peer.
-//! * [`input`]: where the stream comes from. [`server`] and [`viewer`]: the loops.
-//! * [`hls`]: segments for browsers. [`pages`]: what is shown over HTTP.
+//! * [`path`]: the socket below QUIC; tests add an uplink rate, delay and losses.
+//! * [`quic`]: QUIC connections and their authentication. [`carrier`]: connections by peer.
+//! * [`input`]: sources of a stream. [`server`] and [`viewer`]: the roles' event loops.
+//! * [`hls`]: segments for browsers. [`pages`]: HTTP pages.
 
 pub mod carrier;
 pub mod hls;

@@ -1,4 +1,4 @@
-//! What a viewer and a server show over HTTP: the stream, a page that plays it, trees, status, metrics.
+//! HTTP pages of a viewer and a server: the stream, a player, the trees, status and metrics.
 
 use std::convert::Infallible;
 use std::sync::atomic::AtomicU64;
@@ -20,7 +20,7 @@ use tokio::sync::broadcast::error::RecvError;
 use super::server;
 use super::viewer::{self, Screen};
 
-/// Scripts and media come from here alone; hls.js feeds the video from memory.
+/// CSP: scripts and media come from this origin only; hls.js feeds the video from memory.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; media-src 'self' blob:";
 
 fn fixed(kind: &'static str, content: &'static [u8]) -> axum::routing::MethodRouter<()> {
@@ -60,7 +60,7 @@ pub fn of_server(status: Arc<Mutex<server::Status>>) -> Router {
 }
 
 fn lock<T: Clone>(shared: &Mutex<T>) -> T {
-    shared.lock().expect("nobody panics with the lock held").clone()
+    shared.lock().expect("the lock is not poisoned").clone()
 }
 
 fn json<T: Clone + serde::Serialize>(shared: &Mutex<T>) -> Response {
@@ -68,13 +68,13 @@ fn json<T: Clone + serde::Serialize>(shared: &Mutex<T>) -> Response {
     ([(CONTENT_TYPE, JSON)], text).into_response()
 }
 
-/// The stream as it is played, until the player goes.
+/// The stream as it is played, until the player disconnects.
 async fn live(State(screen): State<Arc<Screen>>) -> Response {
     let payloads = stream::unfold(screen.live.subscribe(), |mut payloads| async move {
         loop {
             match payloads.recv().await {
                 Ok(payload) => return Some((Ok::<_, Infallible>(payload), payloads)),
-                // Too slow a player goes on with what is new.
+                // A player that is too slow continues with new data.
                 Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return None,
             }
@@ -84,7 +84,7 @@ async fn live(State(screen): State<Arc<Screen>>) -> Response {
 }
 
 async fn playlist(State(screen): State<Arc<Screen>>) -> Response {
-    match screen.hls.lock().expect("nobody panics with the lock held").playlist() {
+    match screen.hls.lock().expect("the lock is not poisoned").playlist() {
         Some(text) => ([(CONTENT_TYPE, "application/vnd.apple.mpegurl")], text).into_response(),
         None => (StatusCode::NOT_FOUND, "no segment is complete yet\n").into_response(),
     }
@@ -92,11 +92,11 @@ async fn playlist(State(screen): State<Arc<Screen>>) -> Response {
 
 async fn segment(State(screen): State<Arc<Screen>>, Path(name): Path<String>) -> Response {
     let number = name.strip_suffix(".ts").and_then(|number| number.parse().ok());
-    let found = number
-        .and_then(|number| screen.hls.lock().expect("nobody panics with the lock held").segment(number));
+    let found =
+        number.and_then(|number| screen.hls.lock().expect("the lock is not poisoned").segment(number));
     match found {
         Some(bytes) => ([(CONTENT_TYPE, "video/mp2t")], bytes).into_response(),
-        None => (StatusCode::NOT_FOUND, "no such segment\n").into_response(),
+        None => (StatusCode::NOT_FOUND, "this segment does not exist\n").into_response(),
     }
 }
 
@@ -117,9 +117,9 @@ fn metrics(values: &[(&str, &str, f64)]) -> Response {
 fn viewer_metrics(status: &viewer::Status) -> Response {
     metrics(&[
         ("delivered_packets", "Packets played", status.delivered as f64),
-        ("gap_packets", "Packets given up", status.gaps as f64),
-        ("duplicate_packets", "Packets that came twice", status.duplicates as f64),
-        ("recovered_packets", "Packets made from parity", status.recovered as f64),
+        ("gap_packets", "Packets lost", status.gaps as f64),
+        ("duplicate_packets", "Duplicate packets", status.duplicates as f64),
+        ("recovered_packets", "Packets recovered from parity", status.recovered as f64),
         ("lag_p95_seconds", "Age below which 95 % of packets were played", status.lag_p95_s),
         ("children", "Children over all slices", status.children as f64),
         ("sent_bytes", "Bytes sent, all headers included", status.sent_all as f64),
@@ -129,13 +129,13 @@ fn viewer_metrics(status: &viewer::Status) -> Response {
 
 fn server_metrics(status: &server::Status) -> Response {
     metrics(&[
-        ("viewers", "Viewers that are in", status.viewers.len().saturating_sub(1) as f64),
-        ("rate_bits_per_second", "TS of the source", status.rate_bits_per_s as f64),
-        ("source_silence_seconds", "Since the source gave anything", status.stalled_s),
+        ("viewers", "Viewers in the trees", status.viewers.len().saturating_sub(1) as f64),
+        ("rate_bits_per_second", "Rate of the source's TS", status.rate_bits_per_s as f64),
+        ("source_silence_seconds", "Time without data from the source", status.stalled_s),
         ("orphans", "Subtrees without a parent", status.orphans as f64),
         ("refused", "Viewers refused", status.refused as f64),
         ("died", "Viewers found dead", status.died as f64),
-        ("relegated", "Viewers made leaves for what they did", status.relegated as f64),
+        ("relegated", "Viewers relegated to leaves for misbehaviour", status.relegated as f64),
         ("sent_bytes", "Bytes sent, all headers included", status.sent_all as f64),
         ("cpu_seconds", "Processor time", status.cpu_s),
     ])

@@ -1,5 +1,5 @@
-//! The socket below QUIC: passes datagrams on, or through an uplink of a given rate, a delay and losses, for
-//! machines whose kernel can make none. All that QUIC sends goes through it: handshakes, acknowledgements, all.
+//! The socket below QUIC. It can emulate an uplink rate, delay and losses where the kernel cannot. All QUIC
+//! packets pass it, handshakes and acknowledgements included.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,25 +19,25 @@ use tokio::sync::Notify;
 
 use crate::clock;
 
-/// What datagrams pass on their way out.
+/// An emulated path for outgoing datagrams.
 #[derive(Clone, Copy, Debug)]
 pub struct Path {
-    /// What the uplink carries, headers of UDP and IP included.
+    /// Uplink rate, UDP and IP headers included.
     pub uplink: Rate,
-    /// One way.
+    /// One-way delay.
     pub delay: Span,
-    /// Standard deviation of what is added to the delay; half of the datagrams get nothing.
+    /// Standard deviation of the jitter. Half of the datagrams are not delayed.
     pub jitter: Span,
-    /// The share that is lost.
+    /// Loss probability.
     pub loss: f64,
-    /// Of jitter and losses.
+    /// Seed of jitter and losses.
     pub seed: u64,
-    /// After so long the uplink is another one.
+    /// Changes the uplink rate after this time.
     pub later: Option<(Span, Rate)>,
 }
 
 impl Path {
-    /// A path that does nothing.
+    /// A path without emulation.
     pub const OPEN: Path = Path {
         uplink: Rate::UNLIMITED,
         delay: Span::ZERO,
@@ -55,21 +55,21 @@ impl Path {
     }
 }
 
-/// UDP and IPv4.
+/// Bytes of UDP and IPv4 headers.
 const HEADERS: usize = 28;
 
-/// A UDP socket with a path. Counts what leaves.
+/// A UDP socket with an emulated path. It counts sent bytes.
 pub struct Socket {
     inner: Arc<dyn AsyncUdpSocket>,
     line: Option<Mutex<Line>>,
     wake: Notify,
-    /// Bytes that left, headers of UDP and IP included.
+    /// Sent bytes, UDP and IP headers included.
     pub sent: AtomicU64,
 }
 
 struct Line {
     path: Path,
-    /// When the uplink becomes another one.
+    /// When the uplink rate changes.
     change: Option<(Time, Rate)>,
     uplink: Uplink<()>,
     random: Random,
@@ -84,7 +84,7 @@ impl fmt::Debug for Socket {
 }
 
 impl Socket {
-    /// Binds. Must run inside a runtime.
+    /// Binds the socket. Must run inside a runtime.
     ///
     /// # Errors
     /// If the address cannot be bound.
@@ -106,10 +106,10 @@ impl Socket {
         self.sent.fetch_add((bytes + datagrams * HEADERS) as u64, Ordering::Relaxed);
     }
 
-    /// Sends what has waited long enough, while anybody else holds the socket.
+    /// Sends datagrams when they are due, until the socket is dropped.
     async fn carry(self: Arc<Socket>) {
         let Some(line) = &self.line else { return };
-        let lock = || line.lock().expect("nobody panics with the lock held");
+        let lock = || line.lock().expect("the lock is not poisoned");
         while Arc::strong_count(&self) > 1 {
             let next = lock().under_way.front().map_or(Time::NEVER, |(due, ..)| *due);
             let timeout = clock::now() + Span::from_secs(1);
@@ -130,7 +130,7 @@ impl Socket {
         }
     }
 
-    /// A full buffer of the kernel is one more loss.
+    /// A full kernel buffer counts as a loss.
     fn send(&self, destination: SocketAddr, contents: &[u8]) {
         let transmit = Transmit { destination, ecn: None, contents, segment_size: None, src_ip: None };
         let _ = self.inner.try_send(&transmit);
@@ -138,7 +138,7 @@ impl Socket {
 }
 
 impl Line {
-    /// When what left the uplink at that time has arrived, if it does.
+    /// When a datagram that leaves the uplink at that time arrives; `None` if it is lost.
     fn arrival(&mut self, at: Time) -> Option<Time> {
         if self.path.loss > 0.0 && self.random.chance(self.path.loss) {
             return None;
@@ -164,7 +164,7 @@ impl AsyncUdpSocket for Socket {
             self.count(transmit.contents.len(), transmit.contents.len().div_ceil(size));
             return Ok(());
         };
-        let mut line = line.lock().expect("nobody panics with the lock held");
+        let mut line = line.lock().expect("the lock is not poisoned");
         let now = clock::now();
         if let Some((_, rate)) = line.change.take_if(|(at, _)| now >= *at) {
             line.uplink.set_rate(rate);
@@ -179,6 +179,7 @@ impl AsyncUdpSocket for Socket {
                 self.send(transmit.destination, datagram);
                 continue;
             }
+            // Keep the order: a datagram waits behind earlier ones.
             line.under_way.push_back((due, transmit.destination, datagram.to_vec()));
             if idle {
                 self.wake.notify_one();

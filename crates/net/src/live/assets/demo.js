@@ -1,5 +1,5 @@
 "use strict";
-// What the pages of demonstrations share.
+// Code that the pages of all demonstrations share.
 const KEPT = 60;
 const byId = (id) => document.getElementById(id);
 const tag = (name, text, className) => {
@@ -26,7 +26,7 @@ function follow(draw) {
       const status = await (await fetch("status.json")).json();
       if (before === null || status.seconds !== before.seconds) {
         draw(status, before, before && before.seconds ? status.seconds - before.seconds : 1);
-        // What does not fit is a fault of the page.
+        // Tests read this: a section that overflows is a bug of the page.
         const fits = (box) => box.scrollWidth <= box.clientWidth;
         document.body.dataset.fits =
           [document.documentElement, ...document.querySelectorAll("section")].every(fits);

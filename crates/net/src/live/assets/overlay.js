@@ -28,7 +28,7 @@ function circuits(relay, old, seconds) {
   table.append(head);
   for (const circuit of relay.circuit) {
     const was = old && old.circuit.find((other) => other.circuit === circuit.circuit);
-    // A number is used again: a smaller count is another circuit.
+    // Circuit ids are reused: a smaller count belongs to another circuit.
     const same = was && was.sent_cells <= circuit.sent_cells;
     const sent = same ? (circuit.sent_cells - was.sent_cells) * CELL / seconds : 0;
     const plan = same ? Math.max(0, circuit.allowed_cells - was.allowed_cells) * CELL / seconds : 0;
