@@ -7,7 +7,7 @@ use std::thread;
 
 use serde_json::Value;
 use tidegate_net::live::demo_page::{self, Look};
-use tidegate_net::{os, role, sockets};
+use tidegate_net::{os, runtime, sockets};
 use tokio::net::TcpListener;
 
 use crate::failure::Failure;
@@ -17,7 +17,7 @@ pub fn run_on_this_thread<T>(role: impl Future<Output = Result<T, Failure>>) -> 
     // If the limit cannot be raised, the role runs with fewer connections.
     let _ = os::raise_descriptors();
     let mut result = None;
-    role::on_this_thread(pin!(async { result = Some(role.await) })).map_err(Failure::other)?;
+    runtime::on_this_thread(pin!(async { result = Some(role.await) })).map_err(Failure::other)?;
     result.expect("the future has completed")
 }
 

@@ -12,7 +12,7 @@
 //! * [`node`]: the relay part of a peer: limits, replay defence, counters. [`flights`]: packets in flight of a source.
 //! * [`upload`] and [`download`]: a reliable byte stream to a known peer.
 //! * [`client`] and [`service`]: streams in both directions; neither side knows the location of the other.
-//!   `selection`: the relays of receiver paths. [`socks`]: SOCKS5 for local applications.
+//!   `selection`: the relays of receiver paths.
 //!
 //! # Examples
 //!
@@ -55,7 +55,6 @@ mod routes;
 mod selection;
 pub mod service;
 mod service_stream;
-pub mod socks;
 pub mod upload;
 mod window;
 pub mod wire;

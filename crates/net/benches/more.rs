@@ -1,5 +1,5 @@
-//! What a live relay of MORE passes on per second of processor time, beside what bare `sphinx-packet`
-//! unwrapping allows on the same packets: `cargo bench -p tidegate-net --bench more`.
+//! Packets that a live relay of MORE forwards per second of processor time, against bare `sphinx-packet` unwrapping:
+//! `cargo bench -p tidegate-net --bench more`.
 //!
 //! Both are thread processor time, so that other work on the machine counts little.
 
@@ -15,11 +15,11 @@ use tidegate_more::keys::PeerKeys;
 use tidegate_more::link::{LINK, Links};
 use tidegate_more::onion::{Epoch, build};
 use tidegate_net::clock;
-use tidegate_net::more::{Role, Settings, run};
-use tidegate_net::more_peer::entropy;
+use tidegate_net::more::entropy;
+use tidegate_net::more::{PeerConfig, Role, run};
 
 const PACKETS: usize = 4000;
-/// Packets handed to the relay before one is back.
+/// Packets in flight to the relay.
 const AHEAD: usize = 32;
 const ROUNDS: usize = 5;
 
@@ -29,7 +29,7 @@ fn cpu_s() -> f64 {
 }
 
 fn main() {
-    // `cargo test` runs benches once: then this only has to work.
+    // `cargo test` runs benches once and short.
     let packets = if std::env::args().any(|argument| argument == "--bench") { PACKETS } else { 100 };
     let (mut bare, mut live): (f64, f64) = (0.0, 0.0);
     for _ in 0..ROUNDS {
@@ -40,7 +40,7 @@ fn main() {
     println!("live relay:      {live:.0} packets per second and core, {:.0} % of it", 100.0 * live / bare);
 }
 
-/// Packets per processor second, bare and live.
+/// Packets per processor second: bare, and live.
 fn round(packets: usize) -> (f64, f64) {
     let socket = |port: u16| UdpSocket::bind(("127.0.0.1", port)).expect("loopback has ports");
     let secrets: Vec<[u8; 32]> = (0..3).map(|_| entropy()).collect();
@@ -69,7 +69,7 @@ fn round(packets: usize) -> (f64, f64) {
     }
     let bare = packets as f64 / (cpu_s() - begin);
 
-    let settings = Settings {
+    let settings = PeerConfig {
         directory,
         me: 0,
         secret: secrets[0],
@@ -99,7 +99,7 @@ fn round(packets: usize) -> (f64, f64) {
             }
             match sink.recv_from(&mut buffer) {
                 Ok(_) => back += 1,
-                // The relay was not there yet, or its buffer was full: what is lost is lost.
+                // Packets are lost while the relay starts or its buffer is full.
                 Err(_) if sent == packets => break,
                 Err(_) => back = sent,
             }

@@ -1,4 +1,4 @@
-//! Cells that are written to a connection at once.
+//! Batches of cells that one write sends.
 
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::crypto::encrypted::{self, Encrypted};
@@ -7,43 +7,43 @@ use tidegate_proto::crypto::wire::FIXED;
 use tidegate_proto::links::Departure;
 use tidegate_proto::node::{Budget, Sink};
 
-/// Cells written at once to a connection that makes us wait: as many as one TLS record has room for. More would only
-/// wait for the kernel instead of in circuit queues.
+/// Cells per write to a connection that made the last write wait: one TLS record. More would wait in the kernel
+/// instead of in circuit queues.
 pub const ONE_RECORD: usize = 31;
-/// And to one that takes all at once: as many as come in a lump.
+/// Cells per write to a connection that took the last write at once: one read block.
 pub const EIGHT_RECORDS: usize = 8 * ONE_RECORD;
-/// Bytes that TLS may hold of them.
+/// Bytes of cells that TLS may buffer.
 pub const HELD: usize = 256 << 10;
 
-/// Bodies of cells kept for the next ones: as many as come in a few lumps.
+/// Cell bodies kept for reuse: a few read blocks.
 const KEPT: usize = 512;
 
-/// Where cells have waited, over all that were written.
+/// Waiting times, summed over all cells written.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Waits {
     /// Cells written.
     pub cells: u64,
-    /// In circuit queues.
+    /// Time in circuit queues.
     pub circuit_queues: Span,
-    /// In output buffers.
+    /// Time in output buffers.
     pub output_buffers: Span,
-    /// Answers of the kernel about connections, and bytes that they said to be written and never sent.
+    /// How often the kernel reported on a connection, and the sum of the unsent bytes that it reported.
     pub inspections: u64,
     /// See `inspections`.
     pub unsent_bytes: u64,
 }
 
-/// Cells to be written at once, and where they have waited.
+/// The cells of one write, and where their statistics go.
 pub struct Batch<'a> {
-    /// As they go over the wire.
+    /// The cells in wire format.
     pub bytes: &'a mut Vec<u8>,
-    /// So many at most.
+    /// The maximum number of cells.
     pub most: usize,
-    /// What they were in, for others.
+    /// Bodies of written cells, for reuse.
     pub bodies: &'a mut Vec<Body>,
-    /// What is added to.
+    /// The sums that each cell adds to.
     pub waits: &'a mut Waits,
-    /// The time.
+    /// The current time.
     pub now: Time,
 }
 
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_ends_where_it_is_to_and_its_bodies_say_nothing_of_what_they_held() {
+    fn a_batch_is_bounded_and_reused_bodies_are_cleared() {
         let (mut bytes, mut bodies, mut waits) = (Vec::new(), Vec::new(), Waits::default());
         let mut batch =
             Batch { bytes: &mut bytes, most: 2, bodies: &mut bodies, waits: &mut waits, now: Time::ZERO };
@@ -91,7 +91,7 @@ mod tests {
         batch.write(departure());
         assert_eq!(batch.budget(), Budget::Blocked);
         assert_eq!((bytes.len(), bodies.len()), (2 * FIXED, 2));
-        // One of our own cells, shorter than others: CONGESTED.
+        // CONGESTED, one of our own cells, is shorter than other cells.
         let cell = encrypted::read_cell(CircId(1), 243, &[], &mut bodies).unwrap();
         assert_eq!((*cell.body.0, bodies.len()), ([0; 509], 1));
         let cell = encrypted::read_cell(CircId(1), 3, &[9; 509], &mut bodies).unwrap();

@@ -1,5 +1,7 @@
-//! What roles say over HTTP, with time-outs for slow or silent connections. Pages for the operator are on
-//! loopback: GET and nothing else, from nobody who came by another name than this machine's.
+//! HTTP servers of the roles, with timeouts for slow or silent connections.
+//!
+//! Status pages serve GET only, on loopback only, and reject requests with a Host header that is not a loopback name
+//! (DNS rebinding).
 
 use std::io;
 use std::net::IpAddr;
@@ -31,18 +33,19 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use crate::admission::{Admission, next_connection};
 use crate::clock;
 
-/// Connections that have not asked yet, and as many that are being answered: the oldest goes when another comes.
+/// Limit of idle connections, and of connections being answered: a new one displaces the oldest.
 const CONNECTIONS: usize = 64;
-/// A request's head may have so many bytes,
+/// Maximum size of a request's head, bytes.
 const HEAD: usize = 16 << 10;
-/// and a connection, which carries one request, take so long until the answer begins. What follows may be endless.
+/// Maximum time of a connection until its answer begins. A connection carries one request; the answer's body may be
+/// endless.
 const REQUEST: Span = Span::from_secs(5);
-/// Bytes that a request may post.
+/// Maximum size of a posted body, bytes.
 pub const BODY: usize = 8192;
-/// Requests that wait for their page to be made.
+/// Requests that wait for their page.
 const WAITING: usize = 16;
 
-/// Something to show.
+/// A page.
 #[derive(Clone, Debug)]
 pub struct Page {
     /// Its media type.
@@ -51,10 +54,10 @@ pub struct Page {
     pub text: String,
 }
 
-/// A number with its name and what it says.
+/// A metric: name, help text, value.
 pub type Number = (&'static str, &'static str, f64);
 
-/// Numbers in Prometheus' text format, their names behind `prefix`.
+/// Formats metrics in Prometheus' text format, with `prefix` before each name.
 pub fn metrics(prefix: &str, numbers: &[Number]) -> Page {
     let mut registry = Registry::with_prefix(prefix);
     for (name, help, value) in numbers {
@@ -67,24 +70,24 @@ pub fn metrics(prefix: &str, numbers: &[Number]) -> Page {
     Page { kind: "application/openmetrics-text; version=1.0.0; charset=utf-8", text }
 }
 
-/// A request for a role.
+/// A request to a role.
 #[derive(Debug)]
-pub struct Asked {
-    /// What is to be done.
+pub struct PageRequest {
+    /// The method.
     pub method: Method,
-    /// With what.
+    /// The path.
     pub path: String,
-    /// What was posted: at most [`BODY`] bytes.
+    /// The posted body, at most [`BODY`] bytes.
     pub body: Bytes,
 }
 
-/// Answers that `answer` makes on the thread that runs the future, for roles whose state stays there.
-pub fn answers(answer: impl Fn(Asked) -> Response) -> (Router, impl Future<Output = ()>) {
-    let (ask, mut asked) = mpsc::channel::<(Asked, oneshot::Sender<Response>)>(WAITING);
+/// A router that calls `answer` on the thread that runs the returned future, where the role's state lives.
+pub fn answers(answer: impl Fn(PageRequest) -> Response) -> (Router, impl Future<Output = ()>) {
+    let (ask, mut asked) = mpsc::channel::<(PageRequest, oneshot::Sender<Response>)>(WAITING);
     let pass_on = move |method: Method, uri: Uri, body: Bytes| async move {
         let (reply, replied) = oneshot::channel();
-        // Without an answer the role has ended.
-        let _ = ask.send((Asked { method, path: uri.path().to_owned(), body }, reply)).await;
+        // A dropped sender means that the role has ended.
+        let _ = ask.send((PageRequest { method, path: uri.path().to_owned(), body }, reply)).await;
         replied.await.unwrap_or_else(|_| StatusCode::SERVICE_UNAVAILABLE.into_response())
     };
     let answering = async move {
@@ -95,7 +98,7 @@ pub fn answers(answer: impl Fn(Asked) -> Response) -> (Router, impl Future<Outpu
     (Router::new().fallback(pass_on).layer(DefaultBodyLimit::max(BODY)), answering)
 }
 
-/// Pages that `make` makes by their paths, as [`answers`] does.
+/// A router for pages that `make` builds by path; see [`answers`].
 pub fn pages(make: impl Fn(&str) -> Option<Page>) -> (Router, impl Future<Output = ()>) {
     answers(move |asked| match make(&asked.path) {
         Some(page) => ([(CONTENT_TYPE, page.kind)], page.text).into_response(),
@@ -103,20 +106,20 @@ pub fn pages(make: impl Fn(&str) -> Option<Page>) -> (Router, impl Future<Output
     })
 }
 
-/// Serves pages to this machine until dropped. Must run inside a [`tokio::task::LocalSet`].
+/// Serves pages on loopback until dropped. Must run inside a [`tokio::task::LocalSet`].
 ///
 /// # Errors
-/// If the listener is not on loopback: what roles show is their operator's business.
+/// If the listener is not on loopback: pages are for the operator of this machine.
 pub async fn serve(listener: TcpListener, pages: Router) -> io::Result<()> {
     if !listener.local_addr()?.ip().is_loopback() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "pages are served on loopback only"));
     }
-    serve_anybody(listener, pages.layer(middleware::from_fn(guard))).await;
+    serve_public(listener, pages.layer(middleware::from_fn(guard))).await;
     Ok(())
 }
 
-/// Answers whoever asks until dropped. Must run inside a [`tokio::task::LocalSet`].
-pub async fn serve_anybody(listener: TcpListener, pages: Router) {
+/// Serves all clients until dropped. Must run inside a [`tokio::task::LocalSet`].
+pub async fn serve_public(listener: TcpListener, pages: Router) {
     let [admission, answering] = [(); 2].map(|()| Rc::new(Admission::new(CONNECTIONS)));
     loop {
         let (tcp, _) = next_connection(&listener).await;
@@ -137,7 +140,7 @@ pub async fn serve_anybody(listener: TcpListener, pages: Router) {
             };
             let mut server = http1::Builder::new();
             server.keep_alive(false).max_buf_size(HEAD).header_read_timeout(None);
-            // A broken request is its sender's problem.
+            // An invalid request only affects its sender.
             let mut connection = pin!(server.serve_connection(TokioIo::new(tcp), service));
             let asked = async {
                 tokio::select! {
@@ -154,7 +157,8 @@ pub async fn serve_anybody(listener: TcpListener, pages: Router) {
     }
 }
 
-/// A page of another origin can make a browser ask under a name that leads here (DNS rebinding).
+/// Rejects foreign Host headers: a page of another origin can ask under a name that resolves to loopback (DNS
+/// rebinding).
 fn is_ours(headers: &HeaderMap) -> bool {
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()?.parse::<Authority>().ok());
     host.is_some_and(|authority| {
@@ -193,12 +197,12 @@ mod tests {
         let mut tcp = TcpStream::connect(address).await.unwrap();
         tcp.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
-        // A reset may follow what was answered.
+        // A reset may follow the answer.
         let _ = tcp.read_to_string(&mut answer).await;
         answer
     }
 
-    /// Runs `client` against a server of one page.
+    /// Runs `client` against a server with one page.
     fn against_a_server<F: Future>(client: impl FnOnce(SocketAddr) -> F) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let local = tokio::task::LocalSet::new();
@@ -215,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn only_gets_by_a_name_of_this_machine_are_answered() {
+    fn only_gets_with_a_loopback_host_are_answered() {
         against_a_server(|address| async move {
             for host in ["localhost", "LOCALHOST:99", "127.0.0.1:80", "127.9.9.9", "[::1]", "[::1]:8"] {
                 let answer = ask(address, &format!("GET /a HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
@@ -244,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_connections_delay_nobody() {
+    fn silent_connections_do_not_delay_others() {
         against_a_server(|address| async move {
             let mut silent = Vec::new();
             for _ in 0..2 * CONNECTIONS {
@@ -254,7 +258,7 @@ mod tests {
             let answer = ask(address, "GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
             assert!(answer.ends_with("this is a"), "{answer}");
             assert!(clock::now().since(before) < REQUEST, "it did not wait for the others' time to be over");
-            // The oldest were closed for it.
+            // The server closed the oldest connections.
             assert_eq!(silent[0].read(&mut [0; 8]).await.unwrap_or(0), 0);
         });
     }

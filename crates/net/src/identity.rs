@@ -1,4 +1,4 @@
-//! Who a role is: a self-signed certificate, which others pin by fingerprint, and a relay's onion key.
+//! A role's identity: a self-signed certificate, pinned by fingerprint, and a relay's onion key.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -13,18 +13,18 @@ use tidegate_proto::crypto::ntor::{RelayPublic, RelaySecret};
 use tidegate_proto::crypto::rsa_keys::tls_identity;
 use zeroize::Zeroizing;
 
-use crate::private;
+use crate::private_file;
 
-/// Where a peer listens and who it is.
+/// A peer's address and certificate fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contact {
-    /// Its address.
+    /// The address.
     pub address: SocketAddr,
-    /// Its certificate.
+    /// The SHA-256 fingerprint of its certificate.
     pub fingerprint: Fingerprint,
 }
 
-/// An identity file: TOML, readable by its owner alone.
+/// An identity file: TOML, readable only by its owner.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -40,7 +40,7 @@ pub struct Identity {
     onion: [u8; 32],
 }
 
-/// Why an identity cannot be read or written.
+/// Why an identity file cannot be read or written.
 #[derive(Debug)]
 pub struct IdentityError {
     path: PathBuf,
@@ -58,7 +58,7 @@ impl std::error::Error for IdentityError {}
 /// Fresh random bytes from the operating system.
 ///
 /// # Panics
-/// If the operating system has none to give.
+/// If the operating system fails to give random bytes.
 pub fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     fill(&mut bytes);
@@ -68,7 +68,7 @@ pub fn random<const N: usize>() -> [u8; N] {
 /// Fills memory with [`random`] bytes.
 ///
 /// # Panics
-/// If the operating system has none to give.
+/// If the operating system fails to give random bytes.
 pub fn fill(bytes: &mut [u8]) {
     let random = rustls::crypto::ring::default_provider().secure_random;
     random.fill(bytes).expect("the operating system gives random bytes");
@@ -85,7 +85,7 @@ pub fn fingerprint(certificate: &CertificateDer<'_>) -> Fingerprint {
 }
 
 impl Identity {
-    /// A new identity with fresh keys.
+    /// Creates an identity with fresh keys.
     pub fn generate() -> Identity {
         let made = rcgen::generate_simple_self_signed(vec!["tidegate.invalid".into()])
             .expect("a certificate for a fixed name can be made");
@@ -96,7 +96,7 @@ impl Identity {
         }
     }
 
-    /// A fresh one for TLS connections of Tor's kind.
+    /// Creates an identity for TLS links of stock tor.
     pub fn for_links() -> Identity {
         let (certificate, key) = tls_identity(&mut fill);
         Identity {
@@ -106,7 +106,7 @@ impl Identity {
         }
     }
 
-    /// Writes the identity into a new file that its owner alone can read.
+    /// Writes the identity into a new file that only its owner can read.
     ///
     /// # Errors
     /// If the file exists (keys are never overwritten) or cannot be written.
@@ -119,23 +119,24 @@ impl Identity {
         };
         let text = toml::to_string(&file).expect("three strings are TOML");
         let text = Zeroizing::new(format!(
-            "# An identity of tidegate. Keep it secret: whoever has it is this role.\n{text}"
+            "# An identity of tidegate. Keep it secret: who holds it can act as this role.\n{text}"
         ));
-        private::write(path, &text).map_err(error)
+        private_file::write(path, &text).map_err(error)
     }
 
     /// Reads an identity file.
     ///
     /// # Errors
-    /// If it is not there, not an identity, or not its owner's alone.
+    /// If the file is missing, is not an identity, or is readable by others.
     pub fn load(path: &Path) -> Result<Identity, IdentityError> {
         let error = |why: String| IdentityError { path: path.into(), why };
-        let text = private::read(path)
+        let text = private_file::read(path)
             .map_err(|why| error(format!("{why}; `tidegate flashflow keygen` makes one")))?;
         let file: File = toml::from_str(&text)
             .map_err(|cause| error(format!("is not an identity: {}", cause.message())))?;
         let bytes = |text: &str, what: &str| {
-            let secret = private::unhex(text).ok_or_else(|| error(format!("{what} is not hexadecimal")))?;
+            let secret =
+                private_file::unhex(text).ok_or_else(|| error(format!("{what} is not hexadecimal")))?;
             Ok::<_, IdentityError>(secret.to_vec())
         };
         Ok(Identity {
@@ -151,23 +152,23 @@ impl Identity {
         &self.certificate
     }
 
-    /// What others pin.
+    /// The fingerprint that peers pin.
     pub fn fingerprint(&self) -> Fingerprint {
         fingerprint(&self.certificate)
     }
 
-    /// A relay's keys. Its identity is the beginning of the certificate's fingerprint.
+    /// A relay's keys. The relay's identity is the first 20 bytes of the certificate's fingerprint.
     pub fn relay(&self) -> RelaySecret {
         let identity = self.fingerprint()[..20].try_into().expect("a fingerprint has 32 bytes");
         RelaySecret::new(identity, self.onion)
     }
 
-    /// A coordinator's part in the secret of its schedule.
+    /// A coordinator's contribution to the secret of its schedule.
     pub fn schedule_secret(&self) -> [u8; 32] {
         self.onion
     }
 
-    /// What measurers must know of a relay.
+    /// The data that measurers need about a relay.
     pub fn relay_public(&self) -> RelayPublic {
         *self.relay().public()
     }
@@ -180,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identity_is_kept_and_never_overwritten() {
+    fn an_identity_file_is_never_overwritten() {
         let directory = std::env::temp_dir().join(format!("tidegate-identity-{}", hex(&random::<8>())));
         fs::create_dir(&directory).unwrap();
         let path = directory.join("role.toml");

@@ -1,17 +1,15 @@
-//! Sockets, TLS and timers under the machines of `proto`: what runs on a real network. This crate is the
-//! only home of the wall clock ([`clock`]).
+//! Sockets, TLS, UDP, QUIC and timers for the sans-IO machines of the crates below.
 //!
-//! [`flashflow`] holds the roles of a capacity measurement: a relay, a measurer and a coordinator, each on a
-//! single thread but for the measurer's workers.
+//! This crate is the only one that reads the wall clock ([`clock`]). [`driver`] connects a machine with that clock.
 //!
-//! [`live`] holds the roles of an overlay that people use, and that stock tor understands: relay, client, directory;
-//! [`private_tor`] starts stock tor's own around them.
-//!
-//! [`stream`] runs the server and the viewers of live video through trees of viewers.
-//! [`more`] runs a peer of the overlay of per-packet paths, [`more_serve`] and [`more_socks`] local connections
-//! over it.
-//!
-//! [`os`] is what operating systems do each in their own way; [`ports`] finds free ones for processes to come.
+//! - [`overlay`]: drives a node of the onion-routed overlay over TLS or QUIC. [`live`] builds relays, clients and
+//!   directories on it that interoperate with stock tor; [`private_tor`] starts a private Tor network.
+//! - [`flashflow`]: relay, measurer and coordinator of a capacity measurement. Each runs on one thread; the measurer
+//!   adds worker threads.
+//! - [`stream`]: server and viewers of live video.
+//! - [`more`]: peers with per-packet paths, hidden services and their clients.
+//! - [`proxy`]: the SOCKS5 and HTTP CONNECT handshakes of the local fronts.
+//! - [`os`]: what differs between operating systems. [`ports`]: free ports for processes that start later.
 //!
 //! # Examples
 //!
@@ -19,7 +17,7 @@
 //! use tidegate_net::clock::Calendar;
 //! use tidegate_control::units::Span;
 //!
-//! // A role follows the calendar unless that jumps by more than a day.
+//! // A calendar follows the system clock unless that jumps by more than a day.
 //! let calendar = Calendar::new(Span::from_secs(86_400));
 //! assert!(calendar.unix() > 1_700_000_000);
 //! assert_eq!(calendar.refused(), None);
@@ -29,28 +27,25 @@
 
 pub mod admission;
 mod batch;
+mod buffered_tcp;
 pub mod clock;
+pub mod controller_time;
+pub mod driver;
 pub mod flashflow;
-mod gate;
 pub mod http;
 pub mod identity;
-pub mod lane;
 pub mod link;
 pub mod live;
-mod lumps;
 pub mod more;
-mod more_local;
-pub mod more_peer;
-pub mod more_serve;
-pub mod more_socks;
-mod more_status;
 pub mod os;
 pub mod overlay;
 pub mod ports;
-pub mod private;
+mod private_file;
 pub mod private_tor;
-pub mod role;
+pub mod proxy;
+pub mod quic_stream;
+mod rate_limit;
+pub mod runtime;
 pub mod sockets;
-pub mod steps;
 pub mod stream;
 pub mod tls;

@@ -14,21 +14,21 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Re
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream, client, server};
 
-use crate::lane::Lane;
+use crate::quic_stream::QuicStream;
 use crate::{clock, tls};
 
-pub use crate::lumps::Tcp;
+pub use crate::buffered_tcp::BufferedTcp;
 
-/// What a channel's cells go over.
+/// The transport of a channel's cells.
 pub enum Carrier {
-    /// A TLS connection of its own.
-    Tls(Box<TlsStream<Tcp>>),
+    /// A TLS connection.
+    Tls(Box<TlsStream<BufferedTcp>>),
     /// A stream of a QUIC connection.
-    Quic(Box<Lane>),
+    Quic(Box<QuicStream>),
 }
 
 impl Carrier {
-    /// Its own TCP connection, if it has one.
+    /// The TCP connection under TLS.
     pub fn tcp(&self) -> Option<&TcpStream> {
         match self {
             Carrier::Tls(stream) => Some(stream.get_ref().0.get_ref()),
@@ -36,7 +36,7 @@ impl Carrier {
         }
     }
 
-    /// So many bytes may be written at once.
+    /// Sets how many bytes TLS may buffer for one write.
     pub fn may_hold(&mut self, bytes: usize) {
         match self {
             Carrier::Tls(stream) => match &mut **stream {
@@ -80,59 +80,59 @@ impl AsyncWrite for Carrier {
     }
 }
 
-/// Makes the connection ready for TLS and cells.
+/// Sets TCP_NODELAY and adds a read buffer.
 ///
 /// # Errors
-/// If the kernel refuses.
-pub fn in_lumps(tcp: TcpStream) -> io::Result<Tcp> {
+/// If the kernel refuses the option.
+pub fn buffered(tcp: TcpStream) -> io::Result<BufferedTcp> {
     tcp.set_nodelay(true)?;
-    Ok(Tcp::new(tcp))
+    Ok(BufferedTcp::new(tcp))
 }
 
-/// Connects and proves who both sides are.
+/// Connects, and authenticates the server and, if the configuration has a certificate, the client.
 ///
 /// # Errors
-/// If that fails or takes longer than `limit`.
+/// If the connection or the handshake fails, or both take longer than `limit`.
 pub async fn connect(
     address: std::net::SocketAddr,
     config: Arc<ClientConfig>,
     limit: Span,
-) -> io::Result<client::TlsStream<Tcp>> {
+) -> io::Result<client::TlsStream<BufferedTcp>> {
     within(limit, async { secure(TcpStream::connect(address).await?, config).await }).await
 }
 
-/// Proves who both sides of a connection are.
+/// Runs the TLS handshake on a connection.
 ///
 /// # Errors
-/// If that fails.
-pub async fn secure(tcp: TcpStream, config: Arc<ClientConfig>) -> io::Result<client::TlsStream<Tcp>> {
-    TlsConnector::from(config).connect(tls::name(), in_lumps(tcp)?).await
+/// If the handshake fails.
+pub async fn secure(tcp: TcpStream, config: Arc<ClientConfig>) -> io::Result<client::TlsStream<BufferedTcp>> {
+    TlsConnector::from(config).connect(tls::name(), buffered(tcp)?).await
 }
 
-/// Answers a connection; the fingerprint if the client proved one.
+/// Accepts a TLS connection. Returns the client's fingerprint if it has a certificate.
 ///
 /// # Errors
-/// If that fails or takes longer than `limit`.
+/// If the handshake fails or takes longer than `limit`.
 pub async fn accept(
     tcp: TcpStream,
     config: Arc<ServerConfig>,
     limit: Span,
-) -> io::Result<(server::TlsStream<Tcp>, Option<Fingerprint>)> {
+) -> io::Result<(server::TlsStream<BufferedTcp>, Option<Fingerprint>)> {
     within(limit, async {
-        let stream = TlsAcceptor::from(config).accept(in_lumps(tcp)?).await?;
+        let stream = TlsAcceptor::from(config).accept(buffered(tcp)?).await?;
         let peer = tls::peer(stream.get_ref().1);
         Ok((stream, peer))
     })
     .await
 }
 
-/// Gives a future a limited time.
+/// Runs a future with a timeout.
 ///
 /// # Errors
-/// The future's own, or [`io::ErrorKind::TimedOut`].
+/// The future's error, or [`io::ErrorKind::TimedOut`].
 pub async fn within<T>(limit: Span, future: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     tokio::select! {
-        // The timer is not set for what is done at once.
+        // Do not arm the timer if the future is ready at once.
         biased;
         result = future => result,
         () = clock::until(clock::now() + limit) => Err(io::ErrorKind::TimedOut.into()),
@@ -142,26 +142,26 @@ pub async fn within<T>(limit: Span, future: impl Future<Output = io::Result<T>>)
 /// Reads one cell.
 ///
 /// # Errors
-/// If the connection ends or breaks first.
+/// If the connection ends or fails first.
 pub async fn read_cell(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<[u8; FIXED]> {
     let mut cell = [0; FIXED];
     stream.read_exact(&mut cell).await?;
     Ok(cell)
 }
 
-/// Writes cells and sees them off.
+/// Writes cells and flushes them.
 ///
 /// # Errors
-/// If the connection breaks.
+/// If the connection fails.
 pub async fn write_cells(stream: &mut (impl AsyncWrite + Unpin), cells: &[u8]) -> io::Result<()> {
     stream.write_all(cells).await?;
     stream.flush().await
 }
 
-/// Reads what is there, waiting for the first bytes only; zero at the end of the stream.
+/// Reads the available bytes, waiting only for the first one. Returns 0 at the end of the stream.
 ///
 /// # Errors
-/// If the connection breaks.
+/// If the connection fails.
 pub async fn read_some(stream: &mut (impl AsyncRead + Unpin), space: &mut [u8]) -> io::Result<usize> {
     poll_fn(|context| {
         let mut buffer = ReadBuf::new(space);
@@ -172,7 +172,7 @@ pub async fn read_some(stream: &mut (impl AsyncRead + Unpin), space: &mut [u8]) 
                 Poll::Ready(Ok(())) => return Poll::Ready(Ok(buffer.filled().len())),
                 Poll::Ready(Err(cause)) if before == 0 => return Poll::Ready(Err(cause)),
                 Poll::Pending if before == 0 => return Poll::Pending,
-                // What came before the error or the gap is worth having.
+                // Return the bytes before the error or the gap first.
                 _ => return Poll::Ready(Ok(before)),
             }
         }
@@ -180,7 +180,7 @@ pub async fn read_some(stream: &mut (impl AsyncRead + Unpin), space: &mut [u8]) 
     .await
 }
 
-/// Lets the other tasks that are ready go first.
+/// Yields to other ready tasks once.
 pub async fn others_first() {
     let mut went = false;
     poll_fn(|context| {
@@ -193,7 +193,7 @@ pub async fn others_first() {
     .await;
 }
 
-/// Runs a future, and says whether it had to wait.
+/// Runs a future, and returns whether it had to wait.
 pub async fn waits<T>(future: impl Future<Output = T>) -> (T, bool) {
     let (mut future, mut waited) = (pin!(future), false);
     let result = poll_fn(|context| {

@@ -1,10 +1,9 @@
-//! Drives a node of the overlay, relay or client, over TLS connections: cells become bytes, channels become
-//! connections.
+//! Drives a node of the overlay, a relay or a client, over TLS or QUIC connections.
 
-use std::cell::RefCell;
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use tidegate_control::units::{Span, Time};
@@ -19,37 +18,38 @@ use tokio::sync::Notify;
 use tokio_rustls::TlsStream;
 
 use crate::batch::{Batch, EIGHT_RECORDS, HELD, ONE_RECORD, Waits};
+use crate::buffered_tcp::BLOCK;
+use crate::controller_time::ControllerTime;
+use crate::driver::{Handler, SharedDriver, WeakDriver};
 use crate::identity::{Contact, Identity};
-use crate::link::{Carrier, Tcp};
-use crate::lumps::LUMP;
-use crate::steps::Steps;
+use crate::link::{BufferedTcp, Carrier};
 use crate::{clock, link, os, tls};
 
-pub use crate::gate::{Gate, Open};
+pub use crate::rate_limit::{RateLimit, Unlimited};
 
-/// How long a connection to a relay may take: as long as tor's. Where queues are seconds long, it takes many.
+/// Timeout of connecting to a relay, as in tor. Queues of seconds make it long.
 const CONNECTING: Span = Span::from_secs(60);
 
-/// What a node's owner does with what the driver does not do itself: streams and circuits.
+/// Handles the outputs that the driver does not: streams and circuits.
 pub type Owner<N> = Box<dyn FnMut(&mut N, Time, Output<Encrypted>)>;
 
-/// A connection on which both sides know whom they met.
-pub struct Met {
+/// An authenticated link.
+pub struct PeerLink {
     /// The connection.
     pub carrier: Carrier,
-    /// What was read of it already.
+    /// Bytes that were already read.
     pub rest: Vec<u8>,
-    /// Which relay is on the other end; `None`: a client.
+    /// The neighbour; `None` for a client.
     pub peer: Option<RelayId>,
-    /// It understands this project's additions to Tor's protocol.
+    /// The neighbour supports this project's extensions of Tor's protocol.
     pub ours: bool,
-    /// It does not speak the transport that is configured.
+    /// The neighbour does not support the configured transport.
     pub shared: bool,
 }
 
-impl Met {
-    /// Tells a node what the neighbour on a channel does not do.
-    fn tell(&self, node: &mut impl Node<Encrypted>, id: ChannelId) {
+impl PeerLink {
+    /// Tells a node which features the neighbour on a channel lacks.
+    fn announce(&self, node: &mut impl Node<Encrypted>, id: ChannelId) {
         if !self.ours {
             node.channel_is_stock(id);
         }
@@ -58,34 +58,34 @@ impl Met {
         }
     }
 
-    /// Somebody of ours, over TLS.
-    fn over_tls(stream: impl Into<TlsStream<Tcp>>, rest: Vec<u8>, peer: Option<RelayId>) -> Met {
-        Met { carrier: Carrier::Tls(Box::new(stream.into())), rest, peer, ours: true, shared: false }
+    /// A TLS link with a neighbour of this project.
+    fn over_tls(stream: impl Into<TlsStream<BufferedTcp>>, rest: Vec<u8>, peer: Option<RelayId>) -> PeerLink {
+        PeerLink { carrier: Carrier::Tls(Box::new(stream.into())), rest, peer, ours: true, shared: false }
     }
 }
 
-/// How connections to relays are opened.
+/// Opens links to relays.
 pub trait Dial {
-    /// Connects to a relay, and proves who both sides are.
-    fn dial(&self, relay: RelayId) -> impl Future<Output = io::Result<Met>>;
-    /// A connection with a relay is open.
+    /// Connects to a relay, and authenticates both sides.
+    fn dial(&self, relay: RelayId) -> impl Future<Output = io::Result<PeerLink>>;
+    /// Called when a link with a relay is open.
     fn opened(&self, relay: RelayId);
-    /// A connection with a relay has ended (`was_open`), or could not be opened.
+    /// Called when a link with a relay has ended (`was_open`) or could not be opened.
     fn ended(&self, relay: RelayId, was_open: bool);
 }
 
-/// Relays of a directory by address and fingerprint, and our own identity for them.
+/// Dials relays of a fixed directory by address and fingerprint.
 pub struct Pinned {
     identity: Option<Arc<Identity>>,
     directory: BTreeMap<RelayId, Contact>,
 }
 
 impl Dial for Pinned {
-    async fn dial(&self, relay: RelayId) -> io::Result<Met> {
+    async fn dial(&self, relay: RelayId) -> io::Result<PeerLink> {
         let contact = self.directory.get(&relay).ok_or(io::ErrorKind::NotFound)?;
         let config = tls::client(self.identity.as_deref(), contact.fingerprint);
         let stream = link::connect(contact.address, config.map_err(io::Error::other)?, CONNECTING).await?;
-        Ok(Met::over_tls(stream, Vec::new(), Some(relay)))
+        Ok(PeerLink::over_tls(stream, Vec::new(), Some(relay)))
     }
     fn opened(&self, _: RelayId) {}
     fn ended(&self, _: RelayId, _: bool) {}
@@ -93,42 +93,42 @@ impl Dial for Pinned {
 
 /// A node on sockets. Clones are handles to the same node.
 pub struct Overlay<N, G, D = Pinned> {
-    shared: Rc<Shared<N, G, D>>,
+    driver: SharedDriver<N, Channels<N, G, D>>,
+    shared: Rc<Shared<G, D>>,
 }
 
 impl<N, G, D> Clone for Overlay<N, G, D> {
     fn clone(&self) -> Self {
-        Overlay { shared: self.shared.clone() }
+        Overlay { driver: self.driver.clone(), shared: self.shared.clone() }
     }
 }
 
-struct Shared<N, G, D> {
-    state: RefCell<State<N>>,
-    gate: G,
-    timeouts: std::cell::Cell<Timeouts>,
-    waits: std::cell::Cell<Waits>,
-    /// Of cells that were written, for those that come.
+/// State of the connections that is independent of the node.
+struct Shared<G, D> {
+    limit: G,
+    timeouts: Cell<Timeouts>,
+    /// Bodies of written cells, reused for received ones.
     bodies: RefCell<Vec<Body>>,
-    steps: RefCell<Steps>,
-    /// The kernel is asked about connections.
-    inspects: std::cell::Cell<bool>,
+    /// Whether the kernel is asked about connections (TCP_INFO).
+    inspects: Cell<bool>,
     dial: D,
 }
 
-struct State<N> {
-    node: N,
-    /// A timeout of the node's is waited for until then.
-    timer: Time,
+/// Carries out the node's outputs.
+struct Channels<N, G, D> {
+    overlay: Handle<N, G, D>,
     owner: Owner<N>,
     channels: BTreeMap<ChannelId, Rc<Channel>>,
+    waits: Waits,
+    controller_time: ControllerTime,
 }
 
-/// How long a connection may do nothing.
+/// Timeouts of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// Neither read nor write anything: then it is closed.
+    /// Close it if it neither reads nor writes for this long.
     pub idle: Span,
-    /// Not take what is written to it: then it is closed.
+    /// Close it if a write is stalled for this long.
     pub unread: Span,
 }
 
@@ -138,28 +138,28 @@ impl Default for Timeouts {
     }
 }
 
-/// A peer that has taken nothing for this long is read from slowly: a batch in every [`SLOW`].
+/// If a write is stalled for this long, reads are slowed to one batch per [`SLOW`].
 const STALLED: Span = Span::from_secs(2);
 /// See [`STALLED`].
 const SLOW: Span = Span::from_millis(100);
 
 #[derive(Default)]
 struct Channel {
-    /// There is something to write, or it is over.
+    /// There are cells to write, or the channel was closed.
     wake: Notify,
-    /// Since when a write waits for the peer, and when something was read or written.
-    writing: std::cell::Cell<Option<Time>>,
-    active: std::cell::Cell<Time>,
-    /// The node closed it: it ends once all is written.
-    closed: std::cell::Cell<bool>,
-    /// The connection once more, where the kernel is asked about it.
-    socket: std::cell::OnceCell<os::Duplicate>,
+    /// When the pending write started, and when bytes were last read or written.
+    writing: Cell<Option<Time>>,
+    active: Cell<Time>,
+    /// The node closed it. It ends once all cells are written.
+    closed: Cell<bool>,
+    /// A duplicate of the socket's handle, for TCP_INFO.
+    socket: OnceCell<os::Duplicate>,
     /// Bytes that the node has given and the kernel has not taken yet.
-    unwritten: std::cell::Cell<u64>,
+    unwritten: Cell<u64>,
 }
 
 impl Channel {
-    /// What KIST wants to know of the connection.
+    /// The connection's state for KIST.
     fn inspect(&self) -> Option<Socket> {
         let sender = tidegate_kernel::sender(self.socket.get()?).ok()?;
         Some(Socket {
@@ -171,202 +171,193 @@ impl Channel {
     }
 }
 
-impl<N: Node<Encrypted> + 'static, G: Gate + 'static> Overlay<N, G> {
-    /// A node that finds relays in a directory, and proves its own identity to them if it has one.
+impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static> Overlay<N, G> {
+    /// Drives a node that connects to relays of `directory`, and authenticates with `identity` if given.
     pub fn new(
         node: N,
-        gate: G,
+        limit: G,
         identity: Option<Arc<Identity>>,
         directory: BTreeMap<RelayId, Contact>,
         owner: Owner<N>,
     ) -> Overlay<N, G> {
-        Overlay::with_dial(node, gate, Pinned { identity, directory }, |_| owner)
+        Overlay::with_dial(node, limit, Pinned { identity, directory }, |_| owner)
     }
 }
 
-/// A handle to a node that does not keep it alive: for its owner.
-pub struct Handle<N, G, D>(Weak<Shared<N, G, D>>);
+/// A handle that does not keep the node alive, for its owner.
+pub struct Handle<N, G, D> {
+    driver: WeakDriver<N, Channels<N, G, D>>,
+    shared: Rc<Shared<G, D>>,
+}
 
 impl<N, G, D> Handle<N, G, D> {
-    /// The node, if anybody still holds it.
+    /// The node, unless its last handle is gone.
     pub fn get(&self) -> Option<Overlay<N, G, D>> {
-        self.0.upgrade().map(|shared| Overlay { shared })
+        let driver = self.driver.upgrade()?;
+        Some(Overlay { driver, shared: self.shared.clone() })
     }
 }
 
-impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay<N, G, D> {
-    /// A node that opens connections in its own way; its owner may hold a handle to it.
+impl<N, G, D> Handler<N> for Channels<N, G, D>
+where
+    N: Node<Encrypted> + 'static,
+    G: RateLimit + 'static,
+    D: Dial + 'static,
+{
+    fn handle(&mut self, node: &mut N, now: Time, output: Output<Encrypted>) {
+        match output {
+            Output::OpenChannel(channel, relay) => {
+                let overlay = self.overlay.get().expect("a handle drives the node");
+                self.channels.insert(channel, Rc::default());
+                tokio::task::spawn_local(async move { overlay.open(channel, relay).await });
+            }
+            Output::Flush(channel) => {
+                if let Some(channel) = self.channels.get(&channel) {
+                    channel.wake.notify_one();
+                }
+            }
+            Output::CloseChannel(channel) => {
+                if let Some(channel) = self.channels.remove(&channel) {
+                    channel.closed.set(true);
+                    channel.wake.notify_one();
+                }
+            }
+            Output::Inspect(channel) => {
+                // Without an answer KIST counts output buffers alone.
+                let known = self.channels.get(&channel).and_then(|channel| channel.inspect());
+                self.waits.inspections += u64::from(known.is_some());
+                self.waits.unsent_bytes += known.map_or(0, |socket| socket.unsent_bytes);
+                node.socket(now, channel, known);
+            }
+            other => (self.owner)(node, now, other),
+        }
+    }
+
+    /// Measures how long the controller keeps this thread busy, and tells the node.
+    fn timeout(&mut self, node: &mut N, now: Time) {
+        node.timeout(now);
+        let spent = clock::now().since(now);
+        let solved = node.took(now, spent);
+        self.controller_time.add(spent, solved);
+    }
+}
+
+impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Overlay<N, G, D> {
+    /// Drives a node that opens connections with `dial`. `owner` gets a handle for the outputs it handles.
     pub fn with_dial(
         node: N,
-        gate: G,
+        limit: G,
         dial: D,
         owner: impl FnOnce(Handle<N, G, D>) -> Owner<N>,
     ) -> Overlay<N, G, D> {
-        let shared = Rc::new_cyclic(|weak| {
-            let owner = owner(Handle(weak.clone()));
-            let state = RefCell::new(State { node, timer: Time::NEVER, owner, channels: BTreeMap::new() });
-            let (timeouts, waits, bodies, steps, inspects) = Default::default();
-            Shared { state, gate, timeouts, waits, bodies, steps, inspects, dial }
+        let (timeouts, bodies, inspects) = Default::default();
+        let shared = Rc::new(Shared { limit, timeouts, bodies, inspects, dial });
+        let handle = |driver: &WeakDriver<_, _>| Handle { driver: driver.clone(), shared: shared.clone() };
+        let driver = SharedDriver::new(node, |driver| Channels {
+            overlay: handle(&driver),
+            owner: owner(handle(&driver)),
+            channels: BTreeMap::new(),
+            waits: Waits::default(),
+            controller_time: ControllerTime::default(),
         });
-        Overlay { shared }
+        Overlay { driver, shared }
     }
 
-    /// Sets how long connections may do nothing.
+    /// Sets the timeouts of connections.
     pub fn set_timeouts(&self, timeouts: Timeouts) {
         self.shared.timeouts.set(timeouts);
     }
 
-    /// Lets the node know what the kernel says of its connections, from the next one on: each takes another descriptor.
+    /// Lets the node query the kernel about its connections (TCP_INFO), for connections opened from now on. Each
+    /// takes one more file descriptor.
     pub fn inspect_sockets(&self) {
         self.shared.inspects.set(true);
     }
 
-    /// Where cells have waited.
+    /// How long cells waited, summed over all cells sent.
     pub fn waits(&self) -> Waits {
-        self.shared.waits.get()
+        self.driver.handler(|channels| channels.waits)
     }
 
-    /// How long the node's controller has kept it busy.
-    pub fn steps(&self) -> Steps {
-        self.shared.steps.borrow().clone()
+    /// How long the node's controller kept this thread busy.
+    pub fn controller_time(&self) -> ControllerTime {
+        self.driver.handler(|channels| channels.controller_time.clone())
     }
 
-    /// What lets bytes through.
-    pub fn gate(&self) -> &G {
-        &self.shared.gate
+    /// The rate limit.
+    pub fn limit(&self) -> &G {
+        &self.shared.limit
     }
 
     /// Connections that are open or being opened.
     pub fn connections(&self) -> usize {
-        self.shared.state.borrow().channels.len()
+        self.driver.handler(|channels| channels.channels.len())
     }
 
-    /// Does something to the node, and then what it asks for.
+    /// Gives the node an input, and carries out its outputs.
     pub fn with<T>(&self, act: impl FnOnce(&mut N, Time) -> T) -> T {
-        let now = clock::now();
-        let result = act(&mut self.shared.state.borrow_mut().node, now);
-        self.pump(now);
-        result
-    }
-
-    fn pump(&self, now: Time) {
-        let mut state = self.shared.state.borrow_mut();
-        while let Some(output) = state.node.poll() {
-            match output {
-                Output::OpenChannel(channel, relay) => {
-                    let this = self.clone();
-                    state.channels.insert(channel, Rc::default());
-                    tokio::task::spawn_local(async move { this.open(channel, relay).await });
-                }
-                Output::Flush(channel) => {
-                    if let Some(channel) = state.channels.get(&channel) {
-                        channel.wake.notify_one();
-                    }
-                }
-                Output::CloseChannel(channel) => {
-                    if let Some(channel) = state.channels.remove(&channel) {
-                        channel.closed.set(true);
-                        channel.wake.notify_one();
-                    }
-                }
-                Output::Inspect(channel) => {
-                    // Without an answer KIST counts output buffers alone.
-                    let known = state.channels.get(&channel).and_then(|channel| channel.inspect());
-                    let mut waits = self.shared.waits.get();
-                    waits.inspections += u64::from(known.is_some());
-                    waits.unsent_bytes += known.map_or(0, |socket| socket.unsent_bytes);
-                    self.shared.waits.set(waits);
-                    state.node.socket(now, channel, known);
-                }
-                other => {
-                    let State { node, owner, .. } = &mut *state;
-                    owner(node, now, other);
-                }
-            }
-        }
-        if let Some(due) = state.node.next_timeout()
-            && due < state.timer
-        {
-            state.timer = due;
-            tokio::task::spawn_local(Self::wait(Rc::downgrade(&self.shared), due));
-        }
-    }
-
-    /// Tells the node that its timeout has come, unless it was set earlier since, or nobody holds the node any more.
-    async fn wait(shared: Weak<Shared<N, G, D>>, due: Time) {
-        clock::until(due).await;
-        let Some(shared) = shared.upgrade() else { return };
-        if shared.state.borrow().timer == due {
-            shared.state.borrow_mut().timer = Time::NEVER;
-            let overlay = Overlay { shared };
-            let (spent, solved) = overlay.with(|node, now| {
-                node.timeout(now);
-                let spent = clock::now().since(now);
-                (spent, node.took(now, spent))
-            });
-            overlay.shared.steps.borrow_mut().took(spent, solved);
-        }
+        self.driver.input(|node, _, now| act(node, now))
     }
 
     async fn open(self, id: ChannelId, relay: RelayId) {
         match link::within(CONNECTING, self.shared.dial.dial(relay)).await {
-            Ok(met) => {
+            Ok(peer_link) => {
                 self.shared.dial.opened(relay);
                 self.with(|node, now| {
-                    met.tell(node, id);
+                    peer_link.announce(node, id);
                     node.channel_opened(now, id);
                 });
-                self.run(met, id).await;
+                self.run(peer_link, id).await;
                 self.shared.dial.ended(relay, true);
             }
             Err(cause) => {
-                tracing::debug!(%cause, "no connection to a relay");
+                tracing::debug!(%cause, "cannot connect to a relay");
                 self.gone(id);
                 self.shared.dial.ended(relay, false);
             }
         }
     }
 
-    /// Serves a connection that a neighbour opened, whose first cell was read already.
-    pub async fn accepted(&self, stream: impl Into<TlsStream<Tcp>>, first: [u8; FIXED]) {
-        self.met(Met::over_tls(stream, first.to_vec(), None)).await;
+    /// Serves a TLS connection that a neighbour opened, with its first cell.
+    pub async fn accepted(&self, stream: impl Into<TlsStream<BufferedTcp>>, first: [u8; FIXED]) {
+        self.serve(PeerLink::over_tls(stream, first.to_vec(), None)).await;
     }
 
-    /// Serves a connection that a neighbour opened.
-    pub async fn met(&self, met: Met) {
-        self.met_from(met, |_, _, _| {}).await;
+    /// Serves a link that a neighbour opened.
+    pub async fn serve(&self, peer_link: PeerLink) {
+        self.serve_with(peer_link, |_, _, _| {}).await;
     }
 
-    /// As [`met`](Self::met), when the node is to be told more of the channel.
-    pub async fn met_from(&self, met: Met, tell: impl FnOnce(&mut N, Time, ChannelId)) {
+    /// As [`serve`](Self::serve). `tell` tells the node more about the channel.
+    pub async fn serve_with(&self, peer_link: PeerLink, tell: impl FnOnce(&mut N, Time, ChannelId)) {
         let id = self.with(|node, now| {
-            let id = node.channel_accepted(met.peer);
+            let id = node.channel_accepted(peer_link.peer);
             tell(node, now, id);
-            met.tell(node, id);
+            peer_link.announce(node, id);
             id
         });
-        self.shared.state.borrow_mut().channels.insert(id, Rc::default());
-        let peer = met.peer;
+        self.driver.handler(|channels| channels.channels.insert(id, Rc::default()));
+        let peer = peer_link.peer;
         peer.inspect(|peer| self.shared.dial.opened(*peer));
-        self.run(met, id).await;
+        self.run(peer_link, id).await;
         peer.inspect(|peer| self.shared.dial.ended(*peer, true));
     }
 
-    async fn run(&self, mut met: Met, id: ChannelId) {
-        let channel = self.shared.state.borrow().channels.get(&id).cloned();
+    async fn run(&self, mut peer_link: PeerLink, id: ChannelId) {
+        let channel = self.driver.handler(|channels| channels.channels.get(&id).cloned());
         let Some(channel) = channel else { return };
         if self.shared.inspects.get()
-            && let Some(tcp) = met.carrier.tcp()
+            && let Some(tcp) = peer_link.carrier.tcp()
             && let Ok(socket) = os::duplicate(tcp)
         {
-            // It is set once.
+            // The cell is set only here.
             let _ = channel.socket.set(socket);
         }
-        met.carrier.may_hold(HELD);
-        let (mut reader, mut writer) = tokio::io::split(met.carrier);
-        // However it ends, the channel is gone.
+        peer_link.carrier.may_hold(HELD);
+        let (mut reader, mut writer) = tokio::io::split(peer_link.carrier);
+        // In every case the channel is gone.
         let _ = tokio::select! {
-            result = self.read(&mut reader, id, &channel, &met.rest) => result,
+            result = self.read(&mut reader, id, &channel, &peer_link.rest) => result,
             result = self.write(&mut writer, id, &channel) => result,
         };
         if !channel.closed.get() {
@@ -375,8 +366,10 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
     }
 
     fn gone(&self, id: ChannelId) {
-        self.shared.state.borrow_mut().channels.remove(&id);
-        self.with(|node, now| node.channel_closed(now, id));
+        self.driver.input(|node, channels, now| {
+            channels.channels.remove(&id);
+            node.channel_closed(now, id);
+        });
     }
 
     async fn read(
@@ -392,7 +385,7 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
         let mut taken = 0;
         loop {
             if channel.closed.get() {
-                // What is left to write is written, or its time passes.
+                // The writer sends the rest, or times out.
                 return std::future::pending().await;
             }
             if channel.writing.get().is_some_and(|since| clock::now().since(since) > STALLED) {
@@ -403,7 +396,7 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
                 match link::within(idle, link::read_some(reader, splitter.space())).await {
                     Ok(0) => return Ok(()),
                     Ok(count) => break count,
-                    // A peer that only takes is not idle.
+                    // A peer that only receives is not idle.
                     Err(cause) if cause.kind() == io::ErrorKind::TimedOut => {
                         if clock::now().since(channel.active.get()) >= idle {
                             return Err(cause);
@@ -416,8 +409,8 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
             splitter.filled(count);
             self.take(id, &mut splitter)?;
             taken += count;
-            if taken >= LUMP {
-                // What came in a lump is written on while the processor has it at hand.
+            if taken >= BLOCK {
+                // Let the writer forward this block while it is in the processor's cache.
                 taken = 0;
                 link::others_first().await;
             }
@@ -425,13 +418,11 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
     }
 
     fn take(&self, id: ChannelId, splitter: &mut Splitter) -> io::Result<()> {
-        let now = clock::now();
         let mut received = 0;
-        {
-            let mut state = self.shared.state.borrow_mut();
+        self.driver.input(|node, channels, now| {
             let mut bodies = self.shared.bodies.borrow_mut();
             // The node may close the channel on any cell.
-            while state.channels.contains_key(&id) {
+            while channels.channels.contains_key(&id) {
                 let cell = splitter.take().map_err(|_| io::ErrorKind::InvalidData)?;
                 let Some((circ, number, body)) = cell else { break };
                 received += FIXED as u64;
@@ -439,18 +430,18 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
                     command::CERTS | command::AUTH_CHALLENGE | command::AUTHENTICATE => {
                         return Err(io::ErrorKind::InvalidData.into());
                     }
-                    // Padding, and what others may know (tor-spec, "Cell packet format"), says nothing.
+                    // Padding and unknown commands are ignored (tor-spec, "Cell packet format").
                     _ => {
                         if let Some(cell) = encrypted::read_cell(circ, number, body, &mut bodies) {
-                            state.node.cell(now, id, cell);
+                            node.cell(now, id, cell);
                         }
                     }
                 }
             }
-        }
-        self.shared.gate.received(received);
-        self.pump(now);
-        Ok(())
+            drop(bodies);
+            self.shared.limit.received(received);
+            Ok(())
+        })
     }
 
     async fn write(
@@ -463,27 +454,23 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
         loop {
             batch.clear();
             if !channel.closed.get() {
-                let mut waits = self.shared.waits.get();
-                self.with(|node, now| {
+                self.driver.input(|node, channels, now| {
                     let bodies = &mut *self.shared.bodies.borrow_mut();
-                    node.drain(
-                        now,
-                        id,
-                        &mut Batch { bytes: &mut batch, most, bodies, waits: &mut waits, now },
-                    );
-                    self.shared.waits.set(waits);
+                    let waits = &mut channels.waits;
+                    node.drain(now, id, &mut Batch { bytes: &mut batch, most, bodies, waits, now });
                 });
             }
             channel.unwritten.set(batch.len() as u64);
             if !batch.is_empty() {
                 let unread = self.shared.timeouts.get().unread;
                 let written = async {
-                    self.shared.gate.leave(id, batch.len() as u64).await;
+                    self.shared.limit.leave(id, batch.len() as u64).await;
                     channel.writing.set(Some(clock::now()));
                     link::within(unread, link::write_cells(writer, &batch)).await
                 };
                 let (written, waited) = link::waits(written).await;
                 written?;
+                // A wait means that the kernel's buffer is full. Keep further cells in circuit queues, for the scheduler.
                 most = if waited { ONE_RECORD } else { EIGHT_RECORDS };
                 channel.writing.set(None);
                 channel.unwritten.set(0);

@@ -1,5 +1,5 @@
-//! TLS 1.3 with certificates pinned by fingerprint on both sides. There are no authorities: who is allowed
-//! is decided by the role, from the fingerprint that the handshake proved.
+//! TLS 1.3 with certificates pinned by fingerprint on both sides, without certificate authorities. Roles authorise a
+//! peer by the fingerprint that its handshake proved.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use tidegate_proto::crypto::cert::Fingerprint;
 
 use crate::identity::{Identity, fingerprint};
 
-/// Both ends speak this, or the handshake fails: it names the version of the cells inside.
+/// ALPN protocol. It names the version of the cells; the handshake fails if the peer does not offer it.
 const PROTOCOL: &[u8] = b"tidegate/1";
 
-/// AES-128-GCM first: what hardware does fastest, and what the circuits inside use.
+/// AES-128-GCM first: hardware is fastest at it, and circuits use AES-128, too.
 fn provider() -> Arc<CryptoProvider> {
     let suites = vec![
         ring::cipher_suite::TLS13_AES_128_GCM_SHA256,
@@ -25,7 +25,7 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider { cipher_suites: suites, ..ring::default_provider() })
 }
 
-/// For accepting connections; clients may prove who they are.
+/// A server configuration. Clients may present a certificate.
 ///
 /// # Errors
 /// If the identity's key does not fit its certificate.
@@ -41,7 +41,7 @@ pub fn server(identity: &Identity) -> Result<Arc<ServerConfig>, Error> {
     Ok(Arc::new(config))
 }
 
-/// For connecting to the peer with that fingerprint, and no other; proving who we are if `ours` is given.
+/// A client configuration that accepts only the peer with that fingerprint, and presents `ours` if given.
 ///
 /// # Errors
 /// If the identity's key does not fit its certificate.
@@ -63,11 +63,11 @@ pub fn client(ours: Option<&Identity>, peer: Fingerprint) -> Result<Arc<ClientCo
     Ok(Arc::new(config))
 }
 
-/// For connecting to whoever answers: encrypted, but nobody knows with whom. Proves who we are.
+/// A client configuration that accepts any server, unauthenticated, and presents our certificate.
 ///
 /// # Errors
 /// If the identity's key does not fit its certificate.
-pub fn client_of_anybody(ours: &Identity) -> Result<Arc<ClientConfig>, Error> {
+pub fn client_without_pin(ours: &Identity) -> Result<Arc<ClientConfig>, Error> {
     let provider = provider();
     let verifier = Arc::new(AnyServer(provider.clone()));
     let mut config = ClientConfig::builder_with_provider(provider)
@@ -80,7 +80,7 @@ pub fn client_of_anybody(ours: &Identity) -> Result<Arc<ClientConfig>, Error> {
     Ok(Arc::new(config))
 }
 
-/// For accepting connections of Tor's kind, in which clients show no certificate.
+/// A server configuration for links of stock tor, where clients present no certificate.
 ///
 /// # Errors
 /// If the identity's key does not fit its certificate.
@@ -93,7 +93,7 @@ pub fn any_client(identity: &Identity) -> Result<Arc<ServerConfig>, Error> {
     Ok(Arc::new(config))
 }
 
-/// For connections of Tor's kind: whoever holds its certificate's key will do, since cells prove later who that is.
+/// A client configuration for links of stock tor. It accepts any certificate; cells authenticate the relay later.
 ///
 /// # Errors
 /// If TLS cannot be set up.
@@ -109,12 +109,12 @@ pub fn any_server() -> Result<Arc<ClientConfig>, Error> {
     Ok(Arc::new(config))
 }
 
-/// The name that clients put into their hello; nobody looks at it.
+/// SNI value; servers ignore it.
 pub(crate) fn name() -> ServerName<'static> {
     ServerName::try_from("tidegate.invalid").expect("a valid name")
 }
 
-/// Who the other side proved to be; `None` if it did not.
+/// The peer's fingerprint; `None` without a certificate.
 pub(crate) fn peer(connection: &rustls::CommonState) -> Option<Fingerprint> {
     connection.peer_certificates()?.first().map(fingerprint)
 }
@@ -137,7 +137,7 @@ impl ServerCertVerifier for Pinned {
         if fingerprint(certificate) == self.peer {
             Ok(ServerCertVerified::assertion())
         } else {
-            Err(Error::General("the peer's certificate is not the pinned one".into()))
+            Err(Error::General("the peer's certificate has another fingerprint than the pinned one; check the fingerprint in the configuration".into()))
         }
     }
 
@@ -147,7 +147,7 @@ impl ServerCertVerifier for Pinned {
         _: &CertificateDer<'_>,
         _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        Err(Error::General("TLS 1.2 is not spoken".into()))
+        Err(Error::General("TLS 1.2 is not supported".into()))
     }
 
     fn verify_tls13_signature(
@@ -165,7 +165,7 @@ impl ServerCertVerifier for Pinned {
     }
 }
 
-/// Accepts any certificate whose key the server holds.
+/// Accepts any certificate if the server holds its private key.
 #[derive(Debug)]
 struct AnyServer(Arc<CryptoProvider>);
 
@@ -187,7 +187,7 @@ impl ServerCertVerifier for AnyServer {
         _: &CertificateDer<'_>,
         _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        Err(Error::General("TLS 1.2 is not spoken".into()))
+        Err(Error::General("TLS 1.2 is not supported".into()))
     }
 
     fn verify_tls13_signature(
@@ -204,7 +204,7 @@ impl ServerCertVerifier for AnyServer {
     }
 }
 
-/// Accepts any certificate whose key the client holds; the fingerprint decides later what it may do.
+/// Accepts any certificate if the client holds its private key. The role authorises by fingerprint.
 #[derive(Debug)]
 struct AnyClient(Arc<CryptoProvider>);
 
@@ -232,7 +232,7 @@ impl ClientCertVerifier for AnyClient {
         _: &CertificateDer<'_>,
         _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        Err(Error::General("TLS 1.2 is not spoken".into()))
+        Err(Error::General("TLS 1.2 is not supported".into()))
     }
 
     fn verify_tls13_signature(

@@ -20,7 +20,7 @@ use tidegate_net::live::addresses::Addresses;
 use tidegate_net::live::channel::Links;
 use tidegate_net::live::exit::Exit;
 use tidegate_net::live::policy::Policy;
-use tidegate_net::live::relay::{Announce, Event, Settings, run};
+use tidegate_net::live::relay::{Announce, Event, RelayConfig, run};
 use tidegate_net::overlay::Dial as _;
 use tidegate_net::private_tor::{self, Network};
 use tidegate_net::{ports, sockets};
@@ -32,7 +32,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::spawn_local;
 
-/// Without it there is nothing to be tested here.
+/// Whether this machine supports IPv6; otherwise the test is skipped.
 fn has_ipv6(what: &str) -> bool {
     let has = std::net::TcpListener::bind("[::1]:0").is_ok();
     if !has {
@@ -45,15 +45,15 @@ fn at(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-fn settings(keys: RouterKeys, address: Addresses, transport: Transport, announce: Announce) -> Settings {
+fn settings(keys: RouterKeys, address: Addresses, transport: Transport, announce: Announce) -> RelayConfig {
     let directory = match &announce {
         Announce::Tor(authority) => Some(*authority),
         _ => None,
     };
-    // An authority refuses a descriptor that has rules about IPv6 among the others.
+    // An authority refuses descriptors that mix IPv6 rules with other exit rules.
     let rules =
         ["reject [2001:db8::]/32:25", "accept [::]/0:80", "accept *:*"].map(|rule| rule.parse().unwrap());
-    Settings {
+    RelayConfig {
         nickname: "relay".into(),
         address,
         keys: keys.into(),
@@ -64,7 +64,7 @@ fn settings(keys: RouterKeys, address: Addresses, transport: Transport, announce
     }
 }
 
-/// A relay that listens there; how the first of its addresses names it, and its onion key.
+/// A relay that listens on these addresses; its router by the first address, and its onion key.
 fn relay(listeners: Vec<TcpListener>, transport: Transport) -> (Router, [u8; 32]) {
     let bound: Vec<SocketAddr> = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
     let address = Addresses::new(&bound).unwrap();
@@ -81,7 +81,7 @@ fn relay(listeners: Vec<TcpListener>, transport: Transport) -> (Router, [u8; 32]
 }
 
 #[test]
-fn clients_build_circuits_over_it_by_tls_and_by_quic() {
+fn clients_build_circuits_over_ipv6_by_tls_and_quic() {
     if !has_ipv6("clients build circuits over IPv6") {
         return;
     }
@@ -93,7 +93,7 @@ fn clients_build_circuits_over_it_by_tls_and_by_quic() {
     });
 }
 
-/// How a relay was met: where, and whether by QUIC.
+/// How a relay was reached: the address, and whether by QUIC.
 async fn met(router: Router, also: Option<SocketAddr>) -> (SocketAddr, bool) {
     let names = SharedNames::default();
     let id = names.borrow_mut().keep(router);
@@ -106,7 +106,7 @@ async fn met(router: Router, also: Option<SocketAddr>) -> (SocketAddr, bool) {
 }
 
 #[test]
-fn one_port_is_listened_at_by_both_and_whichever_answers_will_do() {
+fn both_families_share_a_port_and_the_first_answer_wins() {
     if !has_ipv6("one port is listened at by IPv4 and IPv6") {
         return;
     }
@@ -114,7 +114,7 @@ fn one_port_is_listened_at_by_both_and_whichever_answers_will_do() {
         let listeners = loop {
             let v6 = sockets::listen(at("[::]:0"), true).unwrap();
             let port = v6.local_addr().unwrap().port();
-            // Somebody may have it.
+            // Another process may have taken the port.
             if let Ok(v4) = sockets::listen(SocketAddr::from(([0, 0, 0, 0], port)), true) {
                 break vec![v4, v6];
             }
@@ -125,18 +125,18 @@ fn one_port_is_listened_at_by_both_and_whichever_answers_will_do() {
         assert_eq!(met(Router { address: v4, ..router }, None).await, (v4, true));
         assert_eq!(met(Router { address: v6, ..router }, None).await, (v6, true));
         assert_eq!(met(Router { address: v4, ..router }, Some(v6)).await, (v6, true), "it is asked first");
-        // Nobody is there.
+        // Nothing listens on the address.
         let [gone4, gone6] =
             [ports::free().unwrap(), at(&format!("[::1]:{}", ports::free().unwrap().port()))];
         assert_eq!(met(Router { address: v4, ..router }, Some(gone6)).await, (v4, true));
         assert_eq!(met(Router { address: gone4, ..router }, Some(v6)).await, (v6, true));
-        // The other waits for ever: an address that documents may show (RFC 3849) has no way, or no end.
+        // The other address never answers: it is reserved for documentation (RFC 3849).
         let nowhere = at("[2001:db8::1]:9001");
         assert_eq!(met(Router { address: v4, ..router }, Some(nowhere)).await, (v4, true));
     });
 }
 
-/// Carries connections on, as long as it is to.
+/// Forwards connections while the flag is set.
 fn forward(listener: std::net::TcpListener, to: SocketAddr, open: Arc<AtomicBool>) {
     let carry = |mut from: TcpStream, mut to: TcpStream| {
         std::thread::spawn(move || drop(std::io::copy(&mut from, &mut to)));
@@ -152,7 +152,7 @@ fn forward(listener: std::net::TcpListener, to: SocketAddr, open: Arc<AtomicBool
     });
 }
 
-/// Whether a client of stock tor gets what a server there says, over these relays; and its log.
+/// Whether stock tor's client gets a server's answer over these relays, and the client's log.
 fn hello(network: &mut Network, name: &str, path: [&str; 3], options: &str, at: &str) -> (bool, String) {
     let (socks, [guard, middle, exit]) = (ports::free().unwrap(), path);
     let nodes = format!("EntryNodes {guard}\nMiddleNodes {middle}\nExitNodes {exit}\n");
@@ -179,10 +179,9 @@ fn hello(network: &mut Network, name: &str, path: [&str; 3], options: &str, at: 
     (said.ends_with(b"hello"), network.log(name))
 }
 
-/// The authority tries our relay by IPv4 and by IPv6. Then stock tor's client connects to it: by IPv4 nobody answers any
-/// more.
+/// The authority tests our relay over IPv4 and IPv6. Then stock tor's client connects after IPv4 was closed.
 #[test]
-fn stock_tor_finds_it_in_the_descriptor() {
+fn stock_tor_uses_the_ipv6_address_of_the_descriptor() {
     if !private_tor::is_installed(Path::new("tor")) {
         return skipped::skipped("stock tor finds an address of IPv6 in the descriptor", "tor");
     }
@@ -216,7 +215,7 @@ fn stock_tor_finds_it_in_the_descriptor() {
     let named = format!("\na {}", address.second().unwrap());
     let all = [named, "\nr relay ".into(), "\nr stock0 ".into(), "\nr stock1 ".into()];
     network.wait_for(&all).unwrap();
-    // As an exit first, which says that it lets out to IPv6.
+    // First as an exit that announces IPv6.
     let through_exit = hello(&mut network, "first", ["stock0", "stock1", "relay"], "", "[::1]:0");
     open.store(false, Ordering::Relaxed);
     let preferred = "ClientUseIPv6 1\nClientPreferIPv6ORPort 1\n";

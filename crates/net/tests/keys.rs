@@ -16,7 +16,7 @@ use tidegate_net::live::channel::Links;
 use tidegate_net::live::exit::Exit;
 use tidegate_net::live::keys;
 use tidegate_net::live::policy::Policy;
-use tidegate_net::live::relay::{Announce, Event, Settings, run};
+use tidegate_net::live::relay::{Announce, Event, RelayConfig, run};
 use tidegate_net::live::renewal::{Change, Keys};
 use tidegate_net::overlay::Dial as _;
 use tidegate_proto::crypto::lifetimes::KeyLifetimes;
@@ -28,7 +28,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::spawn_local;
 
-/// A folder that goes with the test.
+/// A folder that is removed after the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -49,12 +49,12 @@ impl Drop for Folder {
     }
 }
 
-/// The onion key that a file has now.
+/// The current onion key of a file.
 fn onion(path: &Path) -> [u8; 32] {
     keys::load(path, clock::unix()).unwrap().onion()
 }
 
-/// A relay with the keys of that file, and what it says of them.
+/// A relay with the keys of that file, and its events.
 async fn relay(
     path: &Path,
     lifetimes: KeyLifetimes,
@@ -65,7 +65,7 @@ async fn relay(
     let address = listener.local_addr().unwrap();
     let router = keys::load(path, clock::unix()).unwrap();
     let known = Router { address, fingerprint: router.fingerprint(), ed25519: Some(router.ed25519()) };
-    let settings = Settings {
+    let settings = RelayConfig {
         nickname: "relay".into(),
         address: address.into(),
         keys: Keys { router, file: Some(path.into()), lifetimes },
@@ -88,7 +88,7 @@ async fn relay(
     (known, said)
 }
 
-/// Waits until it has said so often that this has changed.
+/// Waits until the relay has reported this change `times` times.
 async fn wait_for(said: &RefCell<Vec<Change>>, what: Change, times: usize) {
     let end = clock::now() + Span::from_secs(20);
     while said.borrow().iter().filter(|change| **change == what).count() < times {
@@ -103,7 +103,7 @@ fn seconds(onion: u64, onion_grace: u64, signing: u64, link: u64) -> KeyLifetime
 }
 
 #[test]
-fn circuits_go_on_across_onion_keys() {
+fn circuits_survive_a_change_of_onion_keys() {
     on_sockets(async {
         let folder = Folder::new();
         let first = keys::create(&folder.keys()).unwrap().onion();
@@ -130,7 +130,7 @@ fn circuits_go_on_across_onion_keys() {
     });
 }
 
-/// SHA-256 of the certificate that a relay shows by TLS, and whether it was met by QUIC after that.
+/// SHA-256 of the certificate that a relay presents by TLS, and whether QUIC was used afterwards.
 async fn meets(router: Router) -> (Vec<u8>, bool) {
     let names = SharedNames::default();
     let id = names.borrow_mut().keep(router);
@@ -142,7 +142,7 @@ async fn meets(router: Router) -> (Vec<u8>, bool) {
 }
 
 #[test]
-fn connections_are_shown_fresh_certificates_by_tls_and_by_quic() {
+fn renewed_certificates_are_presented_by_tls_and_quic() {
     on_sockets(async {
         let folder = Folder::new();
         keys::create(&folder.keys()).unwrap();
@@ -158,7 +158,7 @@ fn connections_are_shown_fresh_certificates_by_tls_and_by_quic() {
     });
 }
 
-/// An authority that takes everything; the onion key and the time of each descriptor.
+/// An authority that accepts all descriptors, and records their onion key and time.
 async fn authority(seen: Rc<RefCell<Vec<(String, String)>>>, listener: TcpListener) {
     while let Ok((mut stream, _)) = listener.accept().await {
         let mut text = String::new();
@@ -175,7 +175,7 @@ async fn authority(seen: Rc<RefCell<Vec<(String, String)>>>, listener: TcpListen
 }
 
 #[test]
-fn a_new_key_is_announced_at_once_and_later_than_the_one_before() {
+fn a_new_key_is_published_at_once_with_a_later_time() {
     on_sockets(async {
         let folder = Folder::new();
         keys::create(&folder.keys()).unwrap();
@@ -194,7 +194,7 @@ fn a_new_key_is_announced_at_once_and_later_than_the_one_before() {
 }
 
 #[test]
-fn a_key_whose_time_was_over_while_the_relay_was_off_is_replaced_before_it_is_announced() {
+fn a_key_that_expired_while_the_relay_was_off_is_replaced_before_publication() {
     on_sockets(async {
         let folder = Folder::new();
         let kept = keys::create(&folder.keys()).unwrap();
@@ -210,11 +210,11 @@ fn a_key_whose_time_was_over_while_the_relay_was_off_is_replaced_before_it_is_an
 }
 
 #[test]
-fn a_key_that_cannot_be_kept_is_not_used() {
+fn a_key_that_cannot_be_stored_is_not_used() {
     on_sockets(async {
         let folder = Folder::new();
         let kept = keys::create(&folder.keys()).unwrap();
-        // Nothing can be written beside it.
+        // The temporary file cannot be written.
         std::fs::create_dir(folder.0.join("relay.keys.new")).unwrap();
         let lifetimes = seconds(1, 1, 60, 60);
         let (router, said) = relay(&folder.keys(), lifetimes, Transport::Vanilla, Announce::None).await;

@@ -1,4 +1,4 @@
-//! Relays renew their keys, and stock tor's client goes on building circuits over them. Runs where tor is installed.
+//! Relays renew their keys while stock tor's client builds circuits over them. Runs where tor is installed.
 
 #[path = "../../../tests/skipped.rs"]
 mod skipped;
@@ -13,7 +13,7 @@ use tidegate_control::units::Span;
 use tidegate_net::identity::fill;
 use tidegate_net::live::exit::Exit;
 use tidegate_net::live::policy::Policy;
-use tidegate_net::live::relay::{Announce, Event, Settings, run};
+use tidegate_net::live::relay::{Announce, Event, RelayConfig, run};
 use tidegate_net::live::renewal::{Change, Keys};
 use tidegate_net::private_tor::{self, Network};
 use tidegate_net::{clock, ports};
@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 use tokio::task::{LocalSet, spawn_local};
 
 const RELAYS: [&str; 3] = ["tide0", "tide1", "tide2"];
-/// A vote each ten seconds, and a client that asks up to ten seconds after the next one: then it must have another key.
+/// A vote every 10 s, and a client that fetches up to 10 s after it: by then it must know the new key.
 const LIFETIMES: KeyLifetimes = KeyLifetimes {
     onion: Span::from_secs(30),
     onion_grace: Span::from_secs(30),
@@ -35,7 +35,7 @@ const LIFETIMES: KeyLifetimes = KeyLifetimes {
 
 type Said = Arc<Mutex<Vec<(&'static str, Change)>>>;
 
-/// Runs the relays until the test ends, on a thread of their own.
+/// Runs the relays on their own thread until the test ends.
 fn relays(authority: SocketAddr, said: Said) {
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -44,7 +44,7 @@ fn relays(authority: SocketAddr, said: Said) {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
                 let address = listener.local_addr().unwrap();
                 let policy = Policy::new(vec!["accept *:*".parse().unwrap()], true, Vec::new());
-                let settings = Settings {
+                let settings = RelayConfig {
                     nickname: name.into(),
                     address: address.into(),
                     keys: Keys { lifetimes: LIFETIMES, ..RouterKeys::generate(&mut fill).into() },
@@ -69,7 +69,7 @@ fn relays(authority: SocketAddr, said: Said) {
     });
 }
 
-/// What a server says that is reached through tor, over a circuit of that user's alone.
+/// A server's answer through tor, over a circuit for that user only.
 fn ask(socks: SocketAddr, user: &str, port: u16) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(socks)?;
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
@@ -114,7 +114,7 @@ fn stock_tor_builds_circuits_while_relays_renew_their_keys() {
         let count = |relay| said.iter().filter(|(name, change)| *name == relay && *change == what).count();
         RELAYS.map(count).into_iter().min().unwrap()
     };
-    // The second keys' successors leave those of the beginning to answer nobody.
+    // After two renewals, the first keys are no longer accepted.
     let (mut asked, end) = (0, clock::now() + Span::from_secs(120));
     while times(Change::Onion) < 2 {
         assert_eq!(ask(socks, &asked.to_string(), port).unwrap(), "hello", "after {asked} circuits");
@@ -126,7 +126,7 @@ fn stock_tor_builds_circuits_while_relays_renew_their_keys() {
     assert!(times(Change::Signing) >= 2 && times(Change::Link) >= 5, "{said:?}");
     let words = ["protocol", "Received", "cell", "AUTHENTICATE", "circuit", "TLS", "OpenSSL", "ertificate"];
     let mut warnings = network.warnings();
-    // The authority has no consensus in the first seconds.
+    // The authority does not have a consensus in the first seconds.
     warnings.retain(|line| words.iter().any(|word| line.contains(word)) && !line.contains("status code 404"));
     eprintln!("{asked} circuits, {} warnings", warnings.len());
     drop(network);

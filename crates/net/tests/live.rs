@@ -1,4 +1,4 @@
-//! A relay of the overlay on sockets, among strangers.
+//! A relay of the overlay on sockets, among silent and malicious clients.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use tidegate_net::identity::fill;
 use tidegate_net::live::channel::Links;
 use tidegate_net::live::exit::Exit;
 use tidegate_net::live::policy::Policy;
-use tidegate_net::live::relay::{Announce, Settings, run};
+use tidegate_net::live::relay::{Announce, RelayConfig, run};
 use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::crypto::names::{Router, SharedNames};
 use tidegate_proto::links::{Config, Limits};
@@ -25,7 +25,7 @@ fn against_a_relay<F: Future>(limits: Limits, client: impl FnOnce(Router) -> F) 
         let address: SocketAddr = listener.local_addr().unwrap();
         let keys = RouterKeys::generate(&mut fill);
         let router = Router { address, fingerprint: keys.fingerprint(), ed25519: Some(keys.ed25519()) };
-        let settings = Settings {
+        let settings = RelayConfig {
             nickname: "relay".into(),
             address: address.into(),
             keys: keys.into(),
@@ -45,7 +45,7 @@ fn client() -> Links {
 }
 
 #[test]
-fn silent_strangers_keep_nobody_out() {
+fn silent_connections_do_not_lock_out_others() {
     against_a_relay(Limits::default(), |router| async move {
         let mut silent = Vec::new();
         for _ in 0..600 {
@@ -59,7 +59,7 @@ fn silent_strangers_keep_nobody_out() {
 }
 
 #[test]
-fn an_address_has_so_many_connections_and_no_more() {
+fn connections_per_address_are_limited() {
     let limits = Limits { connections_per_address: 3, ..Limits::default() };
     against_a_relay(limits, |router| async move {
         let mut open = Vec::new();

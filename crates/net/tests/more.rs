@@ -1,11 +1,11 @@
-//! A stream crosses peers on loopback, byte-exact.
+//! A stream crosses peers on loopback, byte for byte.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use loopback::{PEERS, directory, settings};
-use tidegate_net::more::{Role, Settings, run};
+use tidegate_net::more::{PeerConfig, Role, run};
 
 mod loopback;
 
@@ -41,14 +41,14 @@ fn unauthenticated_datagrams_are_counted_and_stop_nothing() {
         let relaying = scope.spawn(|| run(&settings(&directory, 1, "aimd"), Role::Relay, &stop));
         let outsider = UdpSocket::bind("127.0.0.1:0").expect("loopback has ports");
         let to: SocketAddr = directory.peers[1].address.parse().expect("an address");
-        // Until it is there the system answers for it; then each of these is heard. To try whether its port can be bound
-        // would keep it from the relay.
+        // Before the relay listens, the kernel answers for it. Binding the port to test for that would keep it from
+        // the relay.
         outsider.connect(to).expect("loopback");
         outsider.set_read_timeout(Some(Duration::from_millis(20))).expect("more than zero");
         let refused = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionRefused;
-        let nobody =
+        let not_listening =
             || outsider.send(&[]).and_then(|_| outsider.recv(&mut [0])).is_err_and(|error| refused(&error));
-        while nobody() && !relaying.is_finished() {
+        while not_listening() && !relaying.is_finished() {
             std::thread::yield_now();
         }
         let sizes = [0, 1, 447, 1451, 1452, 1453, 60_000];
@@ -64,7 +64,7 @@ fn unauthenticated_datagrams_are_counted_and_stop_nothing() {
         stop.store(true, Ordering::Relaxed);
         let counters = relaying.join().expect("no panic").expect("no error").node;
         assert_eq!(counters.forwarded + counters.delivered, 0);
-        // The socket's buffer is the system's: what it had no room for was not counted.
+        // The kernel dropped datagrams that did not fit into the socket's buffer; they are not counted.
         assert!((20..=36).contains(&counters.unauthenticated), "{counters:?}");
         assert_eq!(
             (counters.forged, counters.over_limit, counters.flooding),
@@ -75,17 +75,17 @@ fn unauthenticated_datagrams_are_counted_and_stop_nothing() {
 }
 
 #[test]
-fn settings_that_cannot_work_are_refused() {
+fn invalid_configurations_are_rejected() {
     let directory = directory();
     let go = AtomicBool::new(false);
-    let refused = |settings: Settings, to| {
+    let refused = |settings: PeerConfig, to| {
         let role = Role::Send { to, content: &mut std::io::empty() };
         run(&settings, role, &go).expect_err("refused").kind()
     };
     let kind = std::io::ErrorKind::InvalidInput;
     assert_eq!(refused(settings(&directory, 9, "aimd"), 1), kind);
-    assert_eq!(refused(Settings { secret: [9; 32], ..settings(&directory, 0, "aimd") }, 1), kind);
+    assert_eq!(refused(PeerConfig { secret: [9; 32], ..settings(&directory, 0, "aimd") }, 1), kind);
     assert_eq!(refused(settings(&directory, 0, "aimd"), 0), kind);
     assert_eq!(refused(settings(&directory, 0, "perfect"), 1), kind);
-    assert_eq!(refused(Settings { hops: 5, ..settings(&directory, 0, "aimd") }, 1), kind);
+    assert_eq!(refused(PeerConfig { hops: 5, ..settings(&directory, 0, "aimd") }, 1), kind);
 }

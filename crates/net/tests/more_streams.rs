@@ -1,4 +1,4 @@
-//! A local application talks to a hidden target through SOCKS5, on loopback.
+//! A local application talks to a hidden service through SOCKS5, on loopback.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -10,19 +10,19 @@ use loopback::{PEERS, directory};
 use tidegate_control::units::Span;
 use tidegate_more::descriptor::Descriptor;
 use tidegate_more::directory::Directory;
-use tidegate_net::more::{Role, Settings, Summary, run};
-use tidegate_net::more_serve::{Serving, serve};
-use tidegate_net::more_socks::{Front, Receiver, socks};
+use tidegate_net::more::{Front, Receiver, socks};
+use tidegate_net::more::{PeerConfig, Role, Summary, run};
+use tidegate_net::more::{Serving, serve};
 
 mod loopback;
 
 const NAME: &str = "echo.more";
 
-fn settings(directory: &Directory, me: u16) -> Settings {
-    Settings { hops: 2, ..loopback::settings(directory, me, "explicit") }
+fn settings(directory: &Directory, me: u16) -> PeerConfig {
+    PeerConfig { hops: 2, ..loopback::settings(directory, me, "explicit") }
 }
 
-/// Asks the front for a connection to a name; the second byte of its reply.
+/// Requests a connection to a name; returns the second byte of the reply.
 fn ask(front: SocketAddr, name: &str) -> (TcpStream, u8) {
     let mut tcp = TcpStream::connect(front).expect("listens");
     let request = [&[5, 1, 0, 5, 1, 0, 3, name.len() as u8][..], name.as_bytes(), &[0, 80]].concat();
@@ -33,15 +33,15 @@ fn ask(front: SocketAddr, name: &str) -> (TcpStream, u8) {
     (tcp, answer[3])
 }
 
-/// Runs an overlay with a hidden `target`, and `talk` against its SOCKS5 front and the UDP address of the front's
-/// peer. The service ends when the last argument of `talk` is set.
+/// Runs an overlay with a hidden `target`, and calls `talk` with the SOCKS5 front and the UDP address of the front's
+/// peer. The service stops when `talk` sets its last argument.
 fn with_overlay(target: SocketAddr, talk: impl FnOnce(SocketAddr, SocketAddr, &AtomicBool)) {
     with_overlay_of(settings, target, talk);
 }
 
-/// The same with other settings of its peers; what the front's peer says in the end.
+/// The same with other peer settings. Returns the front's summary.
 fn with_overlay_of(
-    settings: fn(&Directory, u16) -> Settings,
+    settings: fn(&Directory, u16) -> PeerConfig,
     target: SocketAddr,
     talk: impl FnOnce(SocketAddr, SocketAddr, &AtomicBool),
 ) -> Summary {
@@ -85,7 +85,7 @@ fn with_overlay_of(
     })
 }
 
-/// A target that answers with what it heard, reversed.
+/// A target that answers with the reversed request.
 fn reversing() -> SocketAddr {
     let target = TcpListener::bind("127.0.0.1:0").expect("loopback has ports");
     let address = target.local_addr().expect("bound");
@@ -122,7 +122,7 @@ fn an_application_talks_to_a_hidden_target_through_the_front() {
             answer.reverse();
             assert!(answer == content[..length], "{length}: {} bytes", answer.len());
         }
-        // Other names and addresses lead nowhere.
+        // Other names and addresses are refused.
         assert_eq!(ask(front, "elsewhere.example").1, 4);
         let mut tcp = TcpStream::connect(front).expect("listens");
         tcp.write_all(&[5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1, 0, 80]).expect("sent");
@@ -140,11 +140,11 @@ fn an_application_talks_to_a_hidden_target_through_the_front() {
 }
 
 #[test]
-fn a_target_that_is_not_there_is_a_refusal() {
+fn an_unreachable_target_is_refused() {
     let nobody = TcpListener::bind("127.0.0.1:0").expect("loopback has ports").local_addr().expect("bound");
     with_overlay(nobody, |front, _, _| {
         let (mut tcp, code) = ask(front, NAME);
-        // Whether the first answer already knows depends on what is faster; then the connection just ends.
+        // The first answer may or may not know the refusal, depending on timing. Otherwise the connection just ends.
         assert!([0, 5].contains(&code), "{code}");
         let mut answer = Vec::new();
         let _ = tcp.read_to_end(&mut answer);
@@ -152,9 +152,9 @@ fn a_target_that_is_not_there_is_a_refusal() {
     });
 }
 
-/// An application is told within ten seconds, and a moment for the threads, instead of hanging; another stream is too.
+/// Within 10 s, and a moment for the threads, both streams get an error instead of hanging.
 #[test]
-fn a_receiver_that_fell_silent_is_a_reply_and_no_hang() {
+fn a_silent_receiver_causes_an_error_reply() {
     with_overlay(reversing(), |front, _, silent| {
         assert_eq!(ask(front, NAME).1, 0, "it is there");
         silent.store(true, Ordering::Relaxed);
@@ -164,7 +164,7 @@ fn a_receiver_that_fell_silent_is_a_reply_and_no_hang() {
         std::thread::scope(|scope| {
             let both = [0; 2].map(|_| scope.spawn(|| ask(front, NAME).1));
             for code in both {
-                // TTL expired: it does not answer.
+                // TTL expired: the service does not answer.
                 assert_eq!(code.join().expect("answered"), 6);
             }
         });
@@ -173,10 +173,10 @@ fn a_receiver_that_fell_silent_is_a_reply_and_no_hang() {
     });
 }
 
-/// More connections than there may be handshakes say nothing, or half of something, while datagrams of nobody
-/// pour in: an application is served all the same, and the silent ones are gone after their time.
+/// Silent connections beyond the handshake limit, and datagrams from unknown senders: an application is served all
+/// the same, and silent connections are closed by timeout.
 #[test]
-fn silent_connections_and_a_flood_do_not_keep_an_application_out() {
+fn silent_connections_and_a_flood_do_not_lock_out_an_application() {
     with_overlay(reversing(), |front, peer, _| {
         let silent: Vec<TcpStream> = (0..200)
             .map(|n| {
@@ -204,16 +204,16 @@ fn silent_connections_and_a_flood_do_not_keep_an_application_out() {
         });
         for (n, mut tcp) in silent.into_iter().enumerate() {
             let mut answer = Vec::new();
-            // Closed, or reset where something was not read.
+            // Closed, or reset if unread bytes remained.
             let _ = tcp.read_to_end(&mut answer);
             assert_eq!(answer, if n % 4 == 3 { &[5, 0][..] } else { &[] });
         }
     });
 }
 
-/// Relays pass twenty packets a second. A source that knows no limit is told by each that drops a cell of its.
+/// Relays forward 20 packets per second. Each relay that drops a cell tells the source.
 #[test]
-fn relays_over_their_limit_refuse_and_the_source_hears_it() {
+fn relays_over_their_limit_tell_the_source() {
     let target = TcpListener::bind("127.0.0.1:0").expect("loopback has ports");
     let address = target.local_addr().expect("bound");
     std::thread::spawn(move || {
@@ -222,7 +222,7 @@ fn relays_over_their_limit_refuse_and_the_source_hears_it() {
     });
     let slow = |directory: &Directory, me: u16| {
         let limit = if (1..PEERS - 1).contains(&me) { 30_000.0 } else { 2_000_000.0 };
-        Settings { hops: 2, limit, ..loopback::settings(directory, me, "random") }
+        PeerConfig { hops: 2, limit, ..loopback::settings(directory, me, "random") }
     };
     let mut bytes = 0;
     let summary = with_overlay_of(slow, address, |front, _, _| {
@@ -240,14 +240,14 @@ fn relays_over_their_limit_refuse_and_the_source_hears_it() {
 }
 
 #[test]
-fn settings_that_cannot_work_are_refused() {
+fn invalid_configurations_are_rejected() {
     let directory = directory();
     let stop = AtomicBool::new(true);
     let kind = std::io::ErrorKind::InvalidInput;
     let publish = Box::new(|_: &Descriptor| Ok(()));
     let target = SocketAddr::from(([127, 0, 0, 1], 9));
     let serving = Serving { name: [7; 32], key: [8; 32], paths: 1, target, publish };
-    let wrong = Settings { hops: 5, ..settings(&directory, 0) };
+    let wrong = PeerConfig { hops: 5, ..settings(&directory, 0) };
     assert_eq!(serve(&wrong, vec![serving], &stop).expect_err("five hops").kind(), kind);
     let front = || Front {
         listener: TcpListener::bind("127.0.0.1:0").expect("loopback has ports"),
@@ -258,6 +258,6 @@ fn settings_that_cannot_work_are_refused() {
     let old = Directory { start: 1000, ..directory.clone() };
     let refused = socks(&settings(&old, 0), front(), &stop).expect_err("all its epochs are over");
     assert!(refused.kind() == kind && refused.to_string().contains("not now"), "{refused}");
-    let wrong = Settings { guards: vec![9], ..settings(&directory, 0) };
+    let wrong = PeerConfig { guards: vec![9], ..settings(&directory, 0) };
     assert_eq!(run(&wrong, Role::Relay, &stop).expect_err("no such guard").kind(), kind);
 }

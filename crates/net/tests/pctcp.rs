@@ -1,4 +1,4 @@
-//! PCTCP's clients: a connection for each circuit to a guard that is ours, one for all to a stock guard.
+//! PCTCP's clients: one connection per circuit to our guard, one connection for all circuits to a stock guard.
 
 #[path = "../../../tests/skipped.rs"]
 mod skipped;
@@ -14,7 +14,7 @@ use tidegate_net::clock;
 use tidegate_net::identity::{fill, unhex};
 use tidegate_net::live::exit::Exit;
 use tidegate_net::live::policy::Policy;
-use tidegate_net::live::relay::{Announce, Settings, run};
+use tidegate_net::live::relay::{Announce, RelayConfig, run};
 use tidegate_net::private_tor;
 use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::crypto::names::Router;
@@ -25,8 +25,8 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::spawn_local;
 
-/// Builds four circuits, one after the other: the connections that the client has then, and once it has closed two of them,
-/// and all.
+/// Builds four circuits in sequence. Returns the number of connections then, after closing two circuits, and after
+/// closing all.
 async fn connections(router: Router, onion: [u8; 32], transport: Transport) -> [usize; 3] {
     let client = OneHop::new(router, transport);
     for _ in 0..2 {
@@ -44,7 +44,7 @@ async fn connections(router: Router, onion: [u8; 32], transport: Transport) -> [
 }
 
 #[test]
-fn a_client_has_a_connection_per_circuit_to_a_guard_of_ours() {
+fn a_client_has_one_connection_per_circuit_to_our_guard() {
     on_sockets(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -53,7 +53,7 @@ fn a_client_has_a_connection_per_circuit_to_a_guard_of_ours() {
         let onion = keys.onion();
         let config =
             Config { transport: Transport::PerCircuit, limits: Some(Limits::default()), ..Config::default() };
-        let settings = Settings {
+        let settings = RelayConfig {
             nickname: "guard".into(),
             address: address.into(),
             keys: keys.into(),
@@ -80,7 +80,7 @@ fn a_client_has_one_connection_to_a_stock_guard() {
     }
     let (network, stock, directory) = stock_relay::network("pctcp");
     let keys = |file: &str| std::fs::read(network.files_of("stock").join("keys").join(file)).unwrap();
-    // A file of tor's ends with the key's public half, and one of its identity with all of it.
+    // tor's key files end with the public key; the identity's file ends with the whole key.
     let last = |bytes: Vec<u8>| <[u8; 32]>::try_from(&bytes[bytes.len() - 32..]).unwrap();
     let (onion, ed25519) = (last(keys("secret_onion_key_ntor")), last(keys("ed25519_master_id_public_key")));
     let fingerprint = unhex(&stock.fingerprint).unwrap();

@@ -1,4 +1,4 @@
-//! Neighbours that speak QUIC share a connection; with others there is TLS as ever.
+//! Neighbours that support QUIC share a connection; others use TLS.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -7,13 +7,13 @@ use std::rc::Rc;
 use tidegate_control::units::Span;
 use tidegate_net::clock;
 use tidegate_net::identity::{Identity, fill, random};
-use tidegate_net::lane::Lane;
 use tidegate_net::link::{Carrier, within};
 use tidegate_net::live::channel::Links;
 use tidegate_net::live::exit::Exit;
 use tidegate_net::live::policy::Policy;
-use tidegate_net::live::relay::{Announce, Settings, run};
-use tidegate_net::overlay::{Dial as _, Met};
+use tidegate_net::live::relay::{Announce, RelayConfig, run};
+use tidegate_net::overlay::{Dial as _, PeerLink};
+use tidegate_net::quic_stream::QuicStream;
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::crypto::cert::{RouterKeys, Signing};
 use tidegate_proto::crypto::lifetimes::KeyLifetimes;
@@ -38,13 +38,13 @@ fn router(keys: &RouterKeys, address: SocketAddr) -> Router {
     Router { address, fingerprint: keys.fingerprint(), ed25519: Some(keys.ed25519()) }
 }
 
-/// A whole relay with that transport.
+/// A complete relay with that transport.
 async fn relay(transport: Transport) -> Router {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let keys = keys();
     let router = router(&keys, address);
-    let settings = Settings {
+    let settings = RelayConfig {
         nickname: "relay".into(),
         address: address.into(),
         keys: keys.into(),
@@ -61,7 +61,7 @@ async fn relay(transport: Transport) -> Router {
     router
 }
 
-/// What a relay at that address brings to connections; it answers QUIC there.
+/// The links of a relay at that address, with QUIC.
 fn links_of(keys: &RouterKeys, names: SharedNames, address: SocketAddr, quic: SocketAddr) -> Links {
     let identity = Identity::for_links();
     let [signing, link] = KeyLifetimes::default().certified(clock::unix());
@@ -70,7 +70,7 @@ fn links_of(keys: &RouterKeys, names: SharedNames, address: SocketAddr, quic: So
     Links::relay(certified, names, vec![address.ip()], &identity, &[quic]).unwrap()
 }
 
-/// The TLS side of a relay that says that it speaks QUIC, and answers that at another address.
+/// The TLS side of a relay that announces QUIC, which listens at another address.
 async fn with_quic_elsewhere(quic: SocketAddr) -> Router {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -86,14 +86,14 @@ async fn with_quic_elsewhere(quic: SocketAddr) -> Router {
     router
 }
 
-/// A client that speaks QUIC, and what it calls a relay.
+/// A client that supports QUIC, and its id of a relay.
 fn client(router: Router) -> (Rc<Links>, RelayId) {
     let names = SharedNames::default();
     let id = names.borrow_mut().keep(router);
     (Rc::new(Links::client(names, true).unwrap()), id)
 }
 
-fn lane(met: &Met) -> &Lane {
+fn lane(met: &PeerLink) -> &QuicStream {
     match &met.carrier {
         Carrier::Quic(lane) => lane,
         Carrier::Tls(_) => panic!("over TLS"),
@@ -101,10 +101,10 @@ fn lane(met: &Met) -> &Lane {
 }
 
 #[test]
-fn channels_with_a_neighbour_that_speaks_it_are_streams_of_one_connection() {
+fn channels_with_a_quic_neighbour_share_one_connection() {
     on_sockets(async {
         let (links, id) = client(relay(Transport::Quic).await);
-        // All at once: the first finds out, the others wait for that.
+        // All dial at once: the first tries QUIC, the others wait for its result.
         let dialled = (0..20).map(|_| {
             let links = links.clone();
             spawn_local(async move { links.dial(id).await.unwrap() })
@@ -122,15 +122,15 @@ fn channels_with_a_neighbour_that_speaks_it_are_streams_of_one_connection() {
 }
 
 #[test]
-fn a_neighbour_that_says_nothing_any_more_is_missed_and_one_that_is_idle_is_not() {
+fn a_dead_neighbour_times_out_and_an_idle_one_does_not() {
     let (told, heard) = std::sync::mpsc::channel();
     let (die, dies) = tokio::sync::oneshot::channel();
-    // Another runtime: with it go its sockets, and nobody says so.
+    // Another runtime: dropping it closes its sockets without a message.
     let other = std::thread::spawn(move || {
         on_sockets(async {
             told.send(relay(Transport::Quic).await).unwrap();
             dies.await.unwrap();
-            // As SIGKILL does: nothing is closed in order.
+            // Like SIGKILL: connections are not closed in order.
             std::thread::sleep(std::time::Duration::from_secs(8));
         });
     });
@@ -150,12 +150,12 @@ fn a_neighbour_that_says_nothing_any_more_is_missed_and_one_that_is_idle_is_not(
 }
 
 #[test]
-fn both_relays_know_whom_they_met() {
+fn both_relays_authenticate_each_other() {
     on_sockets(async {
         let at: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let (theirs, ours) = (keys(), keys());
         let names = SharedNames::default();
-        // Its TCP and UDP are at one address, as a relay's.
+        // Its TCP and UDP ports are equal, as on a relay.
         let listener = TcpListener::bind(at).await.unwrap();
         let address = listener.local_addr().unwrap();
         let there = Rc::new(links_of(&theirs, names.clone(), at, address));
@@ -175,7 +175,7 @@ fn both_relays_know_whom_they_met() {
         let (_, seen, _neighbour) = answered.await.unwrap();
         let peer = names.borrow().router(seen.peer.expect("it has proved who it is")).unwrap();
         assert_eq!(peer.fingerprint, ours.fingerprint());
-        // The one who was called opens streams on the same connection.
+        // The accepting side opens streams on the same connection.
         let back = there.dial(seen.peer.unwrap()).await.unwrap();
         assert_eq!(lane(&back).connection().stable_id(), lane(&seen).connection().stable_id());
         let (relay, neighbour) = here.take_opened().unwrap().recv().await.unwrap();
@@ -188,7 +188,7 @@ fn both_relays_know_whom_they_met() {
 }
 
 #[test]
-fn a_neighbour_without_it_is_reached_by_tls_and_circuits_share_that() {
+fn a_neighbour_without_quic_is_reached_over_shared_tls() {
     on_sockets(async {
         for transport in [Transport::Vanilla, Transport::PerCircuit] {
             let (links, id) = client(relay(transport).await);
@@ -197,7 +197,7 @@ fn a_neighbour_without_it_is_reached_by_tls_and_circuits_share_that() {
                 assert!(matches!(met.carrier, Carrier::Tls(_)) && met.ours && met.shared);
             }
         }
-        // And who does not speak it says nothing of it to one who does.
+        // A relay without QUIC does not announce it.
         let names = SharedNames::default();
         let router = relay(Transport::Quic).await;
         let id = names.borrow_mut().keep(router);
@@ -208,7 +208,7 @@ fn a_neighbour_without_it_is_reached_by_tls_and_circuits_share_that() {
 }
 
 #[test]
-fn where_udp_is_lost_or_answered_by_another_tls_will_do() {
+fn tls_is_used_if_udp_is_lost_or_hijacked() {
     on_sockets(async {
         let elsewhere = "127.0.0.1:0".parse().unwrap();
         let lost = with_quic_elsewhere(elsewhere).await;
@@ -221,7 +221,7 @@ fn where_udp_is_lost_or_answered_by_another_tls_will_do() {
         assert!(matches!(links.dial(id).await.unwrap().carrier, Carrier::Tls(_)));
         assert!(clock::now().since(before) < Span::from_secs(1), "it is not tried again at once");
 
-        // Another relay, with keys of its own, has taken the port.
+        // Another relay with its own keys has taken the port.
         let wanted = with_quic_elsewhere(elsewhere).await;
         let other = links_of(&keys(), SharedNames::default(), wanted.address, wanted.address);
         spawn_local(async move {
@@ -237,7 +237,7 @@ fn where_udp_is_lost_or_answered_by_another_tls_will_do() {
 }
 
 #[test]
-fn a_stream_that_is_not_read_takes_no_more_than_its_window_and_stops_no_other() {
+fn an_unread_stream_is_bounded_by_its_window_and_blocks_no_other() {
     on_sockets(async {
         let at: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let (theirs, names) = (keys(), SharedNames::default());

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_net::identity::unhex;
-use tidegate_net::live::client::{Event, Settings, run};
+use tidegate_net::live::client::{ClientConfig, Event, run};
 use toml::Spanned;
 
 use super::relay;
@@ -70,7 +70,7 @@ pub fn main(arguments: &ClientArgs) -> Result<ExitCode, Failure> {
         return Err(InputError::new("--path", cause, "name each relay once").into());
     }
     let hops = path.as_ref().map_or(arguments.hops.into(), Vec::len);
-    let settings = Settings { directory: (arguments.directory, key), config, hops, path };
+    let settings = ClientConfig { directory: (arguments.directory, key), config, hops, path };
     end_with_parent(arguments.owned);
     on_this_thread(async {
         let listener = listen(arguments.socks).await?;

@@ -17,7 +17,7 @@ use tidegate_net::live::directory::is_nickname;
 use tidegate_net::live::exit::Exit;
 use tidegate_net::live::keys;
 use tidegate_net::live::policy::{Policy, Rule};
-use tidegate_net::live::relay::{Announce, Changes, Event, Order, Settings, Status, run};
+use tidegate_net::live::relay::{Announce, Changes, Event, Order, RelayConfig, Status, run};
 use tidegate_net::live::renewal::{Change, Keys};
 use tidegate_net::{clock, os};
 use tidegate_proto::links::{Config, Limits};
@@ -192,7 +192,7 @@ fn addresses(given: &Spanned<Value>, source: &SourceFile) -> Result<Addresses, I
 struct Loaded {
     listen: Addresses,
     status: Option<(SocketAddr, bool)>,
-    settings: Settings,
+    settings: RelayConfig,
 }
 
 /// Reads and checks a configuration file.
@@ -266,7 +266,7 @@ fn load(path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
     let keys = Keys { router, file: Some(path), lifetimes };
     let directory = file.tor.as_ref().map(|tor| *tor.authority.get_ref());
     let (nickname, exit) = (nickname.clone(), Exit { policy, directory });
-    let settings = Settings { nickname, address, keys, config, exit, announce, status: None };
+    let settings = RelayConfig { nickname, address, keys, config, exit, announce, status: None };
     Ok(Loaded { listen, status, settings })
 }
 
@@ -281,7 +281,7 @@ async fn handle_signals(
     loop {
         let order = if signals.next().await == os::Request::Reload {
             match load(path, arguments.allow_public_authority) {
-                Ok(Loaded { settings: Settings { config, exit, announce, .. }, .. }) => {
+                Ok(Loaded { settings: RelayConfig { config, exit, announce, .. }, .. }) => {
                     let (bandwidth, limits) = (config.bandwidth, config.limits.unwrap_or_default());
                     Order::Reload(Changes { exit, bandwidth, limits, announce })
                 }

@@ -182,7 +182,7 @@ fn mistakes_are_told_with_place_and_cure() {
     let good = "nickname = \"a\"\nlisten = \"127.0.0.1:0\"\nkeys = \"relay.keys\"\n";
     for (line, cause) in [
         ("nicknam = \"b\"\n", "did you mean `nickname`?"),
-        ("exit-policy = [\"allow *:*\"]\n", "no rule of an exit policy"),
+        ("exit-policy = [\"allow *:*\"]\n", "is not an exit policy rule"),
         ("[tor]\nauthority = \"192.0.2.1:80\"\n", "not in a private network"),
         ("[tor]\nauthority = \"192.0.2.1:80\"\nallow-public-authority = true\n", "--allow-public-authority"),
         ("[system]\nname = \"x\"\ntransport = \"pctpc\"\n", "did you mean `pctcp`?"),

@@ -8,7 +8,7 @@ use tidegate_control::units::Span;
 use tidegate_net::identity::random;
 use tidegate_net::live::channel::Links;
 use tidegate_net::live::keys;
-use tidegate_net::overlay::{Handle, Open, Overlay, Owner};
+use tidegate_net::overlay::{Handle, Overlay, Owner, Unlimited};
 use tidegate_net::{clock, os};
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::client::Client;
@@ -26,7 +26,7 @@ const CIRCUITS: usize = 5000;
 /// In this a circuit is found idle twice.
 const REST: Span = Span::from_millis(3500);
 
-type Node = Overlay<Client<Encrypted>, Open, Rc<Links>>;
+type Node = Overlay<Client<Encrypted>, Unlimited, Rc<Links>>;
 
 /// What a client has seen: circuits that stand, and how many streams the relay has refused.
 #[derive(Default)]
@@ -51,7 +51,7 @@ fn client(router: Router, onion: [u8; 32]) -> (Node, RelayId, Rc<Seen>) {
             _ => {}
         })
     };
-    let node = Overlay::with_dial(Client::new(encrypted, Config::default()), Open, links, owner);
+    let node = Overlay::with_dial(Client::new(encrypted, Config::default()), Unlimited, links, owner);
     let public = RelayPublic { identity: router.fingerprint, onion };
     node.with(|node, _| node.onion().learn(relay, public, router.ed25519));
     (node, relay, all)

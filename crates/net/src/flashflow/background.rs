@@ -21,7 +21,7 @@ use tidegate_proto::relay::Relay;
 use tokio::net::TcpListener;
 
 use crate::identity::{Contact, Identity, random};
-use crate::overlay::{Open, Overlay};
+use crate::overlay::{Overlay, Unlimited};
 use crate::{clock, link, tls};
 
 /// Numbers of the target and the exit in the overlay's directory.
@@ -62,7 +62,7 @@ pub async fn run(
     let open = streams.clone();
     let at_exit = Overlay::new(
         node,
-        Open,
+        Unlimited,
         None,
         BTreeMap::new(),
         Box::new(move |node, now, output| match output {
@@ -85,7 +85,7 @@ pub async fn run(
         Output::CircuitClosed(_) => closed.set(closed.get() + 1),
         _ => {}
     });
-    let at_client = Overlay::new(client, Open, None, BTreeMap::from([(TARGET, target.0)]), owner);
+    let at_client = Overlay::new(client, Unlimited, None, BTreeMap::from([(TARGET, target.0)]), owner);
     for _ in 0..circuits {
         at_client.with(|client, now| client.build(now, vec![TARGET, EXIT]));
     }

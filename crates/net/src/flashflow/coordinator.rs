@@ -1,9 +1,9 @@
 //! Drives one measurement on sockets: connections to the relay and its measurers.
 
+use std::collections::BTreeMap;
 use std::future::pending;
 use std::net::SocketAddr;
 
-use tidegate_control::machine::Machine as _;
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::flashflow::coordinator::{
     Failure, Measurement, Order, Outcome, Output, Peer, SecondRecord,
@@ -11,6 +11,7 @@ use tidegate_proto::flashflow::coordinator::{
 use tidegate_proto::flashflow::message::Message;
 use tokio::sync::{mpsc, watch};
 
+use crate::driver::{Driver, Handler};
 use crate::identity::{Contact, Identity};
 use crate::{clock, link, tls};
 
@@ -19,6 +20,28 @@ enum Event {
     Said(Peer, Message),
     Garbage(Peer),
     Lost(Peer),
+}
+
+/// Carries out the outputs of a measurement.
+struct Outputs<'a> {
+    outboxes: BTreeMap<Peer, mpsc::Sender<Message>>,
+    seconds: &'a mut dyn FnMut(u16, &SecondRecord),
+    result: Option<Result<Outcome, Failure>>,
+}
+
+impl Handler<Measurement> for Outputs<'_> {
+    fn handle(&mut self, _: &mut Measurement, _: Time, output: Output) {
+        match output {
+            Output::Send(peer, message) => {
+                // A full or closed outbox belongs to a peer that is gone, or will be by its timeout.
+                if let Some(outbox) = self.outboxes.get(&peer) {
+                    let _ = outbox.try_send(message);
+                }
+            }
+            Output::Second(number, record) => (self.seconds)(number, &record),
+            Output::Done(outcome) => self.result = Some(outcome),
+        }
+    }
 }
 
 /// Makes one measurement.
@@ -37,7 +60,7 @@ pub async fn measure(
     let contacts = std::iter::once((Peer::Relay, relay))
         .chain(measurers.iter().enumerate().map(|(i, contact)| (Peer::Measurer(i), *contact)));
     let mut tasks = tokio::task::JoinSet::new();
-    let mut outboxes = std::collections::BTreeMap::new();
+    let mut outboxes = BTreeMap::new();
     let mut measurement = Measurement::new(clock::now(), order);
     for (peer, contact) in contacts {
         match tls::client(Some(identity), contact.fingerprint) {
@@ -49,42 +72,35 @@ pub async fn measure(
             Err(_) => measurement.lost(peer),
         }
     }
-    let result = loop {
-        let mut result = None;
-        while let Some(output) = measurement.poll() {
-            match output {
-                Output::Send(peer, message) => {
-                    // A full or closed outbox belongs to a peer that is gone, or will be dropped by its
-                    // timeout.
-                    if let Some(outbox) = outboxes.get(&peer) {
-                        let _ = outbox.try_send(message);
-                    }
+    let mut driver = Driver::new(measurement);
+    let mut outputs = Outputs { outboxes, seconds: &mut seconds, result: None };
+    driver.drain(&mut outputs, clock::now());
+    while outputs.result.is_none() {
+        let event = async {
+            let stopped = async {
+                if stop.wait_for(|stop| *stop).await.is_err() {
+                    pending::<()>().await;
                 }
-                Output::Second(number, record) => seconds(number, &record),
-                Output::Done(outcome) => result = Some(outcome),
-            }
-        }
-        if let Some(result) = result {
-            break result;
-        }
-        let stopped = async {
-            if stop.wait_for(|stop| *stop).await.is_err() {
-                pending::<()>().await;
+            };
+            tokio::select! {
+                event = inbox.recv() => Some(event.expect("we hold a sender")),
+                () = stopped => None,
             }
         };
-        tokio::select! {
-            event = inbox.recv() => match event.expect("we hold a sender") {
-                Event::Connected(peer) => measurement.connected(clock::now(), peer),
-                Event::Said(peer, message) => measurement.message(clock::now(), peer, message),
-                Event::Garbage(peer) => measurement.garbage(peer),
-                Event::Lost(peer) => measurement.lost(peer),
-            },
-            () = clock::until(measurement.next_timeout().unwrap_or(Time::NEVER)) => {
-                measurement.timeout(clock::now());
-            }
-            () = stopped => measurement.stop(),
+        let event = driver.wait(Time::NEVER, event).await;
+        let measurement = &mut driver.machine;
+        match event {
+            Some(Some(Event::Connected(peer))) => measurement.connected(clock::now(), peer),
+            Some(Some(Event::Said(peer, message))) => measurement.message(clock::now(), peer, message),
+            Some(Some(Event::Garbage(peer))) => measurement.garbage(peer),
+            Some(Some(Event::Lost(peer))) => measurement.lost(peer),
+            Some(None) => measurement.stop(),
+            None => {}
         }
-    };
+        driver.catch_up(&mut outputs, clock::now());
+    }
+    let Outputs { mut outboxes, result, .. } = outputs;
+    let result = result.expect("the loop ends with a result");
     // The last messages (STOP, FAILED) leave before the connections close.
     outboxes.clear();
     drop(inbox);

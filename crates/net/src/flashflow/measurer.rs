@@ -26,7 +26,7 @@ use tokio_rustls::server;
 
 use crate::admission::{Admission, next_connection};
 use crate::identity::{Identity, random};
-use crate::link::Tcp;
+use crate::link::BufferedTcp;
 use crate::{clock, link, tls};
 
 /// Time in which a circuit must open.
@@ -132,7 +132,7 @@ struct Crew {
 }
 
 async fn session(
-    stream: server::TlsStream<Tcp>,
+    stream: server::TlsStream<BufferedTcp>,
     identity: &Identity,
     options: &MeasurerOptions,
     free: &Rc<Cell<u64>>,
@@ -282,7 +282,7 @@ impl Worker {
         self.say(Event::Failed(reason));
     }
 
-    async fn build(&self, circ: u32) -> io::Result<(TlsStream<Tcp>, MeasurerEnd)> {
+    async fn build(&self, circ: u32) -> io::Result<(TlsStream<BufferedTcp>, MeasurerEnd)> {
         let mut stream = link::connect(self.open.address, self.config.clone(), OPENING).await?;
         let (handshake, skin) = ClientHandshake::start(self.open.relay, random());
         link::write_cells(&mut stream, &cell::create(circ, &self.open.token, &skin)).await?;

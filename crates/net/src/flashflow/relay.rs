@@ -38,8 +38,8 @@ use super::limits::Addresses;
 pub use super::limits::Limits;
 use crate::admission::{Admission, next_connection};
 use crate::identity::{Contact, Identity, random};
-use crate::link::Tcp;
-use crate::overlay::{Gate, Overlay};
+use crate::link::BufferedTcp;
+use crate::overlay::{Overlay, RateLimit};
 use crate::{clock, link};
 
 /// Bytes that the relay forwarded, by its own count.
@@ -62,7 +62,7 @@ pub struct MeasuredRelay {
 /// Paces ordinary circuits and counts their bytes for the measurement.
 struct Background(Rc<Shared>);
 
-impl Gate for Background {
+impl RateLimit for Background {
     async fn leave(&self, channel: ChannelId, bytes: u64) {
         // Channels and connections are numbered separately.
         let who = u64::from(channel.0) | CHANNEL;
@@ -365,7 +365,7 @@ impl Connection {
     /// Passes messages between a coordinator and the target.
     async fn coordinator(
         &mut self,
-        stream: TlsStream<Tcp>,
+        stream: TlsStream<BufferedTcp>,
         peer: Fingerprint,
         first: [u8; CELL],
     ) -> io::Result<()> {
@@ -408,7 +408,7 @@ impl Connection {
     /// Serves a measurement circuit until the measurement ends.
     async fn circuit(
         &mut self,
-        mut stream: TlsStream<Tcp>,
+        mut stream: TlsStream<BufferedTcp>,
         circ: u32,
         peer: Fingerprint,
         token: Token,
@@ -431,7 +431,7 @@ impl Connection {
         }
     }
 
-    async fn echo(&self, stream: &mut TlsStream<Tcp>, mut end: RelayEnd) -> io::Result<()> {
+    async fn echo(&self, stream: &mut TlsStream<BufferedTcp>, mut end: RelayEnd) -> io::Result<()> {
         if self.relay.shared.state.borrow().holds.is_some() {
             return hold::echo(stream, end, |bytes| self.leave(bytes), |kept| self.release(kept)).await;
         }

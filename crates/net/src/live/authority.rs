@@ -1,4 +1,4 @@
-//! The role of a directory: relays post their entries, clients and relays get what it signs.
+//! The directory authority's HTTP server: relays post entries, clients and relays fetch the signed directory.
 
 use std::cell::RefCell;
 
@@ -8,19 +8,19 @@ use tokio::net::TcpListener;
 
 use super::directory::Authority;
 use crate::clock;
-use crate::http::{Asked, answers, serve_anybody};
+use crate::http::{PageRequest, answers, serve_public};
 
-/// Serves until dropped; `on_joined` learns how many relays are listed. Must run inside a [`tokio::task::LocalSet`].
+/// Serves until dropped. `on_joined` gets the number of listed relays. Must run inside a [`tokio::task::LocalSet`].
 pub async fn run(authority: Authority, listener: TcpListener, on_joined: impl Fn(usize)) {
     let authority = RefCell::new(authority);
     let (router, answering) = answers(|asked| answer(&mut authority.borrow_mut(), &asked, &on_joined));
     tokio::select! {
-        () = serve_anybody(listener, router) => {}
+        () = serve_public(listener, router) => {}
         () = answering => {}
     }
 }
 
-fn answer(authority: &mut Authority, asked: &Asked, on_joined: &dyn Fn(usize)) -> Response {
+fn answer(authority: &mut Authority, asked: &PageRequest, on_joined: &dyn Fn(usize)) -> Response {
     match (&asked.method, asked.path.as_str()) {
         (&Method::POST, "/relay") => {
             let before = authority.len();
@@ -29,11 +29,11 @@ fn answer(authority: &mut Authority, asked: &Asked, on_joined: &dyn Fn(usize)) -
                 on_joined(authority.len());
             }
             match joined {
-                Ok(said) => said.to_owned().into_response(),
+                Ok(answer) => answer.to_owned().into_response(),
                 Err(why) => (StatusCode::FORBIDDEN, why + "\n").into_response(),
             }
         }
         (&Method::GET, "/directory") => authority.directory(clock::unix()).into_response(),
-        _ => (StatusCode::NOT_FOUND, "there are GET /directory and POST /relay\n").into_response(),
+        _ => (StatusCode::NOT_FOUND, "not found: ask GET /directory or POST /relay\n").into_response(),
     }
 }

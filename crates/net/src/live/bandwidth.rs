@@ -1,4 +1,4 @@
-//! What a relay forwards at most.
+//! A relay's bandwidth limit.
 
 use std::cell::{Cell, RefCell};
 
@@ -7,9 +7,9 @@ use tidegate_proto::bucket::{BucketPlan, TokenBucket};
 use tidegate_proto::links::ChannelId;
 
 use crate::clock;
-use crate::overlay::Gate;
+use crate::overlay::RateLimit;
 
-/// What a relay forwards at most: a token bucket over all that it writes to relays and clients.
+/// A token bucket over all cells that a relay writes to relays and clients. It also counts bytes.
 #[derive(Default)]
 pub struct Limit {
     bucket: RefCell<Option<TokenBucket>>,
@@ -18,19 +18,19 @@ pub struct Limit {
     read: Cell<u64>,
 }
 
-/// How often the bucket is refilled, and for how long it can save.
+/// Refill interval and burst of the bucket.
 const REFILL: Span = Span::from_millis(10);
 const BURST: Span = Span::from_millis(100);
 
 impl Limit {
-    /// No more than so many bytes per second, if that is finite.
+    /// Limits the rate to `bytes_per_s`; infinity means unlimited.
     pub fn new(bytes_per_s: f64) -> Limit {
         let limit = Limit::default();
         limit.set(bytes_per_s);
         limit
     }
 
-    /// Another limit from now on.
+    /// Changes the limit.
     pub fn set(&self, bytes_per_s: f64) {
         let plan = bytes_per_s.is_finite().then(|| BucketPlan {
             rate_bytes_per_s: bytes_per_s as u64,
@@ -42,7 +42,7 @@ impl Limit {
         *self.bucket.borrow_mut() = plan.map(TokenBucket::new);
     }
 
-    /// Bytes per second, if there is a limit.
+    /// The limit, bytes per second; `None` if unlimited.
     pub fn rate(&self) -> Option<u64> {
         self.rate.get()
     }
@@ -52,20 +52,20 @@ impl Limit {
         (self.written.get(), self.read.get())
     }
 
-    /// When so many bytes may leave, if that is not now.
+    /// When `bytes` may leave; `None` means now.
     fn take(&self, bytes: u64) -> Option<Time> {
         let mut bucket = self.bucket.borrow_mut();
         let bucket = bucket.as_mut()?;
         if bucket.available(clock::now()) == 0 {
             return Some(bucket.next_refill());
         }
-        // A write is not cut.
+        // A batch is not split: the bucket goes into debt.
         bucket.overdraw(bytes);
         None
     }
 }
 
-impl Gate for Limit {
+impl RateLimit for Limit {
     async fn leave(&self, _: ChannelId, bytes: u64) {
         while let Some(later) = self.take(bytes) {
             clock::until(later).await;

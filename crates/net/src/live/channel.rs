@@ -1,6 +1,8 @@
-//! Connections of Tor's kind: TLS in which neither certificate says who its owner is, and inside it the handshake of
-//! [`tidegate_proto::crypto::link`]; or a QUIC connection with that handshake on its first stream, with neighbours of
-//! which the one over TLS has shown that they speak it.
+//! Links between neighbours.
+//!
+//! A link is a TLS connection that carries the handshake of [`tidegate_proto::crypto::link`] inside, since its
+//! certificates do not identify their owners. If both sides announce QUIC in the handshake over TLS, channels move to
+//! a QUIC connection, with the same handshake on its first stream.
 
 use std::cell::RefCell;
 use std::io;
@@ -22,17 +24,18 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use super::quic::{self, Neighbour, PATIENCE as QUICKLY, Quic, Way};
 use crate::identity::{Identity, random};
-use crate::link::{Carrier, in_lumps, within};
-use crate::overlay::{Dial, Met};
+use crate::link::{Carrier, buffered, within};
+use crate::overlay::{Dial, PeerLink};
 use crate::{clock, sockets, tls};
 
-/// How long the whole handshake of a connection may take, as with tor.
+/// Timeout of a whole TLS link handshake, as in tor.
 pub const PATIENCE: Span = Span::from_secs(60);
-/// How long QUIC may take where TLS stands already: so many times what that took, and one packet may be lost twice.
+/// Timeout of QUIC after a TLS link stands: this multiple of the TLS handshake time, and at least long enough for two
+/// losses of one packet.
 const TIMES_TLS: u64 = 4;
 const LEAST_PATIENCE: Span = Span::from_millis(2500);
 
-/// What a relay shows of itself on new connections: certificates of one TLS key. Connections that stand keep theirs.
+/// The certificates that a relay presents on new connections. Open connections keep theirs.
 #[derive(Clone)]
 struct Shown {
     keys: Arc<Certified>,
@@ -40,21 +43,21 @@ struct Shown {
     quic: Option<Arc<quinn::ServerConfig>>,
 }
 
-/// What a node brings to its connections.
+/// Opens and accepts the links of a node.
 pub struct Links {
     shown: RefCell<Option<Shown>>,
     client: Arc<ClientConfig>,
     names: SharedNames,
     addresses: Vec<IpAddr>,
     quic: Option<Quic>,
-    /// QUIC connections that we have opened and the neighbour may open streams on: who runs the node takes them.
+    /// QUIC connections that this node opened. The node's owner accepts the neighbour's streams on them.
     opened: (mpsc::UnboundedSender<(RelayId, Neighbour)>, RefCell<Opened>),
 }
 
 /// See [`Links::take_opened`].
 pub type Opened = Option<mpsc::UnboundedReceiver<(RelayId, Neighbour)>>;
 
-/// A connection as the handshake sees it.
+/// The TLS or QUIC connection under a link handshake.
 struct Binding<'a> {
     certificate: [u8; 32],
     carrier: &'a Carrier,
@@ -80,17 +83,17 @@ impl Tls for Binding<'_> {
                 lane.connection().export_keying_material(&mut secret, EXPORTER, context).is_ok()
             }
         };
-        assert!(exported, "the TLS handshake is over, and 32 bytes are not too many");
+        assert!(exported, "the TLS handshake is complete, and 32 bytes can be exported");
         secret
     }
 }
 
 impl Links {
-    /// A relay's, which others reach at these addresses, with everyday keys certified for this TLS certificate, a fresh
-    /// one. `quic`: where it answers QUIC, if it does.
+    /// Links of a relay that others reach at `addresses`. `certified` are everyday keys for the TLS certificate of
+    /// `identity`; `quic` lists the addresses for QUIC, possibly none.
     ///
     /// # Errors
-    /// If TLS cannot be set up, or the port is in use.
+    /// If TLS cannot be set up, or a UDP port is in use.
     pub fn relay(
         certified: Certified,
         names: SharedNames,
@@ -112,7 +115,7 @@ impl Links {
         Ok(links)
     }
 
-    /// Shows these everyday keys from now on, which certify this TLS certificate.
+    /// Presents other everyday keys and their TLS certificate on new connections.
     ///
     /// # Errors
     /// If TLS cannot be set up.
@@ -124,7 +127,7 @@ impl Links {
         Ok(())
     }
 
-    /// A client's, which proves nothing; `quic`: whether it speaks that.
+    /// Links of a client, which does not authenticate. `quic`: whether it supports QUIC.
     ///
     /// # Errors
     /// If TLS cannot be set up.
@@ -141,17 +144,17 @@ impl Links {
         })
     }
 
-    /// What is for QUIC.
+    /// The node's QUIC endpoint.
     pub fn quic(&self) -> Option<&Quic> {
         self.quic.as_ref()
     }
 
-    /// QUIC connections that are opened from now on, on which the neighbour may open streams; for whoever asks first.
+    /// Receives QUIC connections that this node opens from now on. Only the first call returns it.
     pub fn take_opened(&self) -> Opened {
         self.opened.1.borrow_mut().take()
     }
 
-    /// What a relay shows of itself.
+    /// The everyday keys that a relay presents.
     pub fn certified(&self) -> Option<Arc<Certified>> {
         self.shown.borrow().as_ref().map(|shown| shown.keys.clone())
     }
@@ -162,10 +165,10 @@ impl Links {
         Start { keys, now: clock::unix(), random: random(), address: address.ip(), ours, quic }
     }
 
-    /// Connects to the router, and to no other, wherever it answers first.
+    /// Connects to `router`, at the address that answers first, and authenticates it.
     ///
     /// # Errors
-    /// If that fails; why, in words.
+    /// If the connection or the handshake fails.
     pub async fn connect(
         &self,
         router: &Router,
@@ -173,7 +176,7 @@ impl Links {
     ) -> io::Result<(Carrier, Peer, Vec<u8>)> {
         let tcp = sockets::connect(router.address, also).await?;
         let router = Router { address: tcp.peer_addr()?, ..*router };
-        let tcp = in_lumps(tcp)?;
+        let tcp = buffered(tcp)?;
         let stream = TlsConnector::from(self.client.clone()).connect(tls::name(), tcp).await?;
         let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
         let certificate = certificate.map(|certificate| Sha256::digest(certificate).into());
@@ -181,7 +184,7 @@ impl Links {
         self.meet(Carrier::Tls(Box::new(stream.into())), certificate, &router).await
     }
 
-    /// Connects to the router, and to no other, by QUIC.
+    /// Connects to `router` over QUIC, and authenticates it.
     async fn connect_quic(&self, quic: &Quic, router: &Router) -> io::Result<(Carrier, Vec<u8>, Neighbour)> {
         let neighbour = quic.connect(router.address).await?;
         let certificate = neighbour.certificate().ok_or(io::ErrorKind::InvalidData)?;
@@ -190,7 +193,7 @@ impl Links {
         Ok((lane, rest, neighbour))
     }
 
-    /// Proves who both sides are, to the side that was called.
+    /// Runs the link handshake as the initiator.
     async fn meet(
         &self,
         carrier: Carrier,
@@ -202,32 +205,32 @@ impl Links {
         let (carrier, peer, rest) = shake(carrier, handshake, certificate).await?;
         let proved = peer.proved.as_ref().map(|proved| proved.ed25519);
         if router.ed25519.is_some() && router.ed25519 != proved {
-            return Err(io::Error::other("the relay has another Ed25519 identity"));
+            return Err(io::Error::other("the relay's Ed25519 identity differs from the directory's"));
         }
         Ok((carrier, peer, rest))
     }
 
-    /// Answers a connection.
+    /// Accepts a TCP connection.
     ///
     /// # Errors
-    /// If the handshake fails; why, in words.
-    pub async fn accept(&self, tcp: TcpStream) -> io::Result<Met> {
+    /// If the handshake fails.
+    pub async fn accept(&self, tcp: TcpStream) -> io::Result<PeerLink> {
         let address = tcp.peer_addr()?;
-        // They may be others before the handshake is over.
+        // Copy them: a renewal may replace them during the handshake.
         let Shown { keys, server, .. } = self.shown.borrow().clone().ok_or(io::ErrorKind::Unsupported)?;
         within(PATIENCE, async {
-            let stream = TlsAcceptor::from(server).accept(in_lumps(tcp)?).await?;
+            let stream = TlsAcceptor::from(server).accept(buffered(tcp)?).await?;
             let carrier = Carrier::Tls(Box::new(stream.into()));
-            self.be_met(carrier, address, keys).await
+            self.respond(carrier, address, keys).await
         })
         .await
     }
 
-    /// Answers a QUIC connection; its first stream is the first channel.
+    /// Accepts a QUIC connection. Its first stream becomes its first channel.
     ///
     /// # Errors
-    /// If the handshake fails; why, in words.
-    pub async fn accept_quic(&self, incoming: Incoming) -> io::Result<(Met, Neighbour)> {
+    /// If the handshake fails.
+    pub async fn accept_quic(&self, incoming: Incoming) -> io::Result<(PeerLink, Neighbour)> {
         let shown = self.shown.borrow().clone();
         let (quic, Shown { keys, quic: config, .. }) =
             self.quic.as_ref().zip(shown).ok_or(io::ErrorKind::Unsupported)?;
@@ -235,16 +238,21 @@ impl Links {
         within(QUICKLY, async {
             let neighbour = quic.answer(incoming, config).await?;
             let lane = Carrier::Quic(Box::new(neighbour.accept().await?));
-            let met = self.be_met(lane, neighbour.address(), keys).await?;
-            if let Some(relay) = met.peer {
+            let peer_link = self.respond(lane, neighbour.address(), keys).await?;
+            if let Some(relay) = peer_link.peer {
                 quic.keep(relay, &neighbour);
             }
-            Ok((met, neighbour))
+            Ok((peer_link, neighbour))
         })
         .await
     }
 
-    async fn be_met(&self, carrier: Carrier, address: SocketAddr, keys: Arc<Certified>) -> io::Result<Met> {
+    async fn respond(
+        &self,
+        carrier: Carrier,
+        address: SocketAddr,
+        keys: Arc<Certified>,
+    ) -> io::Result<PeerLink> {
         let certificate = keys.tls_digest;
         let handshake = Handshake::responder(self.start(Some(keys), address));
         let (carrier, peer, rest) = shake(carrier, handshake, certificate).await?;
@@ -253,12 +261,12 @@ impl Links {
             self.names.borrow_mut().met(Router { address, fingerprint: proved.fingerprint, ed25519 })
         });
         let shared = self.quic.is_some() && !peer.quic;
-        Ok(Met { carrier, rest, peer: relay, ours: peer.ours, shared })
+        Ok(PeerLink { carrier, rest, peer: relay, ours: peer.ours, shared })
     }
 }
 
-fn over_quic(carrier: Carrier, rest: Vec<u8>, relay: RelayId) -> Met {
-    Met { carrier, rest, peer: Some(relay), ours: true, shared: false }
+fn over_quic(carrier: Carrier, rest: Vec<u8>, relay: RelayId) -> PeerLink {
+    PeerLink { carrier, rest, peer: Some(relay), ours: true, shared: false }
 }
 
 async fn shake(
@@ -275,8 +283,8 @@ async fn shake(
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let binding = Binding { certificate, carrier: &stream };
-        let met = handshake.receive(&buffer[..count], &binding).map_err(io::Error::other)?;
-        if let Some(peer) = met {
+        let peer = handshake.receive(&buffer[..count], &binding).map_err(io::Error::other)?;
+        if let Some(peer) = peer {
             stream.write_all(&handshake.output()).await?;
             stream.flush().await?;
             return Ok((stream, peer, handshake.rest().to_vec()));
@@ -285,7 +293,7 @@ async fn shake(
 }
 
 impl Dial for std::rc::Rc<Links> {
-    async fn dial(&self, relay: RelayId) -> io::Result<Met> {
+    async fn dial(&self, relay: RelayId) -> io::Result<PeerLink> {
         let (router, also) = {
             let names = self.names.borrow();
             (names.router(relay).ok_or(io::ErrorKind::NotFound)?, names.other_address(relay))
@@ -294,7 +302,9 @@ impl Dial for std::rc::Rc<Links> {
         let turn = match &self.quic {
             None => None,
             Some(quic) => match quic.way(relay).await {
-                Way::Lane(lane) => return Ok(over_quic(Carrier::Quic(Box::new(lane)), Vec::new(), relay)),
+                Way::QuicStream(lane) => {
+                    return Ok(over_quic(Carrier::Quic(Box::new(lane)), Vec::new(), relay));
+                }
                 Way::Ask(turn) => Some((quic, turn)),
                 Way::Plain => None,
                 Way::Full => {
@@ -307,7 +317,7 @@ impl Dial for std::rc::Rc<Links> {
         let (carrier, peer, rest) = self.connect(&router, also).await?;
         let address = carrier.tcp().map_or(Ok(router.address), TcpStream::peer_addr)?;
         self.names.borrow_mut().reached(relay, address);
-        // What the way to one address bears the way to another may not.
+        // QUIC must use the address that TLS reached: UDP may be blocked on the way to the other.
         let router = Router { address, ..router };
         if let Some((quic, _turn)) = turn {
             let patience = (clock::now().since(begun) * TIMES_TLS).max(LEAST_PATIENCE);
@@ -315,13 +325,13 @@ impl Dial for std::rc::Rc<Links> {
                 && let Ok((lane, rest, neighbour)) = within(patience, self.connect_quic(quic, &router)).await
             {
                 quic.keep(relay, &neighbour);
-                // Nobody takes them from a client.
+                // Fails on clients, which do not accept streams.
                 let _ = self.opened.0.send((relay, neighbour));
                 return Ok(over_quic(lane, rest, relay));
             }
             quic.is_plain(relay);
         }
-        Ok(Met { carrier, rest, peer: Some(relay), ours: peer.ours, shared })
+        Ok(PeerLink { carrier, rest, peer: Some(relay), ours: peer.ours, shared })
     }
 
     fn opened(&self, relay: RelayId) {

@@ -1,4 +1,4 @@
-//! The role of a client: takes applications' connections, and carries them as streams over circuits of three relays.
+//! The client role: carries the connections of local applications as streams over circuits.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -25,75 +25,74 @@ use super::channel::Links;
 use super::choice::{self, Avoided, Known};
 use super::directory::{self, Directory};
 use super::fetch::fetch;
-use super::front::{self, Handshake, Outcome, Speech, Step};
+
 use super::stream::{self, AtEnd, Local, Locals};
 use crate::admission::next_connection;
 use crate::clock;
 use crate::identity::random;
 use crate::link::within;
-use crate::overlay::{Handle, Open, Overlay, Owner};
-use crate::role::Running;
+use crate::overlay::{Handle, Overlay, Owner, Unlimited};
+use crate::proxy::{self, Accepts, Handshake, Outcome, Protocol, Step};
+use crate::runtime::Running;
 
-type OnSockets = Overlay<Node<Encrypted>, Open, Rc<Links>>;
+type OnSockets = Overlay<Node<Encrypted>, Unlimited, Rc<Links>>;
 
-/// What a client is told.
-pub struct Settings {
-    /// The directory's address, and the key that it signs with.
+/// Configuration of a client.
+pub struct ClientConfig {
+    /// The directory's address and its signing key.
     pub directory: (SocketAddr, [u8; 32]),
-    /// How it moves cells.
+    /// Configuration of the node.
     pub config: Config,
-    /// Relays of a circuit.
+    /// Relays per circuit.
     pub hops: usize,
-    /// Or these relays for all circuits, by nickname, the guard first.
+    /// The relays of all circuits, by nickname, guard first. Without it the client selects them.
     pub path: Option<Vec<String>>,
 }
 
-/// How long an application may take to say what it wants, a circuit to be built (as long as with a tor that has not measured
-/// any), and a stream to be connected.
+/// Timeouts of the application's handshake, of building a circuit (as long as tor's without measurements), and of
+/// connecting a stream.
 const HANDSHAKE: Span = Span::from_secs(10);
 const BUILDING: Span = Span::from_secs(60);
 const CONNECTING: Span = Span::from_secs(60);
-/// Times as long as the first that a second circuit may take to be built, if that is more.
+/// Timeout of a second circuit: this multiple of the first one's building time, and at least [`LEAST_PATIENCE`].
 const PATIENCE: u64 = 4;
 const LEAST_PATIENCE: Span = Span::from_secs(1);
-/// Circuits that are tried for one stream, and how long after the first and each further one has failed: twice as long each time,
-/// 2.5 s in all.
+/// Circuits tried per stream, and the pause after the first failure. The pause doubles each time, to 2.5 s in all.
 const ATTEMPTS: u32 = 8;
 const PAUSE: Span = Span::from_millis(20);
-/// Applications' connections at one time.
+/// Maximum number of application connections.
 const CONNECTIONS: usize = 4096;
-/// How often the directory is asked again; after a failure of its or a circuit's, which may have led over relays that have
-/// moved.
+/// Refresh interval of the directory, and the interval after a failed fetch or circuit: relays may have moved.
 const REFRESH: Span = Span::from_secs(30);
 const AGAIN: Span = Span::from_millis(500);
 
-/// What has happened to a client that its user should know.
+/// An event that the user should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It knows so many relays.
+    /// The client has a directory with this number of relays.
     Directory(usize),
-    /// It could not learn of them, and why.
+    /// Fetching the directory failed, and why.
     NoDirectory(String),
-    /// A circuit stands over these relays.
+    /// A circuit over these relays is built.
     Built(Vec<String>),
 }
 
-/// A circuit of ours.
+/// A circuit of this client.
 struct Circuit {
-    /// Whose streams it is for; a second one is for none of its own.
+    /// The user that owns its streams. The second circuit of a pair has no user.
     user: Option<String>,
     path: Vec<String>,
-    /// Its streams go over two.
+    /// It is linked to a second circuit.
     pair: bool,
     stage: Cell<Stage>,
     changed: Notify,
 }
 
-/// How far a circuit has come.
+/// The state of a circuit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Building,
-    /// It stands, and waits to be linked with another.
+    /// Built, waiting for its pair.
     Built,
     Ready,
     Gone,
@@ -112,7 +111,7 @@ impl Circuit {
     }
 }
 
-/// A stream whose exit has not answered yet.
+/// A stream that waits for the exit's answer.
 #[derive(Default)]
 struct Opening {
     answer: Cell<Option<Result<(), EndReason>>>,
@@ -125,10 +124,10 @@ struct State {
     openings: RefCell<BTreeMap<StreamKey, Rc<Opening>>>,
     locals: Locals,
     relays: RefCell<Vec<Known>>,
-    /// A circuit could not be built.
+    /// Wakes the directory fetcher after a failed circuit.
     failed: Notify,
     guard: Cell<Option<RelayId>>,
-    /// Of second circuits.
+    /// The guard of second circuits.
     second_guard: Cell<Option<RelayId>>,
     avoided: RefCell<Avoided>,
 }
@@ -141,7 +140,7 @@ struct Client {
     state: Rc<State>,
     hops: usize,
     chosen: Option<Rc<[String]>>,
-    /// Streams go over two circuits at once.
+    /// Link two circuits per user (conflux), with these preferences.
     wish: Option<Wish>,
     on_event: Rc<dyn Fn(Event)>,
 }
@@ -150,21 +149,26 @@ struct Client {
 ///
 /// # Errors
 /// If TLS cannot be set up.
-pub fn run(settings: Settings, listener: TcpListener, on_event: Rc<dyn Fn(Event)>) -> Running<'static> {
+pub fn run(settings: ClientConfig, listener: TcpListener, on_event: Rc<dyn Fn(Event)>) -> Running<'static> {
     Box::pin(run_on(settings, listener, on_event))
 }
 
-async fn run_on(settings: Settings, listener: TcpListener, on_event: Rc<dyn Fn(Event)>) -> io::Result<()> {
-    let Settings { directory: (at, key), config, hops, path } = settings;
+async fn run_on(
+    settings: ClientConfig,
+    listener: TcpListener,
+    on_event: Rc<dyn Fn(Event)>,
+) -> io::Result<()> {
+    let ClientConfig { directory: (at, key), config, hops, path } = settings;
     let names = SharedNames::default();
     let links = Rc::new(Links::client(names.clone(), config.transport == Transport::Quic)?);
     let onion = Encrypted::new(None, BTreeMap::new(), random()).with_names(names.clone());
     let state = Rc::<State>::default();
     let wish = config.conflux.as_ref().map(|split| split.wish());
+    // These features are negotiated by ntor-v3 only.
     let modern = config.control.window().is_some() || wish.is_some();
     let node = Node::new(onion, config);
     let owner = |_: Handle<_, _, _>| owner(state.clone());
-    let overlay = Overlay::with_dial(node, Open, links, owner);
+    let overlay = Overlay::with_dial(node, Unlimited, links, owner);
     let chosen = path.map(Rc::from);
     let client = Client { overlay, names, state, hops, chosen, wish, on_event };
     let learning = async {
@@ -183,6 +187,7 @@ async fn run_on(settings: Settings, listener: TcpListener, on_event: Rc<dyn Fn(E
                     Span::ZERO
                 }
             };
+            // Circuits may fail in a burst: fetch at most once per interval.
             clock::until(clock::now() + AGAIN).await;
             tokio::select! {
                 () = clock::until(clock::now() + pause) => {}
@@ -200,14 +205,14 @@ async fn run_on(settings: Settings, listener: TcpListener, on_event: Rc<dyn Fn(E
 async fn learn(at: SocketAddr, key: &[u8; 32], seen: u64) -> Result<Directory, String> {
     let (code, words, body) = fetch(at, "/directory", None).await.map_err(|cause| cause.to_string())?;
     if code != 200 {
-        return Err(format!("the directory says {code} {words}"));
+        return Err(format!("the directory answered {code} {words}"));
     }
-    let text = String::from_utf8(body).map_err(|_| "the directory is not text".to_owned())?;
+    let text = String::from_utf8(body).map_err(|_| "the directory is not UTF-8".to_owned())?;
     directory::check(&text, key, clock::unix(), seen)
-        .map_err(|why| format!("the directory is refused: {why}"))
+        .map_err(|why| format!("the directory is invalid: {why}"))
 }
 
-/// What the driver does not do itself.
+/// Handles the outputs that the overlay's driver passes on.
 fn owner(state: Rc<State>) -> Owner<Node<Encrypted>> {
     Box::new(move |node, now, output| match output {
         Output::CircuitBuilt(key) => {
@@ -226,7 +231,7 @@ fn owner(state: Rc<State>) -> Owner<Node<Encrypted>> {
                 state.avoided.borrow_mut().add(clock::now(), behind);
                 circuit.enter(Stage::Gone);
             }
-            // Its streams are gone with it.
+            // Its streams end with it.
             let of_it = |stream: &StreamKey| stream.circuit == key;
             let gone: Vec<StreamKey> = state.locals.borrow().keys().copied().filter(of_it).collect();
             gone.into_iter().for_each(|stream| close(&state, stream, EndReason::DESTROY));
@@ -278,7 +283,7 @@ impl Client {
         *self.state.relays.borrow_mut() = known.collect();
     }
 
-    /// The chosen path, or one that is drawn.
+    /// The configured path, or a random one.
     fn path(&self) -> Option<Vec<Known>> {
         let relays = self.state.relays.borrow();
         match &self.chosen {
@@ -295,15 +300,15 @@ impl Client {
         }
     }
 
-    /// Another to the same exit, if streams are to go over two.
+    /// A second path to the same exit, if streams use two circuits.
     fn second_path(&self, path: &[Known]) -> Option<Vec<Known>> {
         let relays = self.state.relays.borrow();
         let two = self.wish.is_some() && self.chosen.is_none() && self.hops > 1;
         two.then(|| choice::path(&relays, self.hops, &self.state.second_guard, path)).flatten()
     }
 
-    /// Begins a circuit over these relays; `user`: of the streams that it is for, unless it is a second one. `pair`: its
-    /// streams wait for another.
+    /// Starts a circuit over these relays. `user` owns its streams; the second circuit of a pair has none. `pair`
+    /// says that it will be linked.
     fn begin(&self, path: Vec<Known>, user: Option<&str>, pair: bool) -> (CircuitKey, Rc<Circuit>) {
         let ids = path.iter().map(|relay| relay.id).collect();
         let key = self.overlay.with(|node, now| node.build(now, ids));
@@ -314,7 +319,7 @@ impl Client {
         (key, circuit)
     }
 
-    /// Begins a circuit for a user's streams, or two that are linked.
+    /// Starts a circuit for a user's streams, or a pair to be linked.
     fn begin_for(&self, user: &str) -> Option<(CircuitKey, Rc<Circuit>)> {
         let path = self.path()?;
         let second = self.second_path(&path);
@@ -326,7 +331,7 @@ impl Client {
         Some(first)
     }
 
-    /// Links two circuits once both stand. Where the second does not, or takes much longer, the first does without.
+    /// Links two circuits once both are built. If the second one fails or takes much longer, the first is used alone.
     async fn link(self, first: (CircuitKey, Rc<Circuit>), second: (CircuitKey, Rc<Circuit>), wish: Wish) {
         let begun = clock::now();
         first.1.passes(Stage::Building).await;
@@ -352,7 +357,7 @@ impl Client {
         }
     }
 
-    /// A circuit of that user's that stands.
+    /// A circuit of that user, once it is ready.
     async fn circuit(&self, user: &str) -> Option<CircuitKey> {
         let known = self.state.circuits.borrow().iter().find_map(|(key, circuit)| {
             let fits = circuit.user.as_deref() == Some(user) && circuit.stage.get() != Stage::Gone;
@@ -373,7 +378,7 @@ impl Client {
             }
             if waited.await.is_err() {
                 tracing::debug!(path = circuit.path.join(","), "no circuit in time");
-                // Another guard may do better.
+                // Select another guard next time.
                 self.state.guard.set(None);
                 self.overlay.with(|node, now| node.close(now, key));
                 return None;
@@ -381,7 +386,7 @@ impl Client {
             if circuit.stage.get() == Stage::Ready {
                 (self.on_event)(Event::Built(circuit.path.clone()));
             } else if self.state.guard.get().is_some_and(|guard| !self.names.borrow().is_connected(guard)) {
-                // Nobody is there.
+                // The guard is unreachable.
                 self.state.guard.set(None);
             }
         }
@@ -398,7 +403,7 @@ impl Client {
             connections.set(connections.get() + 1);
             let (client, connections) = (self.clone(), connections.clone());
             tokio::task::spawn_local(async move {
-                // How an application's connection ends concerns nobody else.
+                // Errors are not propagated.
                 let _ = client.serve(tcp).await;
                 connections.set(connections.get() - 1);
             });
@@ -408,7 +413,7 @@ impl Client {
     async fn serve(&self, mut tcp: TcpStream) -> io::Result<()> {
         tcp.set_nodelay(true)?;
         let asked = within(HANDSHAKE, handshake(&mut tcp)).await?;
-        let Some((target, user, rest, speech)) = asked else { return Ok(()) };
+        let Some((target, user, rest, protocol)) = asked else { return Ok(()) };
         let mut outcome = Outcome::Failed;
         if message::fits(&target) {
             for attempt in 0..ATTEMPTS {
@@ -418,20 +423,20 @@ impl Client {
                 let Some(circuit) = self.circuit(&user).await else { continue };
                 match self.open(circuit, &target).await {
                     Ok((key, local)) => {
-                        tcp.write_all(&front::answer(speech, Outcome::Connected)).await?;
+                        tcp.write_all(&proxy::answer(protocol, Outcome::Connected)).await?;
                         stream::run(&self.overlay, key, &local, tcp, (rest, AtEnd::Listen)).await;
                         return Ok(());
                     }
-                    // The circuit broke: another may do.
+                    // The circuit broke. Try another.
                     Err(EndReason::DESTROY) => {}
                     Err(reason) => {
-                        outcome = said(reason);
+                        outcome = outcome_of(reason);
                         break;
                     }
                 }
             }
         }
-        tcp.write_all(&front::answer(speech, outcome)).await
+        tcp.write_all(&proxy::answer(protocol, outcome)).await
     }
 
     /// Opens a stream on a circuit, and waits for the exit's answer.
@@ -453,7 +458,7 @@ impl Client {
     }
 }
 
-fn said(reason: EndReason) -> Outcome {
+fn outcome_of(reason: EndReason) -> Outcome {
     match reason {
         EndReason::EXIT_POLICY => Outcome::Forbidden,
         EndReason::RESOLVE_FAILED | EndReason::NO_ROUTE => Outcome::Unreachable,
@@ -463,26 +468,29 @@ fn said(reason: EndReason) -> Outcome {
     }
 }
 
-/// Hears what the application wants; `None` if it was refused.
-async fn handshake(tcp: &mut TcpStream) -> io::Result<Option<(Target, String, Vec<u8>, Speech)>> {
-    let (mut handshake, mut buffer) = (Handshake::default(), [0; 1024]);
+/// Reads the application's request; `None` if it was refused.
+async fn handshake(tcp: &mut TcpStream) -> io::Result<Option<(Target, String, Vec<u8>, Protocol)>> {
+    let (mut handshake, mut buffer) = (Handshake::new(Accepts::All), [0; 1024]);
     loop {
         let count = tcp.read(&mut buffer).await?;
         if count == 0 {
             return Ok(None);
         }
         let mut step = handshake.read(&buffer[..count]);
-        while let Step::Say(answer) = step {
+        while let Step::Send(answer) = step {
             tcp.write_all(answer).await?;
             step = handshake.read(&[]);
         }
         match step {
-            Step::Connect { target, user, rest, speech } => return Ok(Some((target, user, rest, speech))),
+            Step::Connect { host, port, user, rest, protocol } => {
+                let target = Target::Host { host: host.to_string(), port, flags: Target::IPV6_OKAY };
+                return Ok(Some((target, user, rest, protocol)));
+            }
             Step::Refuse(answer) => {
-                tcp.write_all(answer).await?;
+                tcp.write_all(&answer).await?;
                 return Ok(None);
             }
-            Step::Read | Step::Say(_) => {}
+            Step::Read | Step::Send(_) => {}
         }
     }
 }

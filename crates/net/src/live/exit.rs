@@ -1,4 +1,4 @@
-//! Where streams leave the overlay: TCP connections by policy, names resolved, and the directory behind the relay.
+//! Exit streams: TCP connections that the policy allows, name lookups, and directory streams.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -19,25 +19,25 @@ use super::stream::{self, AtEnd, Local};
 use crate::link::within;
 use crate::overlay::Overlay;
 
-/// How long a name may take to be resolved, and each of its addresses to be connected.
+/// Timeouts of a name lookup, and of connecting to each of its addresses.
 const PATIENCE: Span = Span::from_secs(10);
-/// Addresses of a name that are tried.
+/// Addresses that are tried per name.
 const ADDRESSES: usize = 4;
-/// How long clients may remember what a name stands for.
+/// How long clients may cache a lookup.
 const TTL: u32 = 60;
 
-/// A relay's node on its sockets.
+/// An exit relay on sockets.
 pub type Exiting = Overlay<Relay<Encrypted>, Limit, Rc<Links>>;
 
-/// What an exit may do.
+/// Configuration of an exit.
 pub struct Exit {
-    /// Where to.
+    /// The exit policy.
     pub policy: Policy,
-    /// Where directory streams go, if anywhere.
+    /// Where directory streams connect to, if they are served.
     pub directory: Option<SocketAddr>,
 }
 
-/// Serves one stream that a client asked for, to its end.
+/// Serves one stream from its request to its end.
 pub async fn serve(overlay: Exiting, exit: Rc<Exit>, key: StreamKey, target: Target, local: Rc<Local>) {
     let connected = match &target {
         Target::Resolve(name) => return resolve(&overlay, key, name).await,
@@ -62,7 +62,7 @@ pub async fn serve(overlay: Exiting, exit: Rc<Exit>, key: StreamKey, target: Tar
     }
 }
 
-/// Connects to the first address of a host that the policy allows and that answers.
+/// Connects to the first allowed address of a host that answers.
 async fn to_host(policy: &Policy, host: &str, port: u16, flags: u32) -> Result<TcpStream, EndReason> {
     let mut addresses = lookup(host, port).await?;
     let wanted = |address: &SocketAddr| match address.ip() {
@@ -76,7 +76,7 @@ async fn to_host(policy: &Policy, host: &str, port: u16, flags: u32) -> Result<T
     if addresses.is_empty() {
         return Err(EndReason::RESOLVE_FAILED);
     }
-    // A name that stands for one forbidden address among others is not to be played with.
+    // Refuse the name if any resolved address is denied (DNS rebinding).
     if !addresses.iter().all(|address| policy.allows(*address)) {
         return Err(EndReason::EXIT_POLICY);
     }
@@ -114,7 +114,7 @@ async fn connect(address: SocketAddr) -> Result<TcpStream, EndReason> {
     })
 }
 
-/// Answers what a name stands for (tor-spec, "Remote hostname lookup").
+/// Answers a name lookup (tor-spec, "Remote hostname lookup").
 async fn resolve(overlay: &Exiting, key: StreamKey, name: &str) {
     let mut answer = Vec::new();
     for address in lookup(name, 0).await.unwrap_or_default().iter().take(ADDRESSES) {
@@ -124,7 +124,7 @@ async fn resolve(overlay: &Exiting, key: StreamKey, name: &str) {
         }
     }
     if answer.is_empty() {
-        // An error that will not pass.
+        // A non-transient error.
         answer = [&[0xf1, 0][..], &TTL.to_be_bytes()].concat();
     }
     overlay.with(|node, now| node.resolved(now, key, answer.into()));

@@ -1,5 +1,5 @@
-//! A router's keys on disk: a file that its owner alone can read. The identity in it stays; onion keys come and go, and
-//! the file is replaced as a whole.
+//! Key files of relays and directories. Only the owner can read them. A file's identity stays; its onion keys are
+//! renewed by replacing the whole file.
 
 use std::path::Path;
 
@@ -10,12 +10,12 @@ use tidegate_proto::crypto::onion_keys::{OnionKey, OnionKeys};
 use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::identity::{fill, hex, random, unhex};
-use crate::private;
+use crate::private_file;
 
-/// How far ahead of the clock a key may have been drawn, in seconds: more is a mistake of the clock's, now or then.
+/// How far in the future an onion key may lie, seconds. Beyond it the clock is wrong, or was.
 const AHEAD: u64 = 24 * 3600;
 
-/// The file: TOML, secrets in hexadecimal, times in seconds since 1970.
+/// The file: TOML, with secrets in hexadecimal and times in seconds since 1970.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct File {
@@ -23,10 +23,10 @@ struct File {
     ed25519_identity: String,
     onion_key: String,
     tap_onion_key: String,
-    /// Since when these two are announced; not yet without it.
+    /// When the current onion keys were first published; absent before that.
     #[serde(skip_serializing_if = "Option::is_none")]
     onion_key_since: Option<u64>,
-    /// The onion key before, and until when it answers.
+    /// The previous onion key, and its expiry.
     #[serde(skip_serializing_if = "Option::is_none")]
     previous_onion_key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,7 +45,7 @@ impl Drop for File {
     }
 }
 
-/// What is written: an identity, and such onion keys.
+/// Formats an identity with these onion keys.
 fn text(keys: &RouterKeys, onion: &OnionKeys) -> Zeroizing<String> {
     let [rsa, ed25519] = keys.to_bytes().map(|bytes| hex(&bytes));
     let [ntor, tap] = onion.current().to_bytes().map(|bytes| hex(&bytes));
@@ -60,57 +60,62 @@ fn text(keys: &RouterKeys, onion: &OnionKeys) -> Zeroizing<String> {
         previous_until: previous.map(|(_, until)| until),
     };
     let text = Zeroizing::new(toml::to_string(&file).expect("strings and numbers are TOML"));
-    Zeroizing::new(format!("# A relay's keys. Whoever has this file is the relay.\n{}", *text))
+    Zeroizing::new(format!(
+        "# A relay's keys. Keep them secret: who holds them can act as this relay.\n{}",
+        *text
+    ))
 }
 
-/// Draws new keys and writes them into a new file.
+/// Generates keys and writes them into a new file.
 ///
 /// # Errors
-/// If the file exists (keys are never overwritten) or cannot be written; the cause in words.
+/// If the file exists (keys are never overwritten) or cannot be written.
 pub fn create(path: &Path) -> Result<RouterKeys, String> {
     let keys = RouterKeys::generate(&mut fill);
-    private::write(path, &text(&keys, keys.onion_keys()))?;
+    private_file::write(path, &text(&keys, keys.onion_keys()))?;
     Ok(keys)
 }
 
-/// Writes other onion keys into the file of these keys, at once or not at all.
+/// Replaces the onion keys in the file of `keys`, atomically.
 ///
 /// # Errors
-/// If it cannot be written; the cause in words. Then it holds what it held.
+/// If it cannot be written. The file then keeps its contents.
 pub fn replace(path: &Path, keys: &RouterKeys, onion: &OnionKeys) -> Result<(), String> {
-    private::replace(path, &text(keys, onion))
+    private_file::replace(path, &text(keys, onion))
 }
 
-/// A directory's signing key; it is drawn if the file does not exist.
+/// Reads a directory's signing key; generates it if the file does not exist.
 ///
 /// # Errors
-/// If the file is not a key, or readable by others; the cause in words.
+/// If the file is not a key, or is readable by others.
 pub fn signing_key(path: &Path) -> Result<SigningKey, String> {
     if !path.exists() {
         let secret = Zeroizing::new(random::<32>());
-        private::write(path, &Zeroizing::new(hex(&*secret) + "\n"))?;
+        private_file::write(path, &Zeroizing::new(hex(&*secret) + "\n"))?;
         return Ok(SigningKey::from_bytes(&secret));
     }
-    let text = private::read(path)?;
+    let text = private_file::read(path)?;
     let secret = unhex(text.trim()).map(Zeroizing::new);
-    secret.map(|secret| SigningKey::from_bytes(&secret)).ok_or_else(|| "is no signing key".into())
+    secret
+        .map(|secret| SigningKey::from_bytes(&secret))
+        .ok_or_else(|| "is not a signing key of 64 hexadecimal digits".into())
 }
 
-/// Reads a file of keys at that time (seconds since 1970).
+/// Reads a key file. `now` is in seconds since 1970.
 ///
 /// # Errors
-/// If it is not there, not keys, readable by others, or of a time to come; the cause in words.
+/// If the file is missing, invalid, readable by others, or has an onion key from the future.
 pub fn load(path: &Path, now: u64) -> Result<RouterKeys, String> {
-    let text = private::read(path)?;
+    let text = private_file::read(path)?;
     let file: File =
-        toml::from_str(&text).map_err(|cause| format!("is no file of keys: {}", cause.message()))?;
+        toml::from_str(&text).map_err(|cause| format!("is not a key file: {}", cause.message()))?;
     let secret = |text: &String| {
-        private::unhex(text).ok_or_else(|| "is no file of keys: a key is not hexadecimal".to_owned())
+        private_file::unhex(text).ok_or_else(|| "is not a key file: a key is not hexadecimal".to_owned())
     };
     if let Some(since) = file.onion_key_since.filter(|since| *since > now + AHEAD) {
         return Err(format!(
-            "has an onion key of {since}, and it is {now} (seconds since 1970): the clock is wrong, or was; if it is \
-             right now, take `onion-key-since` out"
+            "has an onion key published at {since}, but the time is {now} (seconds since 1970): the clock is wrong, or was; \
+             if it is right now, remove `onion-key-since`"
         ));
     }
     let texts = [&file.rsa_identity, &file.ed25519_identity, &file.onion_key, &file.tap_onion_key];
@@ -120,15 +125,15 @@ pub fn load(path: &Path, now: u64) -> Result<RouterKeys, String> {
         (Some(text), Some(until)) => Some((secret(text)?, until)),
         (None, None) => None,
         _ => {
-            let cause = "`previous-onion-key` and `previous-until` belong together";
-            return Err(format!("is no file of keys: {cause}"));
+            let cause = "`previous-onion-key` and `previous-until` must both be present or both be absent";
+            return Err(format!("is not a key file: {cause}"));
         }
     };
     let previous = previous.as_ref().map(|(secret, until)| (&secret[..], *until));
     let keys = OnionKey::from_bytes(&ntor, &tap)
         .and_then(|current| OnionKeys::kept(current, file.onion_key_since, previous))
         .and_then(|onion| RouterKeys::from_bytes([&rsa, &ed25519], onion));
-    keys.map_err(|why| format!("is no file of keys: {why}"))
+    keys.map_err(|why| format!("is not a key file: {why}"))
 }
 
 #[cfg(test)]
@@ -143,7 +148,7 @@ mod tests {
 
     const NOW: u64 = 1_800_000_000;
 
-    /// A folder for files of keys.
+    /// A temporary folder for key files.
     fn folder() -> PathBuf {
         let folder = std::env::temp_dir().join(format!("tidegate-keys-{}", hex(&random::<8>())));
         fs::create_dir(&folder).unwrap();
@@ -151,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_kept_private_and_never_overwritten() {
+    fn key_files_are_private_and_never_overwritten() {
         let directory = folder();
         let path = directory.join("relay.keys");
         let keys = create(&path).unwrap();
@@ -166,26 +171,26 @@ mod tests {
         let cut = &whole[..whole.len() - 20];
         for bad in ["", "rsa-identity = 1", "\u{0}", "rsa-identity = \"00\"\n", &lone, cut] {
             fs::write(&path, bad).unwrap();
-            assert!(load(&path, NOW).err().unwrap().contains("is no file of keys"), "{bad:?}");
+            assert!(load(&path, NOW).err().unwrap().contains("is not a key file"), "{bad:?}");
         }
         fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]
-    fn replaced_onion_keys_are_there_whole_and_private_whatever_was_left_lying() {
+    fn onion_keys_are_replaced_atomically_despite_leftovers() {
         let directory = folder();
         let path = directory.join("relay.keys");
         let keys = create(&path).unwrap();
         let lifetimes = KeyLifetimes::default();
         let announced = keys.onion_keys().advanced(NOW, &lifetimes, None).unwrap();
         let replaced = announced.advanced(NOW + 9, &lifetimes, Some(OnionKey::generate(&mut fill))).unwrap();
-        // Somebody was cut short while writing, and the file is reached by a link.
-        fs::write(private::beside(&path), "rsa-identi").unwrap();
+        // An interrupted write left a file, and the path is a symbolic link.
+        fs::write(private_file::beside(&path), "rsa-identi").unwrap();
         let link = directory.join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         assert_eq!(load(&link, NOW).unwrap().onion(), keys.onion(), "what was left lying is not read");
         replace(&link, &keys, &replaced).unwrap();
-        assert!(fs::symlink_metadata(&link).unwrap().is_symlink() && !private::beside(&path).exists());
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink() && !private_file::beside(&path).exists());
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let read = load(&path, NOW).unwrap();
         assert_eq!((read.fingerprint(), read.ed25519()), (keys.fingerprint(), keys.ed25519()));
@@ -197,12 +202,12 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_replaced_stays_as_it_was() {
+    fn a_failed_replacement_keeps_the_file() {
         let directory = folder();
         let path = directory.join("relay.keys");
         let keys = create(&path).unwrap();
-        // Nothing can be written there: a folder has the name.
-        fs::create_dir(private::beside(&path)).unwrap();
+        // A directory blocks the temporary file.
+        fs::create_dir(private_file::beside(&path)).unwrap();
         let advanced = keys.onion_keys().advanced(NOW, &KeyLifetimes::default(), None).unwrap();
         assert!(replace(&path, &keys, &advanced).unwrap_err().contains("cannot be replaced"));
         assert_eq!(load(&path, NOW).unwrap().onion_keys().since(), None);
@@ -210,15 +215,15 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_a_time_to_come_are_refused_if_a_clock_an_hour_off_does_not_explain_it() {
+    fn onion_keys_from_the_future_are_rejected_beyond_an_hour() {
         let directory = folder();
         let path = directory.join("relay.keys");
         let keys = create(&path).unwrap();
         let advanced = keys.onion_keys().advanced(NOW, &KeyLifetimes::default(), None).unwrap();
         replace(&path, &keys, &advanced).unwrap();
         assert!(load(&path, NOW - 3600).is_ok());
-        let said = load(&path, NOW - 40 * 24 * 3600).err().unwrap();
-        assert!(said.contains("the clock is wrong"), "{said}");
+        let error = load(&path, NOW - 40 * 24 * 3600).err().unwrap();
+        assert!(error.contains("the clock is wrong"), "{error}");
         fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -1,6 +1,7 @@
-//! An overlay of relays, clients and a directory on sockets. Connections, circuits and streams speak Tor's protocol, so
-//! that stock tor is at home among them; neighbours that are both ours also plan, move and share as the parts of
-//! [`tidegate_proto`] do.
+//! A self-hosted overlay on sockets: relays, clients and a directory.
+//!
+//! Connections, circuits and streams speak Tor's protocol, so stock tor interoperates. Between neighbours of this
+//! project, the parts of [`tidegate_proto`] exchange further messages.
 
 pub mod addresses;
 pub mod authority;
@@ -13,7 +14,6 @@ pub mod descriptor;
 pub mod directory;
 pub mod exit;
 pub mod fetch;
-pub mod front;
 pub mod keys;
 pub mod policy;
 pub mod quic;

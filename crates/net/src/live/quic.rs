@@ -1,5 +1,5 @@
-//! QUIC between neighbours that both speak it: one connection for a pair, over which both open streams for channels. Who
-//! the ends are is proved on the first stream, as on a TLS connection.
+//! QUIC between neighbours that both support it: one connection per pair, on which both open streams as channels. The
+//! link handshake on the first stream authenticates both ends, as on a TLS connection.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,37 +22,38 @@ use tidegate_proto::crypto::names::SharedNames;
 use tokio::sync::Notify;
 
 use crate::identity::Identity;
-use crate::lane::Lane;
 use crate::link::within;
+use crate::quic_stream::QuicStream;
 use crate::{clock, sockets, tls};
 
-/// Names the version of what streams carry.
+/// ALPN protocol. It names the version of the streams' contents.
 const PROTOCOL: &[u8] = b"tidegate-link/1";
-/// Bytes that a peer may have sent and we have not read: on a stream, and on a connection.
+/// Receive windows of a stream and of a connection, bytes.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
-/// Streams that a peer may have open on a connection.
+/// Maximum number of a peer's open streams per connection.
 const STREAMS: u32 = 2048;
-/// Connections; beyond them neighbours are left to TLS.
+/// Maximum number of connections. Further neighbours use TLS.
 const CONNECTIONS: usize = 256;
-/// Handshakes that wait and their bytes; beyond half of them a peer must first show that it gets our packets.
+/// Maximum number of pending handshakes, and of their bytes. Beyond half of them, a peer must first prove its address
+/// (Retry).
 const HANDSHAKES: usize = 128;
 const HANDSHAKE_BYTES: u64 = 1 << 14;
-/// A connection without a word for so long is dead, and for three times as long as an acknowledgement may take on slow paths; how
-/// often there is a word. Clients are to have another circuit five seconds after a relay was killed: neighbours may
-/// find out a while after each other, and circuits are built after that.
+/// Idle timeout of a connection. QUIC extends it to 3 PTOs on slow paths. Clients should have another circuit 5 s
+/// after a relay was killed: neighbours may notice one after another, and circuits are built afterwards.
 const DEAD: Duration = Duration::from_secs(2);
+/// Keep-alive interval.
 const ALIVE: Duration = Duration::from_millis(500);
-/// How long a connection, or another stream, may take; then TLS will do.
+/// Timeout of connecting or opening a stream. TLS is the fallback.
 pub const PATIENCE: Span = Span::from_secs(5);
-/// A neighbour with which it did not work is asked again after this.
+/// How long TLS is used after QUIC failed with a neighbour.
 const AGAIN: Span = Span::from_secs(600);
-/// A connection without a stream is closed when it is seen for the second time, so far apart.
+/// Interval of looking for unused connections. A connection without streams is closed the second time it is seen.
 const UNUSED: Span = Span::from_secs(90);
-/// Neighbours of which is known that it does not work: then all are asked again.
+/// Maximum number of neighbours remembered as TLS-only. Beyond it, all are tried again.
 const PLAIN: usize = 4096;
 
-/// A connection with a neighbour.
+/// A QUIC connection with a neighbour.
 #[derive(Clone)]
 pub struct Neighbour {
     connection: Connection,
@@ -65,36 +66,36 @@ impl Neighbour {
         Neighbour { connection, used: Rc::default() }
     }
 
-    /// Where it is.
+    /// The neighbour's address.
     pub fn address(&self) -> SocketAddr {
         self.connection.remote_address()
     }
 
-    /// SHA-256 of the certificate that the neighbour answered with.
+    /// SHA-256 of the certificate that the neighbour presented.
     pub fn certificate(&self) -> Option<[u8; 32]> {
         let shown = self.connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
         shown.first().map(|certificate| Sha256::digest(certificate).into())
     }
 
-    /// Opens a stream. The neighbour hears of it with its first bytes.
+    /// Opens a stream. The neighbour learns of it with the first bytes.
     ///
     /// # Errors
-    /// If the connection is gone, or has too many.
-    pub async fn open(&self) -> io::Result<Lane> {
+    /// If the connection is closed, or has too many streams.
+    pub async fn open(&self) -> io::Result<QuicStream> {
         let streams = within(PATIENCE, async { Ok(self.connection.open_bi().await?) }).await?;
-        Ok(Lane::new(self.connection.clone(), streams, &self.used))
+        Ok(QuicStream::new(self.connection.clone(), streams, &self.used))
     }
 
-    /// The next stream that the neighbour opens.
+    /// Accepts the next stream of the neighbour.
     ///
     /// # Errors
-    /// If the connection is gone.
-    pub async fn accept(&self) -> io::Result<Lane> {
+    /// If the connection is closed.
+    pub async fn accept(&self) -> io::Result<QuicStream> {
         let streams = self.connection.accept_bi().await?;
-        Ok(Lane::new(self.connection.clone(), streams, &self.used))
+        Ok(QuicStream::new(self.connection.clone(), streams, &self.used))
     }
 
-    /// Ends the connection once it has not been used for a while; returns when it is gone.
+    /// Closes the connection once it is unused for a while. Returns when it is closed.
     async fn last(&self) {
         let unused = async {
             let mut before = false;
@@ -114,19 +115,19 @@ impl Neighbour {
     }
 }
 
-/// How a relay is reached.
+/// How to reach a relay.
 pub enum Way<'a> {
-    /// By another stream.
-    Lane(Lane),
-    /// Not known: who asks finds out, while others wait.
+    /// By a new stream of an open connection.
+    QuicStream(QuicStream),
+    /// Unknown. The caller tries QUIC while others wait.
     Ask(Turn<'a>),
-    /// By TLS alone.
+    /// By TLS only.
     Plain,
-    /// By TLS this time: there are too many streams.
+    /// By TLS this time: the connection has too many streams.
     Full,
 }
 
-/// Leave to find out how a relay is reached.
+/// The right to try QUIC with a relay, held by one task at a time.
 pub struct Turn<'a> {
     quic: &'a Quic,
     relay: RelayId,
@@ -141,7 +142,7 @@ impl Drop for Turn<'_> {
 
 type Neighbours = RefCell<BTreeMap<RelayId, Neighbour>>;
 
-/// A connection is over: another may take its place.
+/// Forgets a closed connection.
 fn forget(neighbours: &Neighbours, relay: RelayId, gone: &Neighbour) {
     let mut all = neighbours.borrow_mut();
     if all.get(&relay).is_some_and(|kept| Rc::ptr_eq(&kept.used, &gone.used)) {
@@ -149,16 +150,16 @@ fn forget(neighbours: &Neighbours, relay: RelayId, gone: &Neighbour) {
     }
 }
 
-/// A node's QUIC.
+/// A node's QUIC endpoints and connections.
 pub struct Quic {
-    /// One, or one of IPv4 and one of IPv6.
+    /// One endpoint, or one each for IPv4 and IPv6.
     endpoints: Vec<Endpoint>,
     client: ClientConfig,
     names: SharedNames,
     neighbours: Rc<Neighbours>,
     asking: RefCell<BTreeSet<RelayId>>,
     asked: Notify,
-    /// Relays with which it does not work, and until when that is believed.
+    /// Relays with which QUIC failed, and until when TLS is used.
     plain: RefCell<BTreeMap<RelayId, Time>>,
 }
 
@@ -179,7 +180,7 @@ fn transport() -> Arc<TransportConfig> {
     Arc::new(config)
 }
 
-/// How a relay answers with that certificate.
+/// The configuration of a relay that presents this certificate.
 ///
 /// # Errors
 /// If TLS cannot be set up.
@@ -188,14 +189,14 @@ pub fn server(identity: &Identity) -> io::Result<ServerConfig> {
     tls.alpn_protocols = vec![PROTOCOL.into()];
     let crypto = QuicServerConfig::try_from(tls).map_err(wrong)?;
     let mut server = ServerConfig::with_crypto(Arc::new(crypto));
-    // Neighbours are counted by address.
+    // Neighbours are counted by address, so a connection must not migrate.
     server.migration(false).transport_config(transport());
     server.max_incoming(HANDSHAKES).incoming_buffer_size(HANDSHAKE_BYTES);
     Ok(server)
 }
 
 impl Quic {
-    /// A relay's, which answers at these addresses with its certificate for links.
+    /// A relay's endpoints at these addresses, with its link certificate.
     ///
     /// # Errors
     /// If the port is in use, or TLS cannot be set up.
@@ -203,21 +204,24 @@ impl Quic {
         let (server, apart) = (server(identity)?, at.len() > 1);
         let bind = |at: &SocketAddr| {
             sockets::datagrams(*at, apart).map_err(|cause| {
-                io::Error::new(cause.kind(), format!("UDP {at}: {cause}; QUIC needs the port that TLS has"))
+                io::Error::new(
+                    cause.kind(),
+                    format!("UDP {at}: {cause}; QUIC needs the same port number as TLS"),
+                )
             })
         };
         let bound = at.iter().map(bind).collect::<io::Result<Vec<_>>>()?;
         Quic::new(bound, Some(&server), names)
     }
 
-    /// A client's, which answers nobody.
+    /// A client's endpoints, which accept nothing.
     ///
     /// # Errors
-    /// If there is no socket to be had, or TLS cannot be set up.
+    /// If sockets cannot be bound, or TLS cannot be set up.
     pub fn client(names: SharedNames) -> io::Result<Quic> {
         let v4 = sockets::datagrams((Ipv4Addr::UNSPECIFIED, 0).into(), true);
         let v6 = sockets::datagrams((Ipv6Addr::UNSPECIFIED, 0).into(), true);
-        // A machine may have one of the two alone.
+        // A machine may support only one address family.
         let bound = match (v4, v6) {
             (Err(cause), Err(_)) => return Err(cause),
             (v4, v6) => v4.into_iter().chain(v6).collect(),
@@ -245,7 +249,7 @@ impl Quic {
         })
     }
 
-    /// The next who wants to connect and may; the others hear so.
+    /// The next connection attempt that is admitted. Others are refused or must retry.
     pub async fn incoming(&self) -> Option<Incoming> {
         loop {
             let incoming = match &self.endpoints[..] {
@@ -259,7 +263,7 @@ impl Quic {
             if open >= CONNECTIONS {
                 incoming.refuse();
             } else if open >= HANDSHAKES / 2 && !incoming.remote_address_validated() {
-                // An error is one of ours: it has shown so already.
+                // The error is impossible unless Retry was sent already.
                 let _ = incoming.retry();
             } else {
                 return Some(incoming);
@@ -267,36 +271,36 @@ impl Quic {
         }
     }
 
-    /// Answers a connection in that way, before anybody has proved anything.
+    /// Accepts a connection without authentication yet.
     ///
     /// # Errors
-    /// If its handshake fails, or takes too long.
+    /// If its handshake fails or times out.
     pub async fn answer(&self, incoming: Incoming, config: Arc<ServerConfig>) -> io::Result<Neighbour> {
         within(PATIENCE, async { Ok(Neighbour::new(incoming.accept_with(config)?.await?)) }).await
     }
 
-    /// Connects, before anybody has proved anything.
+    /// Connects without authentication yet.
     ///
     /// # Errors
-    /// If nobody answers in time.
+    /// If the handshake fails or times out.
     pub async fn connect(&self, at: SocketAddr) -> io::Result<Neighbour> {
         let name = tls::name().to_str().into_owned();
         let fits =
             |endpoint: &&Endpoint| endpoint.local_addr().is_ok_and(|own| own.is_ipv4() == at.is_ipv4());
-        // One of IPv6 that is alone may reach both.
+        // A lone IPv6 endpoint may serve both families.
         let endpoint =
             self.endpoints.iter().find(fits).or(self.endpoints.first()).ok_or(io::ErrorKind::Unsupported)?;
         let connecting = endpoint.connect_with(self.client.clone(), at, &name).map_err(wrong)?;
         within(PATIENCE, async { Ok(Neighbour::new(connecting.await?)) }).await
     }
 
-    /// How a relay is reached now.
+    /// How to reach a relay now.
     pub async fn way(&self, relay: RelayId) -> Way<'_> {
         loop {
             let known = self.neighbours.borrow().get(&relay).cloned();
             if let Some(known) = known {
                 match known.open().await {
-                    Ok(lane) => return Way::Lane(lane),
+                    Ok(lane) => return Way::QuicStream(lane),
                     Err(_) if known.connection.close_reason().is_none() => return Way::Full,
                     Err(_) => forget(&self.neighbours, relay, &known),
                 }
@@ -312,7 +316,7 @@ impl Quic {
         }
     }
 
-    /// It does not work with this relay, for now.
+    /// Marks a relay as TLS-only for a while.
     pub fn is_plain(&self, relay: RelayId) {
         let mut plain = self.plain.borrow_mut();
         if plain.len() >= PLAIN {
@@ -321,8 +325,8 @@ impl Quic {
         plain.insert(relay, clock::now() + AGAIN);
     }
 
-    /// Both ends know that this connection is with that relay: channels to it are streams of it from now on, unless there
-    /// is one already.
+    /// Keeps an authenticated connection with a relay. New channels become its streams, unless another connection is
+    /// kept already.
     pub fn keep(&self, relay: RelayId, neighbour: &Neighbour) {
         let (neighbours, names, neighbour) = (self.neighbours.clone(), self.names.clone(), neighbour.clone());
         names.borrow_mut().connected(relay);
@@ -335,7 +339,7 @@ impl Quic {
         });
     }
 
-    /// Tells all neighbours that it is over.
+    /// Closes all connections.
     pub async fn close(&self) {
         for endpoint in &self.endpoints {
             endpoint.close(VarInt::from_u32(0), b"");
@@ -346,7 +350,7 @@ impl Quic {
             }
             Ok(())
         };
-        // Who has not heard it by then finds out.
+        // A neighbour that misses the close message notices by the idle timeout.
         let _ = within(Span::from_millis(200), told).await;
     }
 }

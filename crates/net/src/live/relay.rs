@@ -1,5 +1,5 @@
-//! The role of a relay: accepts connections, forwards cells, lets streams out by its policy, and tells a directory that
-//! it is there.
+//! The relay role: accepts links, forwards cells, opens exit streams that its policy allows, and publishes itself in
+//! a directory.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -32,94 +32,94 @@ use crate::admission::{Admission, next_connection};
 use crate::clock;
 use crate::identity::random;
 use crate::link::Carrier;
-use crate::overlay::{Handle, Met, Overlay, Owner};
-use crate::role::Running;
+use crate::overlay::{Handle, Overlay, Owner, PeerLink};
+use crate::runtime::Running;
 
-/// Where a relay announces itself.
+/// Where a relay publishes itself.
 #[derive(Clone, Debug)]
 pub enum Announce {
     /// Nowhere.
     None,
-    /// To the directory of an overlay of one's own, with what it asks for.
+    /// The directory of a self-hosted overlay, with its join token.
     Overlay(SocketAddr, Option<String>),
-    /// To the authority of a private Tor network, at its directory port.
+    /// The authority of a private Tor network, at its directory port.
     Tor(SocketAddr),
 }
 
-/// What a relay is told.
-pub struct Settings {
-    /// Its name.
+/// Configuration of a relay.
+pub struct RelayConfig {
+    /// Its nickname.
     pub nickname: String,
-    /// Where others reach it.
+    /// The addresses where others reach it.
     pub address: Addresses,
     /// Its keys.
     pub keys: Keys,
-    /// How it moves cells.
+    /// Configuration of the node.
     pub config: Config,
-    /// What it lets out.
+    /// Its exit configuration.
     pub exit: Exit,
-    /// Where it announces itself.
+    /// Where it publishes itself.
     pub announce: Announce,
-    /// Where its operator looks at it.
+    /// Its status page.
     pub status: Option<Status>,
 }
 
-/// A page for the operator.
+/// The status page of the operator.
 pub struct Status {
-    /// On loopback.
+    /// A listener on loopback.
     pub listener: TcpListener,
-    /// Circuits are shown one by one: for demonstrations.
+    /// Show circuits one by one, for demonstrations.
     pub circuits: bool,
 }
 
-/// Connections whose handshake is not over: the oldest goes when another comes.
+/// Maximum number of pending handshakes: a new one displaces the oldest.
 const HANDSHAKES: usize = 512;
-/// Bytes per second of a relay that does not say: as much as directories count.
+/// Published bandwidth of a relay without a limit, bytes per second: the largest value that directories count.
 const UNLIMITED: u64 = 1_000_000_000;
-/// How often a relay announces itself to a directory of ours, to an authority of Tor's, and again after a refusal.
+/// Publication intervals: to our directory, to a Tor authority, and after a refusal.
 const ANNOUNCE: Span = Span::from_secs(30);
 const PUBLISH: Span = Span::from_secs(15 * 60);
 const AGAIN: Span = Span::from_secs(3);
 
-/// What has happened to a relay that its operator should know.
+/// An event that the operator should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The directory took its entry.
+    /// The directory accepted its entry.
     Announced,
-    /// The directory did not, and why.
+    /// The directory refused its entry, and why.
     Refused(String),
-    /// Its settings are new.
+    /// The new configuration is in effect.
     Reloaded,
-    /// It ends with its last circuit.
+    /// It drains: it ends with its last circuit.
     Draining,
-    /// Keys of its own are others now, or should be.
+    /// Keys were renewed, or their renewal failed.
     Keys(Change),
 }
 
-/// What a directory says: code, words, body.
+/// An HTTP answer: status code, reason phrase, body.
 type Answer = (u16, String, Vec<u8>);
 
-/// What an operator asks of a running relay.
+/// An operator's order to a running relay.
 pub enum Order {
-    /// To go on with other settings.
+    /// Change the configuration.
     Reload(Changes),
-    /// To take no connections and circuits any more, and to end with the last circuit.
+    /// Drain: accept no connections and circuits, and end with the last circuit.
     Drain,
 }
 
-/// What may change while a relay runs. The bandwidth that PredicTor divides does not.
+/// The configuration that can change while a relay runs. PredicTor's bandwidth cannot.
 pub struct Changes {
-    /// What it lets out.
+    /// The exit configuration.
     pub exit: Exit,
-    /// Bytes per second that it forwards at most; infinite for no limit.
+    /// Maximum forwarding rate, bytes per second; infinity means unlimited.
     pub bandwidth: f64,
-    /// What neighbours may make it hold and do.
+    /// Limits of what neighbours can make it store and do.
     pub limits: Limits,
-    /// Where it announces itself.
+    /// Where it publishes itself.
     pub announce: Announce,
 }
 
-/// How long a relay that is to end waits for its circuits.
+/// How long a draining relay waits for its circuits.
 const DRAINING: Span = Span::from_secs(30);
 
 /// A running relay. Clones are handles to the same relay.
@@ -128,31 +128,32 @@ struct RelayLoop {
     overlay: Exiting,
     links: Rc<Links>,
     handshakes: Rc<Admission>,
-    /// Streams that leave here.
+    /// Local ends of exit streams.
     leaving: Locals,
-    /// Circuits that it has moved.
+    /// Circuits that it has switched to another connection.
     switched: Rc<Cell<u64>>,
     exit: Rc<RefCell<Rc<Exit>>>,
     announce: Rc<RefCell<Announce>>,
-    /// It is to be announced again at once.
+    /// Wakes the publisher.
     changed: Rc<Notify>,
-    /// When its last descriptor is of: the next is of a later second, or an authority takes it for the same.
+    /// Publication time of the last descriptor. The next one needs a later second, or an authority takes it for the
+    /// same.
     published: Rc<Cell<u64>>,
 }
 
-/// Who announces itself.
+/// The published identity of a relay.
 struct Announced {
     nickname: String,
     address: Addresses,
     keys: Renewed,
 }
 
-/// Runs a relay until dropped, or until it has drained. Must run inside a [`tokio::task::LocalSet`].
+/// Runs a relay until dropped or drained. Must run inside a [`tokio::task::LocalSet`].
 ///
 /// # Errors
-/// If TLS cannot be set up, or the status page not be served.
+/// If TLS cannot be set up, or the status page cannot be served.
 pub fn run<'a>(
-    settings: Settings,
+    settings: RelayConfig,
     listeners: Vec<TcpListener>,
     orders: mpsc::Receiver<Order>,
     on_event: &'a dyn Fn(Event),
@@ -161,17 +162,17 @@ pub fn run<'a>(
 }
 
 async fn run_on(
-    settings: Settings,
+    settings: RelayConfig,
     listeners: Vec<TcpListener>,
     mut orders: mpsc::Receiver<Order>,
     on_event: &dyn Fn(Event),
 ) -> io::Result<()> {
-    let Settings { nickname, address, keys, config, mut exit, announce, status } = settings;
+    let RelayConfig { nickname, address, keys, config, mut exit, announce, status } = settings;
     let own = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
     own.iter().for_each(|own| exit.policy.refuse(*own));
     let names = SharedNames::default();
     let keys = Renewed::new(keys, !matches!(announce, Announce::Overlay(..)));
-    // One whose time is over was announced before.
+    // An expired onion key was published before, so replace it first.
     keys.renew_onion().await.into_iter().for_each(|change| on_event(Event::Keys(change)));
     let (identity, certified) = keys.everyday(None).await;
     let quic = if config.transport == Transport::Quic { &own[..] } else { &[] };
@@ -207,7 +208,7 @@ async fn run_on(
         () = serving => {}
         result = shown => return result,
     }
-    // Nobody connects any more, and who waits finds another relay.
+    // Refuse new connections. Clients that wait select another relay.
     drop(listeners);
     let end = clock::now() + DRAINING;
     while clock::now() < end && relay.overlay.with(|node, _| node.circuits()) > 0 {
@@ -240,7 +241,7 @@ impl RelayLoop {
             Box::new(move |node, now, output| match output {
                 Output::Connect(key, target) => {
                     let Some(overlay) = own.get() else { return };
-                    // Tor's exits are no proxies of one hop.
+                    // Tor's exits refuse one-hop proxying.
                     let alone = matches!(&target, Target::Host { .. }) && node.is_from_client(key.circuit);
                     if alone && matches!(&*announced.borrow(), Announce::Tor(_)) {
                         return node.end_stream(now, key, EndReason::PROTOCOL);
@@ -305,7 +306,7 @@ impl RelayLoop {
                     own.iter().for_each(|own| exit.policy.refuse(*own));
                     *self.exit.borrow_mut() = Rc::new(exit);
                     *self.announce.borrow_mut() = announce;
-                    self.overlay.gate().set(bandwidth);
+                    self.overlay.limit().set(bandwidth);
                     self.overlay.with(|node, _| node.set_limits(limits));
                     self.changed.notify_one();
                     on_event(Event::Reloaded);
@@ -317,11 +318,11 @@ impl RelayLoop {
                 }
             }
         }
-        // Nobody gives orders any more.
+        // The sender is gone, so no order will come.
         std::future::pending().await
     }
 
-    /// Renews its keys. Who asks the directory is told of the new ones at once.
+    /// Renews keys, and publishes the new ones at once.
     async fn renew(&self, keys: &Renewed, on_event: &dyn Fn(Event)) {
         let hear = |change: Change| {
             if matches!(change, Change::Onion | Change::Forgotten) {
@@ -335,22 +336,22 @@ impl RelayLoop {
         keys.run(&self.links, hear).await;
     }
 
-    /// Announces itself again and again, at once after a change.
+    /// Publishes the relay periodically, and at once after a change.
     async fn announce(&self, who: &Announced, on_event: &dyn Fn(Event)) {
         loop {
             let announce = self.announce.borrow().clone();
-            let (said, good) = match &announce {
+            let (answer, interval) = match &announce {
                 Announce::None => (None, Span::from_secs(3600)),
                 Announce::Overlay(at, token) => (Some(self.join(who, *at, token.as_deref()).await), ANNOUNCE),
                 Announce::Tor(at) => (Some(self.publish(who, *at).await), PUBLISH),
             };
-            let pause = match said {
-                None => good,
+            let pause = match answer {
+                None => interval,
                 Some(Ok((200, _, _))) => {
                     on_event(Event::Announced);
-                    good
+                    interval
                 }
-                // Tor's authorities say why in the status line.
+                // Tor's authorities explain a refusal in the status line.
                 Some(Ok((code, words, body))) => {
                     let body = String::from_utf8_lossy(&body[..body.len().min(200)]).trim().to_owned();
                     on_event(Event::Refused(format!("{code} {words} {body}")));
@@ -369,7 +370,7 @@ impl RelayLoop {
     }
 
     fn bandwidth(&self) -> u64 {
-        self.overlay.gate().rate().unwrap_or(UNLIMITED)
+        self.overlay.limit().rate().unwrap_or(UNLIMITED)
     }
 
     async fn join(&self, who: &Announced, at: SocketAddr, token: Option<&str>) -> io::Result<Answer> {
@@ -408,15 +409,17 @@ impl RelayLoop {
             }
             let relay = self.clone();
             tokio::task::spawn_local(async move {
-                // How a connection ends concerns nobody else, and whose it was nobody at all.
-                let met = match relay.handshakes.run(relay.links.accept(tcp)).await {
-                    Some(Ok(met)) => met,
-                    Some(Err(cause)) => return tracing::debug!(%cause, "no handshake"),
-                    None => return tracing::debug!(cause = "others came", "no handshake"),
+                // Errors are not propagated, and the peer's address is deliberately not logged.
+                let peer_link = match relay.handshakes.run(relay.links.accept(tcp)).await {
+                    Some(Ok(peer_link)) => peer_link,
+                    Some(Err(cause)) => return tracing::debug!(%cause, "handshake failed"),
+                    None => {
+                        return tracing::debug!(cause = "displaced by newer connections", "handshake failed");
+                    }
                 };
-                tracing::debug!(relay = met.peer.is_some(), ours = met.ours, "connection");
-                // Others may have come meanwhile.
-                relay.serve(met, from).await;
+                tracing::debug!(relay = peer_link.peer.is_some(), ours = peer_link.ours, "connection");
+                // The limit may have been reached during the handshake.
+                relay.serve(peer_link, from).await;
             });
         }
     }
@@ -431,44 +434,50 @@ impl RelayLoop {
             }
             let relay = self.clone();
             tokio::task::spawn_local(async move {
-                let (met, neighbour) = match relay.handshakes.run(relay.links.accept_quic(incoming)).await {
-                    Some(Ok(met)) => met,
-                    Some(Err(cause)) => return tracing::debug!(%cause, "no handshake by QUIC"),
-                    None => return tracing::debug!(cause = "others came", "no handshake by QUIC"),
-                };
-                tracing::debug!(relay = met.peer.is_some(), "connection by QUIC");
-                let peer = met.peer;
-                tokio::join!(relay.serve(met, from), relay.serve_lanes(peer, &neighbour));
+                let (peer_link, neighbour) =
+                    match relay.handshakes.run(relay.links.accept_quic(incoming)).await {
+                        Some(Ok(peer_link)) => peer_link,
+                        Some(Err(cause)) => return tracing::debug!(%cause, "QUIC handshake failed"),
+                        None => {
+                            return tracing::debug!(
+                                cause = "displaced by newer connections",
+                                "QUIC handshake failed"
+                            );
+                        }
+                    };
+                tracing::debug!(relay = peer_link.peer.is_some(), "QUIC connection");
+                let peer = peer_link.peer;
+                tokio::join!(relay.serve(peer_link, from), relay.serve_streams(peer, &neighbour));
             });
         }
     }
 
-    /// Serves what neighbours open on QUIC connections that we have made.
+    /// Serves the neighbours' streams on QUIC connections that this relay opened.
     async fn serve_opened(&self) {
         let Some(mut opened) = self.links.take_opened() else { return std::future::pending().await };
         while let Some((relay, neighbour)) = opened.recv().await {
             let this = self.clone();
-            tokio::task::spawn_local(async move { this.serve_lanes(Some(relay), &neighbour).await });
+            tokio::task::spawn_local(async move { this.serve_streams(Some(relay), &neighbour).await });
         }
     }
 
-    async fn serve_lanes(&self, peer: Option<RelayId>, neighbour: &Neighbour) {
+    async fn serve_streams(&self, peer: Option<RelayId>, neighbour: &Neighbour) {
         let from = neighbour.address().ip();
         while let Ok(lane) = neighbour.accept().await {
             let relay = self.clone();
             tokio::task::spawn_local(async move {
                 let carrier = Carrier::Quic(Box::new(lane));
-                let met = Met { carrier, rest: Vec::new(), peer, ours: true, shared: false };
-                relay.serve(met, from).await;
+                let peer_link = PeerLink { carrier, rest: Vec::new(), peer, ours: true, shared: false };
+                relay.serve(peer_link, from).await;
             });
         }
     }
 
-    /// Serves a connection, or a stream of a QUIC connection, which counts as one.
-    async fn serve(&self, met: Met, from: IpAddr) {
+    /// Serves a link. A QUIC stream counts as one connection.
+    async fn serve(&self, peer_link: PeerLink, from: IpAddr) {
         if !self.overlay.with(|node, now| node.turns_away(now, from)) {
             let tell = |node: &mut Relay<_>, now, id| node.channel_is_from(now, id, from);
-            self.overlay.met_from(met, tell).await;
+            self.overlay.serve_with(peer_link, tell).await;
         }
     }
 }

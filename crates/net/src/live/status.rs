@@ -1,5 +1,5 @@
-//! What a relay shows its operator over HTTP on loopback: `/metrics` for Prometheus, `/status.json` for scripts. No
-//! addresses of clients and no destinations; circuits one by one only where that was asked for.
+//! A relay's status page on loopback: `/metrics` for Prometheus, `/status.json` for scripts. It shows neither client
+//! addresses nor destinations, and circuits one by one only on request.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -15,16 +15,16 @@ use super::stream::Locals;
 use crate::clock;
 use crate::http::{self, Number, Page};
 
-/// What is shown.
+/// The data of the page.
 pub struct Shown {
     /// The relay on its sockets.
     pub overlay: Exiting,
-    /// Circuits that it has moved.
+    /// Circuits that it has switched to another connection.
     pub switched: Rc<Cell<u64>>,
-    /// Its name.
+    /// Its nickname.
     pub nickname: String,
-    /// Circuits one by one, with the ports of its own that their streams leave by: whoever runs the servers of a
-    /// demonstration or an experiment tells by them whose circuit it is.
+    /// Show circuits one by one, with the local ports of their exit streams. The servers of a demonstration or
+    /// experiment identify circuits by these ports.
     pub circuits: Option<Locals>,
 }
 
@@ -36,7 +36,7 @@ pub async fn serve(listener: TcpListener, shown: Shown) -> io::Result<()> {
     let Shown { overlay, nickname, circuits, switched } = shown;
     let (pages, answering) = http::pages(|path| {
         let mut numbers = numbers(&overlay);
-        numbers.push(("switched", "Circuits that it has moved", switched.get() as f64));
+        numbers.push(("switched", "Circuits switched to another connection", switched.get() as f64));
         match path {
             "/metrics" => Some(http::metrics("tidegate_relay", &numbers)),
             "/status.json" => {
@@ -54,28 +54,40 @@ pub async fn serve(listener: TcpListener, shown: Shown) -> io::Result<()> {
 }
 
 fn numbers(overlay: &Exiting) -> Vec<Number> {
-    let (waits, connections, steps) = (overlay.waits(), overlay.connections(), overlay.steps());
-    let (written, read) = overlay.gate().totals();
+    let (waits, connections, times) = (overlay.waits(), overlay.connections(), overlay.controller_time());
+    let (written, read) = overlay.limit().totals();
     overlay.with(|node, _| {
         let (queued, buffered) = node.waiting();
         vec![
-            ("uptime_seconds", "Since the process began", clock::now().as_secs_f64()),
+            ("uptime_seconds", "Time since the process started", clock::now().as_secs_f64()),
             ("connections", "Connections that are open or being opened", connections as f64),
-            ("circuits", "Circuits that pass or end here", node.circuits() as f64),
+            ("circuits", "Circuits through or to this relay", node.circuits() as f64),
             ("received_cells", "Cells received", node.cells_processed() as f64),
             ("sent_cells", "Cells sent", waits.cells as f64),
             ("read_bytes", "Bytes of cells read", read as f64),
             ("written_bytes", "Bytes of cells written", written as f64),
             ("circuit_queue_cells", "Cells that wait in circuit queues", queued as f64),
             ("output_buffer_bytes", "Bytes that wait in output buffers", buffered as f64),
-            ("circuit_queue_wait_seconds", "Sum over the cells sent", waits.circuit_queues.as_secs_f64()),
-            ("output_buffer_wait_seconds", "Sum over the cells sent", waits.output_buffers.as_secs_f64()),
-            ("kernel_inspections", "Times that the kernel told of a connection", waits.inspections as f64),
-            ("kernel_unsent_bytes", "Sum over the inspections", waits.unsent_bytes as f64),
-            ("solves", "Problems that the controller has solved", steps.solves as f64),
-            ("solve_p99_seconds", "Of 100 solves 99 took no longer", steps.p99().as_secs_f64()),
-            ("controller_seconds", "Spent on timers of controller and schedulers", steps.spent.as_secs_f64()),
-            ("held_bytes", "Held for neighbours and for streams", node.memory() as f64),
+            (
+                "circuit_queue_wait_seconds",
+                "Waiting time in circuit queues, summed over cells sent",
+                waits.circuit_queues.as_secs_f64(),
+            ),
+            (
+                "output_buffer_wait_seconds",
+                "Waiting time in output buffers, summed over cells sent",
+                waits.output_buffers.as_secs_f64(),
+            ),
+            ("kernel_inspections", "TCP_INFO queries answered", waits.inspections as f64),
+            ("kernel_unsent_bytes", "Unsent bytes, summed over TCP_INFO queries", waits.unsent_bytes as f64),
+            ("solves", "Optimisation problems solved by the controller", times.solves as f64),
+            ("solve_p99_seconds", "99th percentile of solve durations", times.p99().as_secs_f64()),
+            (
+                "controller_seconds",
+                "Time spent in timeouts of controller and schedulers",
+                times.spent.as_secs_f64(),
+            ),
+            ("held_bytes", "Memory for neighbours and streams", node.memory() as f64),
             ("shed", "Circuits and connections closed because memory was short", node.shed() as f64),
         ]
     })

@@ -1,5 +1,5 @@
-//! The local ends of streams: what a socket gives is packaged as windows allow, what comes is written as the socket
-//! takes it.
+//! Local ends of streams: packages socket data as the windows allow, and writes received data as the socket accepts
+//! it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -13,24 +13,24 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::Notify;
 
 use crate::link::within;
-use crate::overlay::{Dial, Gate, Overlay};
+use crate::overlay::{Dial, Overlay, RateLimit};
 
-/// Bytes read from a socket at once.
+/// Bytes per socket read.
 const READ: usize = 32 * 498;
 
-/// One stream's local end. The overlay's owner puts in what comes; [`run`] moves it.
+/// A stream's local end. The overlay's owner fills it; [`run`] moves the data.
 #[derive(Default)]
 pub struct Local {
     incoming: RefCell<VecDeque<Box<[u8]>>>,
     waiting: Cell<u64>,
     arrived: Notify,
-    /// Cells that the circuit takes.
+    /// Cells that the circuit accepts.
     room: Cell<u32>,
     may_package: Notify,
-    /// The stream is over: what has come is still written.
+    /// The stream is closed. Received data is still written.
     ended: Cell<bool>,
     over: Notify,
-    /// Our own port of the connection that the stream leaves by, once there is one.
+    /// The local port of an exit stream's connection.
     port: Cell<Option<u16>>,
 }
 
@@ -38,7 +38,7 @@ pub struct Local {
 pub type Locals = Rc<RefCell<BTreeMap<StreamKey, Rc<Local>>>>;
 
 impl Local {
-    /// Bytes came over the circuit; so many wait for the socket now.
+    /// Adds received data. Returns how many bytes wait for the socket.
     pub fn deliver(&self, data: Box<[u8]>) -> u64 {
         self.waiting.set(self.waiting.get() + data.len() as u64);
         self.incoming.borrow_mut().push_back(data);
@@ -46,13 +46,13 @@ impl Local {
         self.waiting.get()
     }
 
-    /// The circuit takes so many cells.
+    /// Allows this many more cells.
     pub fn package(&self, cells: u32) {
         self.room.set(self.room.get().saturating_add(cells));
         self.may_package.notify_one();
     }
 
-    /// The stream leaves by a connection from this port of ours.
+    /// Sets the local port of the stream's connection.
     pub fn leaves_by(&self, port: u16) {
         self.port.set(Some(port));
     }
@@ -62,7 +62,7 @@ impl Local {
         self.port.get()
     }
 
-    /// The circuit's side of the stream is over.
+    /// The circuit closed the stream.
     pub fn end(&self) {
         self.ended.set(true);
         self.arrived.notify_one();
@@ -87,22 +87,22 @@ impl Source<Encrypted> for Read<'_> {
     }
 }
 
-/// What a socket's end means.
+/// The effect of a socket's end of input.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum AtEnd {
-    /// The stream is over (an exit's server is done).
+    /// The stream is closed (a server behind an exit).
     End,
-    /// The application has said all and may still listen. Tor's streams have no half, so the far end is not told;
-    /// what still comes is written until it ends the stream, or until nobody has said anything for [`IDLE`].
+    /// The application may still receive. Tor's streams cannot be half-closed, so the far end is not told. Received
+    /// data is written until the far end closes the stream, or the stream is idle for [`IDLE`].
     Listen,
 }
 
-/// How long a stream stays whose application has said all.
+/// Idle timeout of a stream after the application's end of input.
 const IDLE: Span = Span::from_secs(300);
-/// How long a socket may take to accept the last of what came.
+/// Timeout of writing the last received data to the socket.
 const LINGER: Span = Span::from_secs(60);
 
-/// Moves bytes between a socket and a stream until either is over. `first` was read already.
+/// Moves data between a socket and a stream until one of them ends. `first` was read already.
 pub async fn run<N, G, D>(
     overlay: &Overlay<N, G, D>,
     key: StreamKey,
@@ -111,7 +111,7 @@ pub async fn run<N, G, D>(
     (first, at_end): (Vec<u8>, AtEnd),
 ) where
     N: Node<Encrypted> + 'static,
-    G: Gate + 'static,
+    G: RateLimit + 'static,
     D: Dial + 'static,
 {
     let (mut reader, mut writer) = tokio::io::split(socket);
@@ -122,6 +122,7 @@ pub async fn run<N, G, D>(
     };
     let sending = async {
         let sent = send(overlay, key, local, &mut reader, first).await;
+        // Tor's streams cannot be half-closed: keep the stream for the answer.
         if at_end == AtEnd::Listen && sent.is_ok() && !local.ended.get() {
             let over = async {
                 local.over.notified().await;
@@ -148,7 +149,7 @@ async fn send<N, G, D>(
 ) -> io::Result<()>
 where
     N: Node<Encrypted> + 'static,
-    G: Gate + 'static,
+    G: RateLimit + 'static,
     D: Dial + 'static,
 {
     let mut buffer = vec![0; READ];
@@ -156,6 +157,7 @@ where
         let (mut rest, mut room) = (&bytes[..], u32::MAX);
         while !rest.is_empty() && !local.ended.get() {
             let mut source = Read { bytes: rest };
+            // The node packages as many cells as the windows allow, and asks for more later.
             overlay.with(|node, now| node.package(now, key, room, &mut source));
             rest = source.bytes;
             if !rest.is_empty() {
@@ -186,7 +188,7 @@ async fn receive<N, G, D>(
 ) -> io::Result<()>
 where
     N: Node<Encrypted> + 'static,
-    G: Gate + 'static,
+    G: RateLimit + 'static,
     D: Dial + 'static,
 {
     loop {
@@ -196,6 +198,7 @@ where
                 let written = writer.write_all(&data).await;
                 local.waiting.set(local.waiting.get() - data.len() as u64);
                 let waiting = local.waiting.get();
+                // Lets the node resume a stream that it paused (XOFF).
                 overlay.with(|node, now| node.backlog(now, key, waiting));
                 written?;
             }

@@ -1,4 +1,4 @@
-//! QUIC connections between peers that prove who they are by certificates.
+//! QUIC connections between peers that authenticate by certificate fingerprint.
 
 use std::io;
 use std::sync::Arc;
@@ -17,21 +17,21 @@ use super::path::Socket;
 use crate::identity::{Identity, fingerprint};
 use crate::tls;
 
-/// Names the version of the messages inside.
+/// ALPN protocol. It names the version of the messages.
 const PROTOCOL: &[u8] = b"tidegate-stream/1";
-/// Every path carries datagrams of this size: IPv6's least packet, less its and UDP's headers.
+/// Maximum UDP payload: every path carries IPv6's minimum MTU, less IPv6 and UDP headers.
 const MTU: u16 = 1232;
-/// A connection without a word for so long is dead.
+/// Idle timeout of a connection.
 const IDLE: Duration = Duration::from_secs(6);
-/// Between signs of life to the server.
+/// Keep-alive interval to the server.
 const ALIVE: Duration = Duration::from_secs(2);
-/// What a round trip is taken for before the first: a lost handshake is repeated after three of them.
+/// Initial RTT: a lost handshake packet is repeated after three of them.
 const FIRST_ROUND_TRIP: Duration = Duration::from_millis(100);
-/// Datagrams that wait to be sent or read, per connection.
+/// Datagram buffers of a connection, bytes.
 const DATAGRAMS: usize = 1 << 18;
-/// Messages that wait, per connection.
+/// Receive window of messages, bytes.
 const MESSAGES: u32 = 1 << 16;
-/// Handshakes that wait; more must first show that they get our packets.
+/// Pending handshakes beyond which a peer must prove its address (Retry).
 const HANDSHAKES: usize = 64;
 
 fn wrong(error: impl std::fmt::Display) -> io::Error {
@@ -60,10 +60,10 @@ fn transport(keep_alive: bool) -> Arc<TransportConfig> {
     Arc::new(config)
 }
 
-/// An endpoint that accepts connections and makes them.
+/// An endpoint that accepts and opens connections.
 ///
 /// # Errors
-/// If the identity's key does not fit its certificate, or the socket has no address.
+/// If the identity's key does not fit its certificate, or the socket's local address is unknown.
 pub fn endpoint(identity: &Identity, socket: Arc<Socket>) -> io::Result<Endpoint> {
     let mut tls = (*tls::server(identity).map_err(wrong)?).clone();
     tls.alpn_protocols = vec![PROTOCOL.into()];
@@ -78,14 +78,14 @@ pub fn endpoint(identity: &Identity, socket: Arc<Socket>) -> io::Result<Endpoint
     )
 }
 
-/// For connections to the peer with that fingerprint; to whoever answers if there is none.
+/// A configuration for connections to the peer with that fingerprint, or to any peer without one.
 ///
 /// # Errors
 /// If the identity's key does not fit its certificate.
 pub fn client(identity: &Identity, peer: Option<Fingerprint>, to_server: bool) -> io::Result<ClientConfig> {
     let mut tls = (*match peer {
         Some(peer) => tls::client(Some(identity), peer),
-        None => tls::client_of_anybody(identity),
+        None => tls::client_without_pin(identity),
     }
     .map_err(wrong)?)
     .clone();
@@ -95,15 +95,15 @@ pub fn client(identity: &Identity, peer: Option<Fingerprint>, to_server: bool) -
     Ok(config)
 }
 
-/// Who the other side proved to be.
+/// The peer's fingerprint.
 pub fn peer(connection: &Connection) -> Option<Fingerprint> {
     let identity = connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
     identity.first().map(fingerprint)
 }
 
-/// Rates are planned by the server's trees and learnt from losses there; a window per connection would only
-/// stall a live stream at random losses. It falls when a connection loses everything, so that a path that is
-/// gone is not flooded.
+/// Congestion control for live streams. The server's trees plan the rates and learn from losses; a congestion window
+/// would stall the stream at random losses. The window only falls if all packets are lost, so that a dead path is not
+/// flooded.
 #[derive(Debug)]
 struct Planned;
 

@@ -1,4 +1,4 @@
-//! The server on sockets: the machine, its connections, its input.
+//! The stream server on sockets: the machine, its connections and its source.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,52 +6,52 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use tidegate_control::machine::Machine as _;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
-use tidegate_stream::SERVER;
 use tidegate_stream::message::{Contact, Message};
 use tidegate_stream::server::{self, Server};
 use tidegate_stream::tree::NOBODY;
+use tidegate_stream::{Output, SERVER};
 use tokio::sync::mpsc;
 
 use super::carrier::{Carrier, Channel, Event};
 use super::path::Path;
 use super::{input, quic};
 use crate::clock;
+use crate::driver::{Driver, Handler};
 use crate::identity::{Identity, random};
 use crate::os::process_cpu_s;
 
-/// How a server serves.
-pub struct Settings {
-    /// Where viewers find it.
+/// Configuration of a server.
+pub struct ServerConfig {
+    /// The address that viewers connect to.
     pub listen: SocketAddr,
-    /// What its datagrams pass.
+    /// The emulated path of its datagrams.
     pub path: Path,
-    /// Where the stream comes from.
+    /// The source of the stream.
     pub input: input::Input,
-    /// The machine's.
+    /// Configuration of the machine.
     pub machine: server::ServerConfig,
 }
 
-/// How a server fares. Ends up in JSON.
+/// A server's state, as shown in JSON.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
-    /// TS bits per second of the source, lately.
+    /// TS rate of the source, bits per second.
     pub rate_bits_per_s: u64,
-    /// For how long the source gave nothing.
+    /// Time since the source's last data, seconds.
     pub stalled_s: f64,
-    /// Bytes of the source that were no TS.
+    /// Bytes of the source that were not TS.
     pub garbage_bytes: u64,
     /// Data slices in use.
     pub slices: usize,
-    /// Viewers that are in.
+    /// The viewers in the trees.
     pub viewers: Vec<Viewer>,
-    /// The trees: slice, parent, child.
+    /// The trees' edges: slice, parent, child.
     pub edges: Vec<(usize, u16, u16)>,
     /// Subtrees without a parent.
     pub orphans: usize,
-    /// Viewers let in, refused, that left, that died, sent away.
+    /// Viewers that joined, were refused, left, died, and were redirected.
     pub joined: u64,
     /// See `joined`.
     pub refused: u64,
@@ -61,19 +61,19 @@ pub struct Status {
     pub died: u64,
     /// See `joined`.
     pub redirected: u64,
-    /// Complaints that moved somebody, and those that were not listened to.
+    /// Complaints that moved a viewer, and complaints that were ignored.
     pub complaints_upheld: u64,
     /// See `complaints_upheld`.
     pub complaints_doubted: u64,
-    /// Viewers made leaves for what they did.
+    /// Viewers relegated to leaves for misbehaviour.
     pub relegated: u64,
-    /// Pongs that told of packets that are not the stream's.
+    /// Pongs that report packets which the stream does not have.
     pub forged: u64,
-    /// Packets repaired, and requests refused.
+    /// Packets repaired, and repair requests refused.
     pub repaired: u64,
     /// See `repaired`.
     pub unrepaired: u64,
-    /// Exploration packets sent, acknowledged, lost.
+    /// Exploration packets sent, acknowledged and lost.
     pub explored: u64,
     /// See `explored`.
     pub explored_acked: u64,
@@ -81,7 +81,7 @@ pub struct Status {
     pub explored_lost: u64,
     /// Changes of parents.
     pub moves: u64,
-    /// Bytes of video sent with what QUIC, UDP and IP add to a packet, of exploration, and of everything.
+    /// Bytes sent: video and exploration with the overhead of QUIC, UDP and IP, and all bytes.
     pub sent_video: u64,
     /// See `sent_video`.
     pub sent_exploration: u64,
@@ -91,22 +91,22 @@ pub struct Status {
     pub cpu_s: f64,
 }
 
-/// A viewer as the server sees it.
+/// The server's view of a viewer.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Viewer {
-    /// Its number.
+    /// Its peer number.
     pub peer: u16,
-    /// Where it is.
+    /// Its address.
     pub address: String,
-    /// What it says it can send, bits per second.
+    /// The upload rate that it claims, bits per second.
     pub claim: f64,
-    /// Children over all slices that it may have, and has.
+    /// Its budget of children over all slices, and its children.
     pub budget: usize,
     /// See `budget`.
     pub children: usize,
-    /// Round trip to the server.
+    /// Round-trip time to the server.
     pub round_trip_ms: f64,
-    /// What it reported: median age of packets played, packets played, given up, twice, from parity.
+    /// From its report: median age of played packets, and packets played, lost, duplicate and recovered from parity.
     pub lag_ms: u32,
     /// See `lag_ms`.
     pub delivered: u32,
@@ -119,16 +119,16 @@ pub struct Viewer {
 }
 
 const STATUS: Span = Span::from_millis(500);
-/// Chunks of the source that wait.
+/// Chunks of the source that wait for the machine.
 const INPUT: usize = 256;
 const BATCH: usize = 256;
 
-/// Serves until `stop` or until the source ends for good. `ready` hears where and how viewers find it.
+/// Serves until `stop`, or until the source ends for good. `ready` gets the address and the fingerprint for viewers.
 ///
 /// # Errors
 /// If the socket cannot be bound or the source cannot be read.
 pub async fn run(
-    settings: Settings,
+    settings: ServerConfig,
     identity: Identity,
     shown: Arc<Mutex<Status>>,
     ready: impl FnOnce(SocketAddr, [u8; 32]),
@@ -137,7 +137,7 @@ pub async fn run(
 ) -> io::Result<Status> {
     let (carrier, mut events) = Carrier::open(identity, settings.listen, settings.path)?;
     let seed = Seed::root(u64::from_le_bytes(random()));
-    let mut live = Live { server: Server::new(settings.machine, seed), carrier };
+    let mut live = Live { driver: Driver::new(Server::new(settings.machine, seed)), carrier };
     let (to, mut bytes) = mpsc::channel::<Bytes>(INPUT);
     let source = settings.input.clone();
     let mut reading = tokio::spawn(async move { input::read(&source, to, say).await });
@@ -146,44 +146,63 @@ pub async fn run(
     let mut status_at = clock::now();
     let mut ended = false;
     loop {
-        let next = live.server.next_timeout().unwrap_or(Time::NEVER).min(status_at);
-        tokio::select! {
-            event = events.recv() => {
-                let Some(event) = event else { break };
+        let event = async {
+            tokio::select! {
+                event = events.recv() => Wake::Connection(event),
+                chunk = bytes.recv(), if !ended => Wake::Video(chunk),
+                result = &mut reading, if ended => Wake::Ended(result.unwrap_or(Ok(()))),
+                () = &mut stop => Wake::Stop,
+            }
+        };
+        match live.driver.wait(status_at, event).await {
+            Some(Wake::Connection(Some(event))) => {
                 live.event(event);
                 live.batch(&mut events);
             }
-            chunk = bytes.recv(), if !ended => match chunk {
-                Some(chunk) => live.server.video(clock::now(), &chunk),
-                None => ended = true,
-            },
-            result = &mut reading, if ended => {
-                result.unwrap_or(Ok(()))?;
+            Some(Wake::Video(Some(chunk))) => live.driver.machine.video(clock::now(), &chunk),
+            // The reader's result follows in the next turn.
+            Some(Wake::Video(None)) => ended = true,
+            Some(Wake::Ended(result)) => {
+                result?;
                 break;
             }
-            () = clock::until(next) => {}
-            () = &mut stop => break,
+            Some(Wake::Connection(None) | Wake::Stop) => break,
+            None => {}
         }
         let now = clock::now();
-        if live.server.next_timeout().is_some_and(|due| due <= now) {
-            live.server.timeout(now);
-        }
-        live.drain();
+        live.driver.catch_up(&mut live.carrier, now);
         if now >= status_at {
             status_at = now + STATUS;
-            *shown.lock().expect("nobody panics with the lock held") = live.status(now);
+            *shown.lock().expect("the lock is not poisoned") = live.status(now);
         }
     }
     reading.abort();
     let status = live.status(clock::now());
-    *shown.lock().expect("nobody panics with the lock held") = status.clone();
+    *shown.lock().expect("the lock is not poisoned") = status.clone();
     live.carrier.close().await;
     Ok(status)
 }
 
+/// Why the event loop wakes, besides timers.
+enum Wake {
+    /// Something happened on a connection; `None` once the endpoint is gone.
+    Connection(Option<Event>),
+    /// Bytes of the source; `None` at its end.
+    Video(Option<Bytes>),
+    /// The source's reader has ended.
+    Ended(io::Result<()>),
+    Stop,
+}
+
 struct Live {
-    server: Server,
+    driver: Driver<Server>,
     carrier: Carrier,
+}
+
+impl Handler<Server> for Carrier {
+    fn handle(&mut self, _: &mut Server, _: Time, output: Output) {
+        self.act(output);
+    }
 }
 
 impl Live {
@@ -199,13 +218,13 @@ impl Live {
         match event {
             Event::Accepted(connection) => {
                 let Some(fingerprint) = quic::peer(&connection) else {
-                    return connection.close(2u32.into(), b"who are you");
+                    return connection.close(2u32.into(), b"no certificate");
                 };
                 let contact = Contact { address: connection.remote_address(), fingerprint };
-                match self.server.connect(now, contact) {
+                match self.driver.machine.connect(now, contact) {
                     Ok(peer) => self.carrier.attach(peer, connection, Channel::Accept),
                     Err(refusal) => {
-                        // Without a number it gets an answer and nothing else.
+                        // A refused viewer gets an answer, but no peer number.
                         self.carrier.attach(NOBODY, connection, Channel::Accept);
                         self.carrier.message(NOBODY, &Message::Refused(refusal));
                         self.carrier.part(NOBODY);
@@ -214,21 +233,16 @@ impl Live {
             }
             event => {
                 if let Some(input) = self.carrier.input(event) {
-                    self.server.handle(now, input);
+                    self.driver.machine.handle(now, input);
                 }
             }
         }
-        self.drain();
-    }
-
-    fn drain(&mut self) {
-        while let Some(output) = self.server.poll() {
-            self.carrier.act(output);
-        }
+        self.driver.drain(&mut self.carrier, now);
     }
 
     fn status(&self, now: Time) -> Status {
-        let (server, forest, source) = (&self.server, self.server.forest(), self.server.source());
+        let server = &self.driver.machine;
+        let (forest, source) = (server.forest(), server.source());
         let accounts = self.carrier.accounts();
         let counters = server.counters;
         let explored = server.exploration();

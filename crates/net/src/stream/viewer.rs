@@ -1,4 +1,4 @@
-//! A viewer on sockets: the machine, its connections, what plays it.
+//! A stream viewer on sockets: the machine, its connections and the player.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use tidegate_control::machine::Machine as _;
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::flashflow::message::Fingerprint;
 use tidegate_stream::lag::Lags;
@@ -20,36 +19,37 @@ use super::carrier::{Carrier, Channel, Event};
 use super::hls::Hls;
 use super::path::Path;
 use crate::clock;
+use crate::driver::{Driver, Handler};
 use crate::identity::Identity;
 use crate::os::process_cpu_s;
 
-/// How a viewer takes part.
-pub struct Settings {
-    /// Where the server is.
+/// Configuration of a viewer.
+pub struct ViewerConfig {
+    /// The server's address.
     pub server: SocketAddr,
-    /// How it is recognised; whoever answers is believed if there is none.
+    /// The server's fingerprint; `None` accepts any server.
     pub fingerprint: Option<Fingerprint>,
-    /// Where other viewers find this one.
+    /// The address for other viewers.
     pub listen: SocketAddr,
-    /// What its datagrams pass.
+    /// The emulated path of its datagrams.
     pub path: Path,
-    /// The machine's.
+    /// Configuration of the machine.
     pub machine: viewer::ViewerConfig,
-    /// Passes no video on: what others are to be safe from.
+    /// Forwards no video, to test defences against free riders.
     pub free_ride: bool,
 }
 
-/// What a viewer shows: shared with the pages.
+/// The viewer's output, shared with its HTTP pages.
 pub struct Screen {
-    /// The stream as it is played; who is too slow misses some.
+    /// The stream as it is played. Slow receivers miss data.
     pub live: broadcast::Sender<Bytes>,
-    /// The same in segments.
+    /// The stream in HLS segments.
     pub hls: Mutex<Hls>,
     /// The last status.
     pub status: Mutex<Status>,
 }
 
-/// Payloads that a slow player may be behind.
+/// Payloads that a slow player may lag behind.
 const BEHIND: usize = 2048;
 
 impl Default for Screen {
@@ -58,14 +58,14 @@ impl Default for Screen {
     }
 }
 
-/// How a viewer fares. Ends up in JSON.
+/// A viewer's state, as shown in JSON.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
-    /// joining, in, refused, alone.
+    /// `joining`, `in`, `refused` or `alone`.
     pub phase: String,
-    /// Why it is refused.
+    /// Why the server refused it.
     pub refused: Option<String>,
-    /// Packets played, given up, that came twice, came too late, were made from parity.
+    /// Packets played, lost, duplicate, late, and recovered from parity.
     pub delivered: u64,
     /// See `delivered`.
     pub gaps: u64,
@@ -75,19 +75,19 @@ pub struct Status {
     pub late: u64,
     /// See `delivered`.
     pub recovered: u64,
-    /// Packets that the stream is ahead of the player.
+    /// Packets between the player and the newest packet of the stream.
     pub behind: u64,
-    /// From the first word to the server to the first byte played.
+    /// Time from the first message to the server to the first byte played.
     pub start_up_s: Option<f64>,
-    /// How long slices that fell silent were silent, the last ones.
+    /// Durations of the last outages of slices.
     pub outages_ms: Vec<u32>,
-    /// Half and all but a twentieth of the packets were younger when played.
+    /// Median and 95th percentile of the packets' age when played.
     pub lag_p50_s: f64,
     /// See `lag_p50_s`.
     pub lag_p95_s: f64,
-    /// Packets by age when played, in steps of 10 ms.
+    /// Histogram of the packets' age when played, in classes of 10 ms.
     pub lags: Lags,
-    /// Bytes of video sent with what QUIC, UDP and IP add to a packet, of exploration, and of everything.
+    /// Bytes sent: video and exploration with the overhead of QUIC, UDP and IP, and all bytes.
     pub sent_video: u64,
     /// See `sent_video`.
     pub sent_exploration: u64,
@@ -97,86 +97,129 @@ pub struct Status {
     pub children: usize,
     /// Parents by slice.
     pub parents: Vec<u16>,
-    /// Datagrams and messages that were not what or from whom they should be.
+    /// Datagrams and messages that were invalid or from the wrong peer.
     pub strange: u64,
     /// Processor time of the process.
     pub cpu_s: f64,
 }
 
 const STATUS: Span = Span::from_millis(500);
-/// Between attempts to reach the server.
+/// Pause between attempts to connect to the server.
 const AGAIN: Span = Span::from_secs(1);
-/// Events handled before outputs are drained.
+/// Events per turn.
 const BATCH: usize = 128;
 
 struct Live<'a> {
-    settings: Settings,
-    viewer: Viewer,
-    carrier: Carrier,
-    screen: &'a Screen,
-    out: Option<std::sync::mpsc::SyncSender<Bytes>>,
+    driver: Driver<Viewer>,
+    player: Player<'a>,
+    server: SocketAddr,
+    fingerprint: Option<Fingerprint>,
     began: Time,
-    first: Option<Time>,
+    /// When the server is dialled next.
     dial_at: Time,
 }
 
-/// Watches until `stop`, or until the server refuses. Everything played also goes to `out`.
+/// Carries out the viewer's outputs: sends datagrams and plays the stream.
+struct Player<'a> {
+    carrier: Carrier,
+    screen: &'a Screen,
+    out: Option<std::sync::mpsc::SyncSender<Bytes>>,
+    free_ride: bool,
+    /// When the first byte was played.
+    first: Option<Time>,
+}
+
+impl Handler<Viewer> for Player<'_> {
+    fn handle(&mut self, _: &mut Viewer, now: Time, output: Output) {
+        if let Output::Datagram { bytes, .. } = &output
+            && self.free_ride
+            && packet::share(bytes) == Share::Video
+        {
+            return;
+        }
+        if let Some(bytes) = self.carrier.act(output) {
+            self.play(now, bytes);
+        }
+    }
+}
+
+impl Player<'_> {
+    fn play(&mut self, now: Time, bytes: Bytes) {
+        self.first.get_or_insert(now);
+        self.screen.hls.lock().expect("the lock is not poisoned").push(now, &bytes);
+        if let Some(out) = &self.out {
+            // A reader that falls behind by the whole channel misses packets, as a player would.
+            let _ = out.try_send(bytes.clone());
+        }
+        // Fails without a player on the page.
+        let _ = self.screen.live.send(bytes);
+    }
+}
+
+/// Watches until `stop`, or until the server refuses. `out` also gets all data that is played.
 ///
 /// # Errors
 /// If the socket cannot be bound, and [`io::ErrorKind::ConnectionRefused`] with the server's reason.
 pub async fn run(
-    settings: Settings,
+    settings: ViewerConfig,
     identity: Identity,
     screen: Arc<Screen>,
     out: Option<std::sync::mpsc::SyncSender<Bytes>>,
     stop: impl Future<Output = ()>,
 ) -> io::Result<Status> {
     let (carrier, mut events) = Carrier::open(identity, settings.listen, settings.path)?;
-    let viewer = Viewer::new(settings.machine.clone());
+    let ViewerConfig { server, fingerprint, machine, free_ride, .. } = settings;
     let now = clock::now();
-    let mut live =
-        Live { settings, viewer, carrier, screen: &screen, out, began: now, first: None, dial_at: now };
+    let mut live = Live {
+        driver: Driver::new(Viewer::new(machine)),
+        player: Player { carrier, screen: &screen, out, free_ride, first: None },
+        server,
+        fingerprint,
+        began: now,
+        dial_at: now,
+    };
     tokio::pin!(stop);
     let mut status_at = now;
     loop {
-        let next = live.viewer.next_timeout().unwrap_or(Time::NEVER).min(status_at).min(live.dial_at);
-        tokio::select! {
-            event = events.recv() => {
-                let Some(event) = event else { break };
+        let event = async {
+            tokio::select! {
+                event = events.recv() => event,
+                () = &mut stop => None,
+            }
+        };
+        match live.driver.wait(status_at.min(live.dial_at), event).await {
+            Some(Some(event)) => {
                 live.event(event);
                 live.batch(&mut events);
             }
-            () = clock::until(next) => {}
-            () = &mut stop => break,
+            Some(None) => break,
+            None => {}
         }
         let now = clock::now();
-        if live.viewer.next_timeout().is_some_and(|due| due <= now) {
-            live.viewer.timeout(now);
-        }
         if now >= live.dial_at {
             live.dial_at = Time::NEVER;
-            live.carrier.dial(SERVER, live.settings.server, live.settings.fingerprint, true);
+            live.player.carrier.dial(SERVER, live.server, live.fingerprint, true);
         }
-        live.drain(now);
+        live.driver.catch_up(&mut live.player, now);
         if now >= status_at {
             status_at = now + STATUS;
             live.show();
         }
-        if let Phase::Refused(refusal) = live.viewer.phase() {
+        // A refusal ends the viewer; a redirect makes it try the other server.
+        if let Phase::Refused(refusal) = live.driver.machine.phase() {
             live.show();
             if let Refusal::Redirect(to) = *refusal {
                 live.redirect(to);
                 continue;
             }
             let why = refusal.to_string();
-            live.carrier.close().await;
+            live.player.carrier.close().await;
             return Err(io::Error::new(io::ErrorKind::ConnectionRefused, why));
         }
     }
-    live.viewer.leave();
-    live.drain(clock::now());
+    live.driver.input(&mut live.player, |viewer, _| viewer.leave());
     let status = live.show();
-    live.carrier.close().await;
+    live.player.carrier.close().await;
     Ok(status)
 }
 
@@ -191,62 +234,37 @@ impl Live<'_> {
     fn event(&mut self, event: Event) {
         let now = clock::now();
         match event {
-            Event::Accepted(connection) => self.carrier.accepted(connection),
+            Event::Accepted(connection) => self.player.carrier.accepted(connection),
             Event::Dialed(SERVER, Some(connection)) => {
-                self.carrier.attach(SERVER, connection, Channel::Open);
-                self.viewer.begin(now);
+                self.player.carrier.attach(SERVER, connection, Channel::Open);
+                self.driver.machine.begin(now);
             }
             Event::Dialed(SERVER, None) => self.dial_at = now + AGAIN,
-            Event::Dialed(peer, connection) => self.carrier.dialed(peer, connection),
+            Event::Dialed(peer, connection) => self.player.carrier.dialed(peer, connection),
             event => {
-                let Some(input) = self.carrier.input(event) else { return };
+                let Some(input) = self.player.carrier.input(event) else { return };
                 if matches!(input, Input::Lost(SERVER)) {
                     self.dial_at = now + AGAIN;
                 }
-                self.viewer.handle(now, input);
+                self.driver.machine.handle(now, input);
             }
         }
     }
 
     fn redirect(&mut self, to: SocketAddr) {
-        self.settings.server = to;
-        self.carrier.part(SERVER);
-        self.viewer.turn_elsewhere();
+        self.server = to;
+        self.player.carrier.part(SERVER);
+        self.driver.machine.turn_elsewhere();
         self.dial_at = clock::now();
-        // The other server proves itself by nothing that this one said.
-        self.settings.fingerprint = None;
-    }
-
-    fn drain(&mut self, now: Time) {
-        while let Some(output) = self.viewer.poll() {
-            if let Output::Datagram { bytes, .. } = &output
-                && self.settings.free_ride
-                && packet::share(bytes) == Share::Video
-            {
-                continue;
-            }
-            if let Some(bytes) = self.carrier.act(output) {
-                self.play(now, bytes);
-            }
-        }
-    }
-
-    fn play(&mut self, now: Time, bytes: Bytes) {
-        self.first.get_or_insert(now);
-        self.screen.hls.lock().expect("nobody panics with the lock held").push(now, &bytes);
-        if let Some(out) = &self.out {
-            // A reader that is behind by the whole channel misses some, as a player would.
-            let _ = out.try_send(bytes.clone());
-        }
-        // Nobody may be watching.
-        let _ = self.screen.live.send(bytes);
+        // This server does not vouch for the other one.
+        self.fingerprint = None;
     }
 
     fn show(&self) -> Status {
-        let packets = self.viewer.packets();
-        let accounts = self.carrier.accounts();
-        let lags = self.viewer.lags();
-        let (phase, refused) = match self.viewer.phase() {
+        let packets = self.driver.machine.packets();
+        let accounts = self.player.carrier.accounts();
+        let lags = self.driver.machine.lags();
+        let (phase, refused) = match self.driver.machine.phase() {
             Phase::Joining => ("joining", None),
             Phase::In(_) => ("in", None),
             Phase::Alone => ("alone", None),
@@ -260,21 +278,21 @@ impl Live<'_> {
             duplicates: packets.duplicates,
             late: packets.late,
             recovered: packets.recovered,
-            behind: self.viewer.behind(),
-            start_up_s: self.first.map(|first| first.since(self.began).as_secs_f64()),
-            outages_ms: self.viewer.counts().outages.iter().copied().collect(),
+            behind: self.driver.machine.behind(),
+            start_up_s: self.player.first.map(|first| first.since(self.began).as_secs_f64()),
+            outages_ms: self.driver.machine.counts().outages.iter().copied().collect(),
             lag_p50_s: lags.quantile(0.5) as f64 / 1e3,
             lag_p95_s: lags.quantile(0.95) as f64 / 1e3,
             lags: lags.clone(),
             sent_video: accounts.video,
             sent_exploration: accounts.exploration,
             sent_all: accounts.all,
-            children: self.viewer.places().map(|(_, children)| children.len()).sum(),
-            parents: self.viewer.places().map(|(parent, _)| parent).collect(),
-            strange: self.viewer.counts().strange,
+            children: self.driver.machine.places().map(|(_, children)| children.len()).sum(),
+            parents: self.driver.machine.places().map(|(parent, _)| parent).collect(),
+            strange: self.driver.machine.counts().strange,
             cpu_s: process_cpu_s(),
         };
-        *self.screen.status.lock().expect("nobody panics with the lock held") = status.clone();
+        *self.player.screen.status.lock().expect("the lock is not poisoned") = status.clone();
         status
     }
 }

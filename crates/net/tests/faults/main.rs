@@ -1,5 +1,5 @@
-//! Faults in links, circuits and streams, each told to a relay of stock tor and to one of ours: the answers are the same.
-//! Runs where tor is installed.
+//! Protocol violations in links, circuits and streams, sent to a relay of stock tor and to ours: the answers must be
+//! equal. Runs where tor is installed.
 
 #[path = "../../../../tests/skipped.rs"]
 mod skipped;
@@ -16,7 +16,7 @@ use table::{CIRCUIT_FAULTS, LINK_FAULTS, tell_circuit, tell_link};
 use tidegate_net::identity::{fill, unhex};
 use tidegate_net::live::exit::Exit;
 use tidegate_net::live::policy::Policy;
-use tidegate_net::live::relay::{Announce, Settings, run};
+use tidegate_net::live::relay::{Announce, RelayConfig, run};
 use tidegate_net::private_tor;
 use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::links::{Config, Limits};
@@ -25,7 +25,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::{LocalSet, spawn_local};
 
-/// A directory that has nothing, in one cell.
+/// A directory's 404 answer in one cell.
 async fn directory(listener: TcpListener) {
     while let Ok((mut stream, _)) = listener.accept().await {
         spawn_local(async move {
@@ -35,7 +35,7 @@ async fn directory(listener: TcpListener) {
     }
 }
 
-/// A relay of ours.
+/// A relay of this project.
 async fn ours() -> Relay {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -48,7 +48,7 @@ async fn ours() -> Relay {
     spawn_local(directory(behind));
     let config = Config { limits: Some(Limits::default()), ..Config::default() };
     let nickname = "ours".into();
-    let settings = Settings {
+    let settings = RelayConfig {
         nickname,
         address: address.into(),
         keys: keys.into(),

@@ -1,4 +1,4 @@
-//! A neighbour that says what it likes to a relay, and hears what that answers.
+//! A neighbour that sends arbitrary cells to a relay and reads the answers.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// What is waited for when nothing may come.
+/// How long to wait for a cell that may not come.
 const SILENCE: Duration = Duration::from_millis(700);
 
-/// Commands of cells.
+/// Cell commands.
 pub const CREATED_FAST: u8 = 6;
 pub const RELAY: u8 = 3;
 pub const DESTROY: u8 = 4;
@@ -30,7 +30,7 @@ pub const CREATE_FAST: u8 = 5;
 pub const EARLY: u8 = 9;
 pub const CREATE2: u8 = 10;
 pub const CREATED2: u8 = 11;
-/// Of relay messages.
+/// Relay commands.
 pub const BEGIN: u8 = 1;
 pub const DATA: u8 = 2;
 pub const END: u8 = 3;
@@ -41,24 +41,24 @@ pub const EXTEND2: u8 = 14;
 pub const EXTENDED2: u8 = 15;
 pub const XOFF: u8 = 43;
 
-/// A circuit of the initiator's.
+/// A circuit id of the initiator.
 pub const CIRCUIT: u32 = 0x8000_0001;
 
-/// How a relay answers what it should not be told.
+/// A relay's reaction to a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The connection is closed.
+    /// It closes the connection.
     Closed,
-    /// The circuit is, with that reason.
+    /// It closes the circuit, with this reason.
     Destroyed(u8),
-    /// The stream is, with that reason.
+    /// It closes the stream, with this reason.
     Ended(u8),
-    /// It goes on as before: the circuit, or without one the connection, still serves.
+    /// It ignores the fault: the circuit, or without one the connection, still works.
     Ignored,
 }
 
-/// What TLS tells of the connection.
-struct Binding<'a>(&'a TlsStream<link::Tcp>);
+/// The TLS values that a link handshake needs.
+struct Binding<'a>(&'a TlsStream<link::BufferedTcp>);
 
 impl Tls for Binding<'_> {
     fn certificate(&self) -> [u8; 32] {
@@ -69,7 +69,7 @@ impl Tls for Binding<'_> {
     }
 }
 
-/// A relay that is told faults.
+/// The relay under test.
 #[derive(Clone, Copy)]
 pub struct Relay {
     pub address: SocketAddr,
@@ -78,21 +78,21 @@ pub struct Relay {
 
 /// A connection with it.
 pub struct Link {
-    stream: TlsStream<link::Tcp>,
+    stream: TlsStream<link::BufferedTcp>,
     splitter: Splitter,
     forward: Layer,
     backward: Layer,
 }
 
-pub async fn connect(relay: Relay) -> TlsStream<link::Tcp> {
-    let tcp = link::in_lumps(TcpStream::connect(relay.address).await.unwrap()).unwrap();
+pub async fn connect(relay: Relay) -> TlsStream<link::BufferedTcp> {
+    let tcp = link::buffered(TcpStream::connect(relay.address).await.unwrap()).unwrap();
     TlsConnector::from(tls::any_server().unwrap())
         .connect(ServerName::try_from("tidegate.invalid").unwrap(), tcp)
         .await
         .unwrap()
 }
 
-/// Shakes hands, as a relay if it has keys; what it says is changed on its way. `None`: the relay closed.
+/// Runs a link handshake, as a relay if given keys. `change` modifies the outgoing cells. `None`: the relay closed.
 pub async fn shake(relay: Relay, keys: Option<&RouterKeys>, change: impl Fn(&mut Vec<u8>)) -> Option<Link> {
     let mut stream = connect(relay).await;
     let now = clock::unix();
@@ -104,18 +104,18 @@ pub async fn shake(relay: Relay, keys: Option<&RouterKeys>, change: impl Fn(&mut
     let mut handshake = Handshake::initiator(start, Some(relay.fingerprint));
     let mut buffer = [0; 4096];
     loop {
-        let mut said = handshake.output();
-        change(&mut said);
-        stream.write_all(&said).await.ok()?;
+        let mut bytes = handshake.output();
+        change(&mut bytes);
+        stream.write_all(&bytes).await.ok()?;
         let count = stream.read(&mut buffer).await.unwrap_or(0);
         if count == 0 {
             return None;
         }
         let met = handshake.receive(&buffer[..count], &Binding(&stream)).unwrap();
         if met.is_some() {
-            let mut said = handshake.output();
-            change(&mut said);
-            stream.write_all(&said).await.ok()?;
+            let mut bytes = handshake.output();
+            change(&mut bytes);
+            stream.write_all(&bytes).await.ok()?;
             stream.flush().await.ok()?;
             let splitter = Splitter::new(handshake.rest());
             let none = || Layer::new(&[0; 16], &[0; 20]);
@@ -124,19 +124,19 @@ pub async fn shake(relay: Relay, keys: Option<&RouterKeys>, change: impl Fn(&mut
     }
 }
 
-/// A link without faults.
+/// A link after a valid handshake.
 pub async fn good(relay: Relay) -> Link {
     shake(relay, None, |_| {}).await.expect("a handshake without faults")
 }
 
-/// And a circuit on it.
+/// A link with a circuit.
 pub async fn circuit(relay: Relay) -> Link {
     let mut link = good(relay).await;
     link.create().await;
     link
 }
 
-/// A relay message without layers.
+/// An unencrypted relay message.
 pub fn message(command: u8, stream: u16, data: &[u8]) -> [u8; BODY] {
     let mut body = [0; BODY];
     body[0] = command;
@@ -157,12 +157,12 @@ impl Link {
         if !wire::is_variable(command) {
             cell.resize(wire::FIXED, 0);
         }
-        // A relay that has closed is found out when it is listened to.
+        // Reading detects that the relay has closed.
         let _ = self.stream.write_all(&cell).await;
         let _ = self.stream.flush().await;
     }
 
-    /// The next cell; `Ok(None)`: nothing comes. An error: it is closed.
+    /// Reads the next cell; `Ok(None)` after a timeout. An error means closed.
     async fn next(&mut self) -> Result<Option<(u32, u8, Vec<u8>)>, ()> {
         loop {
             if let Some((circuit, number, body)) = self.splitter.take().unwrap() {
@@ -192,13 +192,13 @@ impl Link {
         self.backward = Layer::new(&keys.backward, &keys.backward_digest);
     }
 
-    /// Says something on the circuit.
+    /// Sends a message on the circuit.
     pub async fn say(&mut self, number: u8, mut body: [u8; BODY]) {
         self.forward.seal(&mut body);
         self.cell(CIRCUIT, number, &body).await;
     }
 
-    /// What is said on the circuit, or another answer.
+    /// Reads a message of the circuit, or another reaction.
     pub async fn hear(&mut self) -> Result<[u8; BODY], Answer> {
         match self.next().await {
             Err(()) => Err(Answer::Closed),
@@ -214,7 +214,7 @@ impl Link {
         }
     }
 
-    /// The answer to a fault of a circuit that stands.
+    /// The reaction to a fault of an open circuit.
     pub async fn answer(&mut self) -> Answer {
         loop {
             match self.hear().await {
@@ -224,7 +224,7 @@ impl Link {
                 Err(other) => return other,
             }
         }
-        // A directory answers, if only that it has no such thing.
+        // A directory request must be answered, even by 404.
         self.say(RELAY, message(BEGIN_DIR, 77, &[])).await;
         loop {
             match self.hear().await {
@@ -236,7 +236,7 @@ impl Link {
         }
     }
 
-    /// The answer to a fault of a link without a circuit.
+    /// The reaction to a fault of a link without a circuit.
     pub async fn link_answer(&mut self) -> Answer {
         match self.next().await {
             Err(()) => return Answer::Closed,
@@ -253,7 +253,8 @@ impl Link {
         }
     }
 
-    /// Asks the directory until so many DATA cells have come; the digest that acknowledges the last.
+    /// Requests a directory document until `count` DATA cells came. Returns the digest that acknowledges the last
+    /// one.
     pub async fn digest_of(&mut self, cells: u32) -> [u8; 20] {
         let (mut come, mut stream, mut digest) = (0, 1, None);
         loop {

@@ -1,4 +1,4 @@
-//! The faults.
+//! The table of faults.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::neighbour::*;
 
-/// Faults of a link, before and after its handshake.
+/// Faults before and after a link's handshake.
 pub const LINK_FAULTS: [&str; 14] = [
     "no version in common",
     "a cell before VERSIONS",
@@ -32,10 +32,10 @@ pub const LINK_FAULTS: [&str; 14] = [
 
 pub async fn tell_link(relay: Relay, fault: &str) -> Answer {
     let drop_cell = |wanted: u8| {
-        move |said: &mut Vec<u8>| {
-            // Cells of variable length begin with circuit, command and length.
+        move |bytes: &mut Vec<u8>| {
+            // Variable-length cells begin with circuit id, command and length.
             let mut kept = Vec::new();
-            let mut rest = &said[..];
+            let mut rest = &bytes[..];
             while !rest.is_empty() {
                 let versions = rest.starts_with(&[0, 0, command::VERSIONS]);
                 let length = match rest[..] {
@@ -51,15 +51,15 @@ pub async fn tell_link(relay: Relay, fault: &str) -> Answer {
                 }
                 rest = next;
             }
-            *said = kept;
+            *bytes = kept;
         }
     };
     let keys = RouterKeys::generate(&mut fill);
-    let spoil = |said: &mut Vec<u8>| {
-        // The last byte of its signature: the cell stands before VPADDING and NETINFO.
+    let spoil = |bytes: &mut Vec<u8>| {
+        // The last byte of its signature: the cell precedes VPADDING and NETINFO.
         let authenticate =
-            (0..said.len()).find(|at| said[*at..].starts_with(&[0, 0, 0, 0, command::AUTHENTICATE]));
-        authenticate.inspect(|at| said[at + 7 + 4 + 352 - 1] ^= 1);
+            (0..bytes.len()).find(|at| bytes[*at..].starts_with(&[0, 0, 0, 0, command::AUTHENTICATE]));
+        authenticate.inspect(|at| bytes[at + 7 + 4 + 352 - 1] ^= 1);
     };
     let began = match fault {
         "no version in common" => {
@@ -93,17 +93,17 @@ pub async fn tell_link(relay: Relay, fault: &str) -> Answer {
     link.link_answer().await
 }
 
-/// Whether the relay closes.
-async fn closes(stream: &mut TlsStream<link::Tcp>) -> Answer {
+/// Whether the relay closes the connection.
+async fn closes(stream: &mut TlsStream<link::BufferedTcp>) -> Answer {
     let read = async { while stream.read(&mut [0; 4096]).await.unwrap_or(0) > 0 {} };
     tokio::time::timeout(Duration::from_secs(5), read).await.map_or(Answer::Ignored, |()| Answer::Closed)
 }
 
-/// Faults of a circuit that stands, and of its streams.
+/// Faults of an open circuit and its streams.
 pub const CIRCUIT_FAULTS: [&str; 30] = [
     "nothing",
     "CREATE_FAST again",
-    "a cell that nobody recognises",
+    "a cell that is not recognised",
     "a message longer than a cell",
     "an early SENDME",
     "an early SENDME of no stream",
@@ -115,7 +115,7 @@ pub const CIRCUIT_FAULTS: [&str; 30] = [
     "EXTEND2 that is cut",
     "EXTEND2 without an identity",
     "EXTEND2 to the relay itself",
-    "EXTENDED2 that nobody asked for",
+    "unexpected EXTENDED2",
     "TRUNCATE of nothing",
     "nine RELAY_EARLY",
     "BEGIN without an end",
@@ -133,7 +133,7 @@ pub const CIRCUIT_FAULTS: [&str; 30] = [
     "SWITCH of no set",
 ];
 
-/// What LINK and LINKED say (proposal 329).
+/// Contents of LINK and LINKED (proposal 329).
 fn link_of(nonce: [u8; 32]) -> Vec<u8> {
     [&[1][..], &nonce, &[0; 16], &[1]].concat()
 }
@@ -145,13 +145,13 @@ pub async fn tell_circuit(relay: Relay, fault: &str) -> Answer {
     let identity = |fingerprint: [u8; 20]| [&[2, 20][..], &fingerprint].concat();
     let skin = [&[0, 2, 0, 84][..], &[7; 84]].concat();
     let to = |fingerprint| [&[2][..], &ip, &identity(fingerprint), &skin].concat();
-    let (kind, said) = match fault {
+    let (kind, bytes) = match fault {
         "nothing" => return link.answer().await,
         "CREATE_FAST again" => {
             link.cell(CIRCUIT, CREATE_FAST, &[7; 20]).await;
             return link.answer().await;
         }
-        "a cell that nobody recognises" => {
+        "a cell that is not recognised" => {
             link.cell(CIRCUIT, RELAY, &[7; BODY]).await;
             return link.answer().await;
         }
@@ -168,18 +168,18 @@ pub async fn tell_circuit(relay: Relay, fault: &str) -> Answer {
         }
         "a SENDME with the right digest" | "a SENDME with a wrong digest" | "a SENDME with half a digest" => {
             let digest = link.digest_of(100).await;
-            let said = match fault {
+            let bytes = match fault {
                 "a SENDME with the right digest" => [&[1, 0, 20][..], &digest].concat(),
                 "a SENDME with a wrong digest" => [&[1, 0, 20][..], &[7; 20]].concat(),
                 _ => [&[1, 0, 10][..], &digest[..10]].concat(),
             };
-            (RELAY, message(SENDME, 0, &said))
+            (RELAY, message(SENDME, 0, &bytes))
         }
         "EXTEND2 in a RELAY cell" => (RELAY, message(EXTEND2, 0, &to([9; 20]))),
         "EXTEND2 that is cut" => (EARLY, message(EXTEND2, 0, &to([9; 20])[..40])),
         "EXTEND2 without an identity" => (EARLY, message(EXTEND2, 0, &[&[1][..], &ip, &skin].concat())),
         "EXTEND2 to the relay itself" => (EARLY, message(EXTEND2, 0, &to(relay.fingerprint))),
-        "EXTENDED2 that nobody asked for" => (RELAY, message(EXTENDED2, 0, &[0, 1, 7])),
+        "unexpected EXTENDED2" => (RELAY, message(EXTENDED2, 0, &[0, 1, 7])),
         "TRUNCATE of nothing" => (RELAY, message(TRUNCATE, 0, &[])),
         "nine RELAY_EARLY" => {
             for _ in 0..8 {
@@ -208,6 +208,6 @@ pub async fn tell_circuit(relay: Relay, fault: &str) -> Answer {
         "SWITCH of no set" => (RELAY, message(22, 0, &[0, 0, 0, 1])),
         other => unreachable!("{other}"),
     };
-    link.say(kind, said).await;
+    link.say(kind, bytes).await;
     link.answer().await
 }

@@ -7,7 +7,7 @@ use tidegate_control::units::Span;
 use tidegate_more::directory::{Directory, Hex, PeerEntry, authority_key};
 use tidegate_more::keys::PeerKeys;
 use tidegate_net::clock;
-use tidegate_net::more::Settings;
+use tidegate_net::more::PeerConfig;
 
 pub const PEERS: u16 = 7;
 
@@ -15,9 +15,9 @@ fn secret(peer: u16) -> [u8; 32] {
     [peer as u8 + 1; 32]
 }
 
-/// A peer with three hops.
-pub fn settings(directory: &Directory, me: u16, controller: &str) -> Settings {
-    Settings {
+/// Configuration of a peer with three hops.
+pub fn settings(directory: &Directory, me: u16, controller: &str) -> PeerConfig {
+    PeerConfig {
         directory: directory.clone(),
         me,
         secret: secret(me),
@@ -33,7 +33,7 @@ pub fn settings(directory: &Directory, me: u16, controller: &str) -> Settings {
     }
 }
 
-/// Free ports of this machine, written and signed as a directory.
+/// A signed directory with free ports of this machine.
 pub fn directory() -> Directory {
     let sockets: Vec<UdpSocket> =
         (0..PEERS).map(|_| UdpSocket::bind("127.0.0.1:0").expect("loopback has ports")).collect();

@@ -1,4 +1,4 @@
-//! A client whose circuits have one relay.
+//! A client with one-hop circuits.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use tidegate_control::units::Span;
 use tidegate_net::clock;
 use tidegate_net::identity::random;
 use tidegate_net::live::channel::Links;
-use tidegate_net::overlay::{Handle, Open, Overlay, Owner};
+use tidegate_net::overlay::{Handle, Overlay, Owner, Unlimited};
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::client::Client;
 use tidegate_proto::crypto::encrypted::Encrypted;
@@ -25,10 +25,10 @@ pub fn on_sockets<F: Future>(test: F) {
 }
 
 pub struct OneHop {
-    pub node: Overlay<Client<Encrypted>, Open, Rc<Links>>,
+    pub node: Overlay<Client<Encrypted>, Unlimited, Rc<Links>>,
     relay: RelayId,
     identity: Router,
-    /// How circuits have turned out: built, or gone.
+    /// The results of circuits: `true` if built, `false` if closed.
     pub ends: Rc<RefCell<BTreeMap<CircuitKey, bool>>>,
 }
 
@@ -49,14 +49,14 @@ impl OneHop {
         };
         let config = Config { transport, ..Config::default() };
         OneHop {
-            node: Overlay::with_dial(Client::new(onion, config), Open, links, owner),
+            node: Overlay::with_dial(Client::new(onion, config), Unlimited, links, owner),
             relay,
             identity: router,
             ends,
         }
     }
 
-    /// Whether a circuit stands that was begun with this onion key, by ntor and by ntor-v3.
+    /// Whether circuits can be built with this onion key, by ntor and by ntor-v3.
     pub async fn builds(&self, onion: [u8; 32]) -> [bool; 2] {
         let mut built = [false; 2];
         for (built, ed25519) in built.iter_mut().zip([None, self.identity.ed25519]) {

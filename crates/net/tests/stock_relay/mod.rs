@@ -1,10 +1,10 @@
-//! A private network with one relay, which is stock tor's.
+//! A private network with one relay of stock tor.
 
 use std::path::{Path, PathBuf};
 
 use tidegate_net::private_tor::{self, Network, Relay};
 
-/// The network, its relay once the consensus lists it, and the folder to be removed after the network.
+/// The network, its relay once the consensus lists it, and a folder to remove after the network.
 pub fn network(test: &str) -> (Network, Relay, PathBuf) {
     let directory = std::env::temp_dir().join(format!("tidegate-{test}-{}", std::process::id()));
     std::fs::create_dir(&directory).unwrap();

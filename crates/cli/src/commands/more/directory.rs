@@ -9,7 +9,7 @@ use tidegate_control::units::Span;
 use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_more::directory::{Directory, DirectoryError, Hex, MAX_EPOCHS, PeerEntry, authority_key};
 use tidegate_more::keys::PeerKeys;
-use tidegate_net::more_peer::entropy;
+use tidegate_net::more::entropy;
 use tidegate_net::{clock, os};
 
 /// Generate keys of a peer, or of the authority that signs the directory

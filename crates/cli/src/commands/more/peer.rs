@@ -13,7 +13,7 @@ use tidegate_control::registry::names;
 use tidegate_control::units::{Rate, Span};
 use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_more::wire::PACKET;
-use tidegate_net::more::{Settings, Summary};
+use tidegate_net::more::{PeerConfig, Summary};
 
 use super::directory::{read, read_directory, read_secret, write};
 use crate::failure::Failure;
@@ -60,7 +60,7 @@ pub struct PeerArgs {
 pub const ATTEMPT_EVERY: &str = "200 us";
 
 impl PeerArgs {
-    fn settings(&self) -> Result<Settings, InputError> {
+    fn settings(&self) -> Result<PeerConfig, InputError> {
         let wrong = |flag: &str, cause: String| InputError::new(flag, cause, "see `tidegate more --help`");
         let limit: Rate = self.limit.parse().map_err(|e| wrong("--limit", format!("{e}")))?;
         let attempt_every: Span =
@@ -81,7 +81,7 @@ impl PeerArgs {
         let secret = read_secret(&self.overlay.join(format!("peer-{}.secret", self.number)))?;
         let directory = read_directory(&self.overlay.join("directory.toml"), &authority)?;
         let guards = self.guards(directory.peers.len() as Peer)?;
-        Ok(Settings {
+        Ok(PeerConfig {
             directory,
             me: self.number,
             secret: secret.0,
@@ -106,7 +106,7 @@ impl PeerArgs {
         if !path.exists() {
             let mut others: Vec<Peer> = (0..peers).filter(|peer| *peer != self.number).collect();
             let seed =
-                u64::from_le_bytes(tidegate_net::more_peer::entropy()[..8].try_into().expect("eight bytes"));
+                u64::from_le_bytes(tidegate_net::more::entropy()[..8].try_into().expect("eight bytes"));
             let mut random = Seed::root(seed).random();
             let mut drawn = Vec::new();
             while drawn.len() < self.guards && !others.is_empty() {
@@ -130,7 +130,7 @@ impl PeerArgs {
     /// Runs the peer until its role ends or the user stops it, and prints a summary.
     pub fn run(
         &self,
-        part: impl FnOnce(&Settings, &AtomicBool) -> std::io::Result<Summary>,
+        part: impl FnOnce(&PeerConfig, &AtomicBool) -> std::io::Result<Summary>,
     ) -> Result<(), Failure> {
         let settings = self.settings()?;
         let stop = Arc::new(AtomicBool::new(false));

@@ -7,9 +7,9 @@ use tidegate_control::units::Span;
 use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_more::descriptor::Descriptor;
 use tidegate_more::directory::Hex;
-use tidegate_net::more_peer::entropy;
-use tidegate_net::more_serve::{self, Serving};
-use tidegate_net::more_socks::{self, Front, Receiver};
+use tidegate_net::more::entropy;
+use tidegate_net::more::{self, Serving};
+use tidegate_net::more::{Front, Receiver};
 
 use super::directory::{read_secret, write};
 use super::peer::PeerArgs;
@@ -31,7 +31,7 @@ pub fn serve(
     }
     let serving = targets.iter().zip(publish).map(|(target, publish)| hide(peer, *target, publish, paths));
     let serving = serving.collect::<Result<Vec<Serving>, InputError>>()?;
-    peer.run(|settings, stop| more_serve::serve(settings, serving, stop))
+    peer.run(|settings, stop| more::serve(settings, serving, stop))
 }
 
 /// Loads the name and key of a service, which persist in files beside the peer's; creates them at first.
@@ -75,7 +75,7 @@ pub fn socks(peer: &PeerArgs, receivers: &[PathBuf], listen: SocketAddr) -> Resu
         eprintln!("SOCKS5 on {listen} to {}", receiver.names.join(" or "));
     }
     let front = Front { listener, receivers, handshake: HANDSHAKE };
-    peer.run(|settings, stop| more_socks::socks(settings, front, stop))
+    peer.run(|settings, stop| more::socks(settings, front, stop))
 }
 
 fn receiver(path: &Path) -> Result<Receiver<'_>, InputError> {

@@ -246,7 +246,7 @@ fn serve(arguments: ServerArgs) -> Result<ExitCode, Failure> {
         })?,
         None => Identity::generate(),
     };
-    let settings = server::Settings { listen: arguments.listen, path, input, machine };
+    let settings = server::ServerConfig { listen: arguments.listen, path, input, machine };
     run(async {
         let (listener, page) = page(arguments.page).await?;
         let status = Arc::new(Mutex::new(server::Status::default()));
@@ -334,7 +334,7 @@ fn watch(arguments: ClientArgs) -> Result<ExitCode, Failure> {
     let path = net::Path { later, ..arguments.path.path(arguments.uplink)? };
     let out = arguments.out.as_deref().map(writer).transpose()?;
     let settings =
-        viewer::Settings { server, fingerprint, listen, path, machine, free_ride: arguments.free_ride };
+        viewer::ViewerConfig { server, fingerprint, listen, path, machine, free_ride: arguments.free_ride };
     run(async {
         let (listener, page) = page(arguments.page).await?;
         let screen = Arc::new(Screen::default());

@@ -1,4 +1,4 @@
-//! TCP connections that are read in lumps: TLS alone asks the kernel for 4 KiB at a time, a quarter of a record.
+//! TCP connections with large read buffers. TLS alone reads 4 KiB at a time, a quarter of a record.
 
 use std::cell::RefCell;
 use std::io;
@@ -8,33 +8,33 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Bytes of a lump at most. Its cells are written on at once ([`crate::batch`]).
-pub const LUMP: usize = 120 << 10;
-/// Lumps that are kept for whichever connection reads next: their memory is in the processor's cache.
+/// Size of a read block, bytes. Its cells are forwarded as one batch ([`crate::batch`]).
+pub const BLOCK: usize = 120 << 10;
+/// Read blocks kept for the next connection that reads: their memory is in the processor's cache.
 const KEPT: usize = 4;
-/// TLS gets so much less than it asks for. It asks for pages; a buffer that has grown to whole pages has the memory for a
-/// record's copy right behind it, which then begins 16 bytes further in its page, and for that AMD's `rep movsb` takes
-/// thirty times as long as for any other copy.
+/// TLS gets this many bytes less than it asks for. It asks for whole pages. A buffer of whole pages is followed
+/// directly by the copy of a record, which then begins 16 bytes further in its page. AMD's `rep movsb` takes 30 times
+/// as long for such a copy.
 const LESS: usize = 64;
 
 thread_local! {
     static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A connection and what was read of it. While nothing comes it holds no memory for that.
-pub struct Tcp {
+/// A connection and its read block. An idle connection holds no block.
+pub struct BufferedTcp {
     stream: TcpStream,
     lump: Vec<u8>,
     taken: usize,
 }
 
-impl Tcp {
-    /// Nothing was read yet.
-    pub fn new(stream: TcpStream) -> Tcp {
-        Tcp { stream, lump: Vec::new(), taken: 0 }
+impl BufferedTcp {
+    /// Wraps a connection from which nothing was read.
+    pub fn new(stream: TcpStream) -> BufferedTcp {
+        BufferedTcp { stream, lump: Vec::new(), taken: 0 }
     }
 
-    /// The connection itself.
+    /// The connection.
     pub fn get_ref(&self) -> &TcpStream {
         &self.stream
     }
@@ -48,7 +48,7 @@ impl Tcp {
         }
         if self.lump.capacity() == 0 {
             self.lump = SPARE.with_borrow_mut(Vec::pop).unwrap_or_default();
-            self.lump.reserve_exact(LUMP);
+            self.lump.reserve_exact(BLOCK);
         }
         let read = pin!(self.stream.read_buf(&mut self.lump)).poll(at);
         if read.is_pending() {
@@ -69,7 +69,7 @@ impl Tcp {
     }
 }
 
-impl AsyncRead for Tcp {
+impl AsyncRead for BufferedTcp {
     fn poll_read(self: Pin<&mut Self>, at: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if this.taken == this.lump.len() {
@@ -84,7 +84,7 @@ impl AsyncRead for Tcp {
     }
 }
 
-impl AsyncWrite for Tcp {
+impl AsyncWrite for BufferedTcp {
     fn poll_write(self: Pin<&mut Self>, at: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().stream).poll_write(at, bytes)
     }
@@ -118,12 +118,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_come_as_sent_and_silence_takes_no_memory() {
+    fn bytes_arrive_in_order_and_idle_connections_hold_no_block() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let mut peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-            let mut tcp = Tcp::new(listener.accept().await.unwrap().0);
+            let mut tcp = BufferedTcp::new(listener.accept().await.unwrap().0);
             let sent: Vec<u8> = (0..300_000_u32).map(|n| (n % 251) as u8).collect();
             let bytes = sent.clone();
             let sending = tokio::spawn(async move {

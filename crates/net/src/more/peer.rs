@@ -1,4 +1,4 @@
-//! What every peer of MORE does, whatever it is there for: opens, forwards, turns its epochs, remembers what it opened.
+//! The parts that every peer of MORE shares: opening and forwarding datagrams, key epochs, replay memory on disk.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -19,64 +19,65 @@ use tidegate_more::node::{self, Node, NodeConfig};
 use tidegate_more::onion::{Epoch, Opened};
 use tidegate_more::service;
 
+use super::status::Status;
 use crate::http::Number;
-use crate::more_status::Status;
 use crate::{clock, os};
 
-/// What one peer needs to take part.
-pub struct Settings {
-    /// Who takes part.
+/// Configuration of a peer.
+pub struct PeerConfig {
+    /// The signed directory of all peers.
     pub directory: Directory,
-    /// This peer's number in it.
+    /// This peer's number in the directory.
     pub me: Peer,
     /// The seed of this peer's secrets.
     pub secret: [u8; 32],
-    /// Where it receives datagrams, if that is not where the directory sends them to.
+    /// The address to bind, if it is not the directory's address of this peer.
     pub listen: Option<SocketAddr>,
-    /// Where it keeps what it opened in this epoch, in files `peer-N.opened-EPOCH`; without, a process that starts
-    /// again within an epoch opens packets again that the one before had opened.
+    /// The folder of the replay memory, files `peer-N.opened-EPOCH`. Without it, a restarted process accepts packets
+    /// again that it opened earlier in the same epoch.
     pub memory: Option<PathBuf>,
-    /// Bytes of frames per second that it forwards.
+    /// Forwarding limit, bytes of frames per second.
     pub limit: f64,
     /// Relays per packet.
     pub hops: usize,
-    /// Packets per path to and from receivers that hide.
+    /// Packets per path to and from receivers of hidden services.
     pub uses: usize,
-    /// How it controls what it sends, and how it offers rates.
+    /// The rate controller, and how the peer offers rates.
     pub parameters: ControllerParameters,
-    /// How often it sends while it has rate left.
+    /// Sending interval while rate is left.
     pub attempt_every: Span,
-    /// The only peers that it sends its own packets to first; any if empty.
+    /// The allowed first hops of its own packets; any peer if empty.
     pub guards: Vec<Peer>,
-    /// Where it shows its state and metrics over HTTP, on loopback; nowhere if absent.
+    /// The address of the status page, on loopback.
     pub status: Option<SocketAddr>,
 }
 
-/// What happened at one peer.
+/// Counters of a peer's run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Summary {
     /// Datagrams by fate.
     pub node: node::Counters,
     /// Chunks by fate.
     pub download: download::Counters,
-    /// Packets and chunks by fate, of a peer that serves.
+    /// Packets and chunks of a hidden service by fate.
     pub service: service::Counters,
-    /// What this peer sent.
+    /// Counters of what this peer sent.
     pub upload: Progress,
-    /// Bytes of stream sent or received.
+    /// Stream bytes sent or received.
     pub bytes: u64,
-    /// From the first to the last packet sent or received, seconds.
+    /// Time from the first to the last packet, seconds.
     pub seconds: f64,
-    /// Datagrams that could not be handed to the network.
+    /// Datagrams that the socket did not take.
     pub unsent: u64,
 }
 
-/// How often the calendar is looked at.
+/// Interval of checking the key epoch.
 const LOOK: Span = Span::from_secs(1);
-/// Bytes that may wait in the socket: half a second at 8 MB/s. The system may allow less.
+/// Receive buffer, bytes: 0.5 s at 8 MB/s. The kernel may grant less.
 const RECEIVED: usize = 4 << 20;
-/// And for the link: sixteen datagrams (Linux doubles this and counts 2,304 for each), about as much as it lets a flow of TCP have
-/// there (TCP's small queues). A queue gives each flow what it has in it, so what does not fit waits in the peer.
+/// Send buffer: 16 datagrams (Linux doubles this and counts 2,304 bytes for each), about as much as a TCP flow may
+/// queue (TCP small queues). A link's queue serves flows by what they have in it, so further datagrams wait in the
+/// peer.
 const SENT: usize = 16 * 2304 / 2;
 
 pub(crate) fn invalid(cause: String) -> io::Error {
@@ -88,7 +89,7 @@ pub fn entropy() -> [u8; 32] {
     x25519_dalek::StaticSecret::random().to_bytes()
 }
 
-/// What a machine draws: nobody can foretell any of it.
+/// Randomness for a machine, from the operating system.
 pub(crate) fn randomness() -> Randomness {
     Randomness { choices: Seed::root(number()).random(), secrets: Box::new(entropy) }
 }
@@ -112,31 +113,38 @@ pub(crate) struct LivePeer {
 }
 
 impl LivePeer {
-    pub fn open(settings: &Settings) -> io::Result<(LivePeer, UdpSocket)> {
+    pub fn open(settings: &PeerConfig) -> io::Result<(LivePeer, UdpSocket)> {
         let (directory, me) = (&settings.directory, settings.me);
         let peers = directory.peers.len();
         let Some(entry) = directory.peers.get(usize::from(me)) else {
-            return Err(invalid(format!("there is no peer {me} in the directory of {peers}")));
+            return Err(invalid(format!("peer {me} is not in the directory, which has {peers} peers")));
         };
         let keys = PeerKeys::new(settings.secret);
         let epoch =
             directory.epoch_at(clock::unix()).map_err(|error| invalid(format!("the directory {error}")))?;
         if keys.link_key() != entry.key.0 || keys.onion_key(epoch) != entry.epochs[epoch as usize].0 {
-            return Err(invalid(format!("the secret is not that of peer {me} in the directory")));
+            return Err(invalid(format!("the secret does not match the keys of peer {me} in the directory")));
         }
         if let Some(guard) =
             settings.guards.iter().find(|guard| usize::from(**guard) >= peers || **guard == me)
         {
-            return Err(invalid(format!("guard {guard} is not another peer of the directory of {peers}")));
+            return Err(invalid(format!(
+                "guard {guard} is not another peer of the directory, which has {peers} peers"
+            )));
         }
         let listen = match settings.listen {
             Some(listen) => listen,
-            None => resolve(&entry.address, None)
-                .ok_or_else(|| invalid(format!("{}: this machine knows no such address", entry.address)))?,
+            None => resolve(&entry.address, None).ok_or_else(|| {
+                invalid(format!(
+                    "cannot resolve the directory's address {} of this peer; set a listening address",
+                    entry.address
+                ))
+            })?,
         };
         let socket = UdpSocket::bind(listen)?;
         os::ask_for_buffers(&socket, [RECEIVED, SENT]);
         let addresses = directory.peers.iter().map(|peer| resolve(&peer.address, Some(&listen))).collect();
+        // A random phase, so that relays do not refill their limits in step.
         let phase = Span(number() % 1_000_000_000);
         let mut node = Node::new(NodeConfig {
             me,
@@ -164,20 +172,20 @@ impl LivePeer {
         Ok((peer, socket))
     }
 
-    /// Everybody's keys.
+    /// The onion keys of all peers.
     pub fn keys(&self) -> Epoch {
         self.directory.epoch(self.epoch)
     }
 
-    /// The key epoch that it is.
+    /// The current key epoch.
     pub fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// A new epoch's keys, if one has begun.
+    /// Returns the new keys if a new epoch has begun.
     ///
     /// # Errors
-    /// If the directory is over, or memory cannot be written.
+    /// If the directory has expired, or the replay memory cannot be written.
     pub fn turn(&mut self, now: Time) -> io::Result<Option<Epoch>> {
         if now < self.look {
             return Ok(None);
@@ -199,10 +207,10 @@ impl LivePeer {
         Ok(Some(self.keys()))
     }
 
-    /// A datagram came. What it asks for, unless that is to be forwarded: then where to, and what.
+    /// Opens a datagram.
     pub fn handle(&mut self, now: Time, wire: &[u8]) -> io::Result<Handled> {
         self.node.handle(now, wire);
-        // Written down before anything is passed on: what is passed on twice can be followed.
+        // Write the replay tags before forwarding: a packet that is forwarded twice can be traced.
         self.memory.write(&mut self.node)?;
         Ok(match self.node.poll() {
             Some(Opened::Forward { to, datagram }) => Handled::Forward(self.address(to), datagram),
@@ -211,39 +219,35 @@ impl LivePeer {
         })
     }
 
-    /// A datagram of this peer as it goes to `to`, and where that is.
+    /// Seals a datagram for its next hop. Returns the hop's address and the datagram.
     pub fn seal(&mut self, to: Peer, datagram: &[u8]) -> (Option<SocketAddr>, Vec<u8>) {
         (self.address(to), self.node.seal(to, datagram).unwrap_or_default())
     }
 
-    /// What its operator sees.
+    /// The metrics of the status page.
     fn numbers(&self, now: Time) -> Vec<Number> {
         let node = self.node.counters();
         let count = |number: u64| number as f64;
         vec![
-            ("uptime_seconds", "Seconds since it began", now.since(self.opened).as_secs_f64()),
-            ("peers", "Peers of the directory", self.addresses.len() as f64),
-            ("epoch", "The key epoch that it is", f64::from(self.epoch)),
-            (
-                "offer_bytes_per_second",
-                "The rate that it offers to each source",
-                f64::from(self.node.stamp()),
-            ),
-            ("forwarded", "Data passed on", count(node.forwarded)),
-            ("delivered", "Data for this peer", count(node.delivered)),
-            ("acks_forwarded", "Acknowledgements passed on", count(node.acks_forwarded)),
+            ("uptime_seconds", "Seconds since the peer started", now.since(self.opened).as_secs_f64()),
+            ("peers", "Peers in the directory", self.addresses.len() as f64),
+            ("epoch", "The current key epoch", f64::from(self.epoch)),
+            ("offer_bytes_per_second", "Rate offered to each source", f64::from(self.node.stamp())),
+            ("forwarded", "Data packets forwarded", count(node.forwarded)),
+            ("delivered", "Data packets for this peer", count(node.delivered)),
+            ("acks_forwarded", "Acknowledgements forwarded", count(node.acks_forwarded)),
             ("acks_received", "Acknowledgements for this peer", count(node.acks_received)),
-            ("refusals", "Refusals sent and passed back", count(node.refusals)),
+            ("refusals", "Refusals sent and forwarded", count(node.refusals)),
             ("over_limit", "Dropped: over the limit", count(node.over_limit)),
-            ("unauthenticated", "Dropped: no peer of the directory sent it", count(node.unauthenticated)),
-            ("misshapen", "Dropped: neither size nor kind fit", count(node.misshapen)),
-            ("stale", "Dropped: of a key epoch that is over or has not begun", count(node.stale)),
-            ("forged", "Dropped: the integrity check failed, or no such route", count(node.forged)),
-            ("replayed", "Dropped: opened before", count(node.replayed)),
-            ("senseless", "Dropped: senseless inside", count(node.senseless)),
-            ("flooding", "Dropped: acknowledgements that no data paid for", count(node.flooding)),
-            ("memory_full", "Dropped: no more replay tags can be remembered", count(node.memory_full)),
-            ("unsent", "Datagrams that could not be handed to the network", count(self.summary.unsent)),
+            ("unauthenticated", "Dropped: not from a peer of the directory", count(node.unauthenticated)),
+            ("misshapen", "Dropped: invalid size or kind", count(node.misshapen)),
+            ("stale", "Dropped: of a past or future key epoch", count(node.stale)),
+            ("forged", "Dropped: integrity check failed, or unknown route", count(node.forged)),
+            ("replayed", "Dropped: replayed", count(node.replayed)),
+            ("senseless", "Dropped: invalid contents", count(node.senseless)),
+            ("flooding", "Dropped: more acknowledgements than data", count(node.flooding)),
+            ("memory_full", "Dropped: replay memory full", count(node.memory_full)),
+            ("unsent", "Datagrams that the socket did not take", count(self.summary.unsent)),
         ]
     }
 
@@ -257,20 +261,20 @@ impl LivePeer {
     }
 }
 
-/// What became of a datagram.
+/// The result of opening a datagram.
 pub(crate) enum Handled {
     Forward(Option<SocketAddr>, Vec<u8>),
     Here(Opened),
     Nothing,
 }
 
-/// The address that a name leads to, of the same family as `like`.
+/// Resolves a name to an address of the same family as `like`.
 fn resolve(name: &str, like: Option<&SocketAddr>) -> Option<SocketAddr> {
     let mut found = name.to_socket_addrs().ok()?;
     found.find(|address| like.is_none_or(|like| like.is_ipv4() == address.is_ipv4()))
 }
 
-/// Files with the tags of opened packets, 8 bytes each, one file per epoch.
+/// Replay memory: one file per epoch with the 8-byte tags of opened packets.
 struct Memory {
     folder: Option<PathBuf>,
     me: Peer,
@@ -278,7 +282,7 @@ struct Memory {
 }
 
 impl Memory {
-    /// Reads and opens the files of the epochs whose keys are valid, and removes those of the others.
+    /// Opens the files of epochs with valid keys, and removes the others.
     fn open(&mut self, node: &mut Node) -> io::Result<()> {
         let Some(folder) = &self.folder else { return Ok(()) };
         let epochs = node.epochs();
@@ -297,7 +301,7 @@ impl Memory {
                 let mut bytes = Vec::new();
                 file.read_to_end(&mut bytes)?;
                 let (tags, torn) = bytes.as_chunks::<8>();
-                // A process that died while it wrote left a part of a tag.
+                // A process that died while writing left a partial tag.
                 file.set_len((bytes.len() - torn.len()) as u64)?;
                 if let Some(memory) = node.tags(epoch) {
                     memory.restore(tags.iter().map(|tag| u64::from_be_bytes(*tag)));

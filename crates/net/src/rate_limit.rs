@@ -1,19 +1,19 @@
-//! What a node lets through.
+//! Rate limits of a node's connections.
 
 use tidegate_proto::links::ChannelId;
 
-/// Leave to write, and word of what was read and written.
-pub trait Gate {
+/// Limits and counts the bytes of a node's connections.
+pub trait RateLimit {
     /// Waits until `bytes` may be written on a channel.
     fn leave(&self, channel: ChannelId, bytes: u64) -> impl Future<Output = ()>;
-    /// Cells arrived.
+    /// Counts received bytes.
     fn received(&self, bytes: u64);
 }
 
-/// No limit.
-pub struct Open;
+/// An unlimited rate.
+pub struct Unlimited;
 
-impl Gate for Open {
+impl RateLimit for Unlimited {
     async fn leave(&self, _: ChannelId, _: u64) {}
     fn received(&self, _: u64) {}
 }

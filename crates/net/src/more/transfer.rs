@@ -1,11 +1,10 @@
-//! MORE over UDP: one thread, one socket, the machines of [`tidegate_more`].
+//! Peers on one thread with blocking reads: relays, senders and receivers of one stream.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tidegate_control::machine::Machine as _;
 use tidegate_control::paths::sender::Sender;
 use tidegate_control::paths::{MAX_HOPS, Peer};
 use tidegate_control::random::Seed;
@@ -16,64 +15,74 @@ use tidegate_more::onion::{MAX_RELAYS, Opened};
 use tidegate_more::upload::{CHUNK, Overlay, Upload};
 use tidegate_more::wire::{PACKET, WIRE_SIZE};
 
+use super::peer::{Handled, LivePeer, PeerConfig, Summary, entropy, invalid, number, randomness};
 use crate::clock;
-use crate::more_peer::{Handled, LivePeer, entropy, invalid, number, randomness};
-pub use crate::more_peer::{Settings, Summary};
+use crate::driver::{Driver, Handler};
 
-/// What a peer does besides forwarding.
+/// A peer's task besides forwarding.
 pub enum Role<'a> {
-    /// Nothing.
+    /// None.
     Relay,
-    /// Sends all of this to a peer.
+    /// Sends the content to a peer.
     Send {
-        /// The peer.
+        /// The destination.
         to: Peer,
-        /// What is sent, to its end.
+        /// The content, read to its end.
         content: &'a mut dyn Read,
     },
-    /// Writes the first stream that arrives.
+    /// Receives the first stream that arrives.
     Receive {
-        /// Where to.
+        /// Where the content goes.
         content: &'a mut dyn Write,
     },
 }
 
-/// A peer that completed its stream stays until it has heard nothing of it for so long: acknowledgements that
-/// were lost must be repeated, and the first timeouts of a path nobody measured are long.
+/// How long a receiver stays after the last packet of a complete stream. It must repeat lost acknowledgements, and
+/// the first timeouts of an unmeasured path are long.
 const LINGER: Span = Span::from_secs(8);
-/// A sender that hears no acknowledgement for so long gives up.
+/// How long a sender waits for an acknowledgement.
 const NO_ANSWER: Span = Span::from_secs(60);
-/// Longest sleep: how soon a stop is noticed.
+/// Maximum sleep: how soon a stop is noticed.
 const NAP: Span = Span::from_millis(50);
 
-/// Takes part until the role is fulfilled or `stop` is set.
+/// Runs a peer until its role is complete or `stop` is set.
 ///
 /// # Errors
-/// [`io::Error`] of the socket or the content, [`ErrorKind::TimedOut`] if nobody acknowledges, and [`ErrorKind::InvalidInput`] for settings that cannot work.
-pub fn run(settings: &Settings, role: Role, stop: &AtomicBool) -> io::Result<Summary> {
+/// Errors of the socket or the content, [`ErrorKind::TimedOut`] without acknowledgements, and
+/// [`ErrorKind::InvalidInput`] for an invalid configuration.
+pub fn run(settings: &PeerConfig, role: Role, stop: &AtomicBool) -> io::Result<Summary> {
     let (peer, socket) = LivePeer::open(settings)?;
-    // One byte more than any datagram has, so that longer ones are seen to be longer.
+    // One byte more than the longest datagram, to detect longer ones.
     let buffer = vec![0; WIRE_SIZE + 1];
-    let mut driver = Driver { peer, socket, buffer, wait: Span::ZERO };
+    let mut wire = BlockingWire { peer, socket, buffer, wait: Span::ZERO };
     match role {
-        Role::Relay => driver.relay(stop)?,
-        Role::Send { to, content } => driver.send(settings, to, content, stop)?,
-        Role::Receive { content } => driver.receive(content, stop)?,
+        Role::Relay => wire.relay(stop)?,
+        Role::Send { to, content } => wire.send(settings, to, content, stop)?,
+        Role::Receive { content } => wire.receive(content, stop)?,
     }
-    Ok(driver.peer.summary())
+    Ok(wire.peer.summary())
 }
 
-/// The peer with a socket that waits.
-struct Driver {
+/// A peer and its socket, read by this thread alone.
+struct BlockingWire {
     peer: LivePeer,
     socket: UdpSocket,
     buffer: Vec<u8>,
-    /// How long a read waits at most, as the system was told.
+    /// The socket's read timeout.
     wait: Span,
 }
 
-impl Driver {
-    /// Waits for a datagram, at most until `until`, and opens it; forwarding is done here.
+impl Handler<Upload> for BlockingWire {
+    fn handle(&mut self, _: &mut Upload, _: Time, output: Output) {
+        match output {
+            Output::Send(first, datagram) => self.send_to(first, &datagram),
+            Output::Stream(_) | Output::Publish | Output::Closed(_) => unreachable!("uploads only send"),
+        }
+    }
+}
+
+impl BlockingWire {
+    /// Waits for a datagram until `until`, and opens it. Forwards relayed datagrams.
     fn next(&mut self, until: Time) -> io::Result<Option<Opened>> {
         let wait = until.since(clock::now()).min(NAP).max(Span::from_micros(50));
         if wait != self.wait {
@@ -82,7 +91,7 @@ impl Driver {
         }
         let length = match self.socket.recv_from(&mut self.buffer) {
             Ok((length, _)) => length,
-            // A refused datagram sent earlier is reported here: the peer is not there (yet).
+            // ICMP reports that an earlier datagram was refused: that peer is not up yet.
             Err(error) => match error.kind() {
                 ErrorKind::WouldBlock
                 | ErrorKind::TimedOut
@@ -122,7 +131,7 @@ impl Driver {
 
     fn send(
         &mut self,
-        settings: &Settings,
+        settings: &PeerConfig,
         to: Peer,
         content: &mut dyn Read,
         stop: &AtomicBool,
@@ -138,7 +147,7 @@ impl Driver {
             )));
         }
         let controller = settings.parameters.controller(peers, Seed::root(number())).ok_or_else(|| {
-            invalid("the perfect controller needs to know everything: it exists in the simulator only".into())
+            invalid("the `perfect` controller only works in the simulator; choose another controller".into())
         })?;
         let latencies = settings.parameters.latencies(peers);
         let mut sender = Sender::new(me, peers, settings.hops, f64::from(PACKET), controller, latencies);
@@ -146,42 +155,38 @@ impl Driver {
         let epoch = self.peer.keys();
         let overlay = Overlay { me, to, hops: settings.hops, attempt_every: settings.attempt_every, epoch };
         let start = clock::now();
-        let mut upload = Upload::new(number(), overlay, sender, randomness(), start);
+        let mut driver = Driver::new(Upload::new(number(), overlay, sender, randomness(), start));
         let mut block = vec![0; 64 * CHUNK];
         let mut ended = false;
         let mut heard = start;
-        while !upload.done() && !stop.load(Ordering::Relaxed) {
-            while !ended && upload.room() >= block.len() {
+        while !driver.machine.done() && !stop.load(Ordering::Relaxed) {
+            // Read ahead only as far as the machine has room, so that a long content stays out of memory.
+            while !ended && driver.machine.room() >= block.len() {
                 let read = read_full(content, &mut block)?;
                 self.peer.summary.bytes += read as u64;
-                upload.write(&block[..read]);
+                driver.machine.write(&block[..read]);
                 if read < block.len() {
-                    upload.end();
+                    driver.machine.end();
                     ended = true;
                 }
             }
-            upload.catch_up(clock::now());
-            while let Some(output) = upload.poll() {
-                if let Output::Send(first, datagram) = output {
-                    self.send_to(first, &datagram);
-                }
-            }
+            driver.catch_up(self, clock::now());
             if let Some(epoch) = self.peer.turn(clock::now())? {
-                upload.set_epoch(epoch);
+                driver.machine.set_epoch(epoch);
             }
-            if let Some(Opened::Ack { id, annex, .. }) =
-                self.next(upload.next_timeout().unwrap_or(Time::NEVER))?
-            {
+            if let Some(Opened::Ack { id, annex, .. }) = self.next(driver.due())? {
                 heard = clock::now();
-                upload.acked(heard, id, annex);
+                driver.machine.acked(heard, id, annex);
             }
             if clock::now().since(heard) > NO_ANSWER {
-                let cause = format!("peer {to} has acknowledged nothing for {NO_ANSWER}: is it there?");
+                let cause = format!(
+                    "peer {to} has not acknowledged anything for {NO_ANSWER}; check that it runs and is reachable"
+                );
                 return Err(io::Error::new(ErrorKind::TimedOut, cause));
             }
         }
         self.peer.summary.seconds = clock::now().since(start).as_secs_f64();
-        self.peer.summary.upload = upload.progress();
+        self.peer.summary.upload = driver.machine.progress();
         Ok(())
     }
 
@@ -194,6 +199,7 @@ impl Driver {
             self.peer.turn(clock::now())?;
             let Some(Opened::Data { body, reply }) = self.next(leave)? else { continue };
             let now = clock::now();
+            // An invalid chunk is not acknowledged.
             let Some(arrived) = download.body(&body) else { continue };
             if *wanted.get_or_insert(arrived.stream) == arrived.stream {
                 content.write_all(&arrived.bytes)?;

@@ -1,5 +1,5 @@
-//! What a peer shows its operator over HTTP on loopback: `/` for people, `/status.json` for scripts, `/metrics` for
-//! Prometheus. Counts of datagrams by fate; no streams, no names, no addresses.
+//! A peer's status page on loopback: `/` for people, `/status.json` for scripts, `/metrics` for Prometheus. It shows
+//! counts of datagrams by fate; neither streams, nor names, nor addresses.
 
 use std::fmt::Write as _;
 use std::io;
@@ -13,17 +13,17 @@ use tokio::task::LocalSet;
 
 use crate::http::{self, Number, Page};
 
-/// A page that is served until this is dropped.
+/// A status page, served until dropped.
 pub(crate) struct Status {
     numbers: Arc<Mutex<Vec<Number>>>,
     _ends: oneshot::Sender<()>,
 }
 
 impl Status {
-    /// Serves from a thread of its own: a peer that only relays has no runtime, and a slow reader must not slow it.
+    /// Serves on its own thread: a relaying peer runs without tokio, and a slow reader must not delay it.
     ///
     /// # Errors
-    /// If the address is not on loopback, or cannot be listened on.
+    /// If the address is not on loopback, or cannot be bound.
     pub fn serve(address: SocketAddr, peer: Peer) -> io::Result<Status> {
         let wrong = |cause: String| io::Error::new(io::ErrorKind::InvalidInput, cause);
         if !address.ip().is_loopback() {
@@ -36,6 +36,7 @@ impl Status {
         let numbers = Arc::new(Mutex::new(Vec::new()));
         let shown = Arc::clone(&numbers);
         let serving = move || async move {
+            // Registration needs this thread's runtime.
             let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
             let (router, answering) = http::pages(|path| {
                 let numbers = shown.lock().unwrap_or_else(PoisonError::into_inner);
@@ -53,7 +54,7 @@ impl Status {
         Ok(Status { numbers, _ends: ends })
     }
 
-    /// These are the numbers now.
+    /// Replaces the metrics.
     pub fn show(&self, numbers: Vec<Number>) {
         *self.numbers.lock().unwrap_or_else(PoisonError::into_inner) = numbers;
     }
@@ -76,7 +77,7 @@ fn page(path: &str, peer: Peer, numbers: &[Number]) -> Option<Page> {
 fn table(peer: Peer, numbers: &[Number]) -> String {
     let mut rows = String::new();
     for (name, help, value) in numbers {
-        // Writing into a string does not fail.
+        // Writing into a string cannot fail.
         let _ = writeln!(rows, "<tr><td>{help}<td><code>{name}</code><td>{value:.0}");
     }
     format!(

@@ -1,5 +1,5 @@
-//! Local TCP connections beside the UDP socket of a peer: one task owns the socket and the machines of
-//! [`tidegate_more`]; every local connection has a task of its own and is read only when its stream has room.
+//! Local TCP connections of a peer. One task owns the UDP socket and the machines of [`tidegate_more`]. Each local
+//! connection has its own task, and is read only if its stream has room.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -15,45 +15,45 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
+use super::peer::{Handled, LivePeer, PeerConfig, invalid};
 use crate::clock;
-use crate::more_peer::{Handled, LivePeer, Settings, invalid};
 
-/// What one read takes from a local connection.
+/// Bytes per read of a local connection.
 const BLOCK: usize = 16 * 1024;
-/// Bytes that may wait for a local connection before no more are asked for.
+/// Bytes that may wait for a local connection. Beyond it the stream is not read.
 const QUEUED: usize = 256 * 1024;
-/// What local connections may bring in one turn, as [`Wire::receive`] bounds what the overlay may.
+/// Local events per turn. [`Wire::receive`] bounds the datagrams per turn.
 const TURN: usize = 64;
-/// The longest sleep: how soon a stop is noticed, and local connections that took what waited.
+/// Maximum sleep: how soon the loop notices a stop, and local connections that took their bytes.
 pub const NAP: Span = Span::from_millis(20);
 
-/// A stream of one of the machines of this process.
+/// A stream: the index of its machine, and its id.
 pub type StreamKey = (usize, u64);
 
-/// Something happened at a local connection.
+/// An event of a local connection.
 pub enum Local {
-    /// An application wants a stream of a machine. Its handshake counts until that is heard.
+    /// An application wants a stream of a machine. The permit counts its handshake.
     Wants(usize, TcpStream, Vec<u8>, OwnedSemaphorePermit),
     /// Bytes of a stream.
     Bytes(StreamKey, Vec<u8>),
-    /// Nothing more will come.
+    /// The end of a stream's input.
     End(StreamKey),
-    /// The target cannot be reached.
+    /// The target is unreachable.
     Unreachable(StreamKey),
 }
 
-/// The way to a local connection.
+/// A handle to the task of a local connection.
 pub struct Pump {
-    /// `None` ends it.
+    /// Bytes to write; `None` ends the output.
     bytes: mpsc::UnboundedSender<Option<Vec<u8>>>,
     queued: Arc<AtomicUsize>,
-    /// Allows one read.
+    /// Each message allows one read.
     grants: mpsc::Sender<()>,
     pub granted: bool,
 }
 
 impl Pump {
-    /// Connects (or has connected) and moves bytes until both directions have ended.
+    /// Moves bytes until both directions have ended, after `connect` completes.
     pub fn start(
         stream: StreamKey,
         connect: impl Future<Output = io::Result<TcpStream>> + Send + 'static,
@@ -70,7 +70,7 @@ impl Pump {
             let (mut read, mut write) = tcp.into_split();
             let writing = async move {
                 while let Some(Some(bytes)) = from_overlay.recv().await {
-                    // An application that went away takes nothing, but what waits for it must not pile up.
+                    // After a write error, drain the channel so that it does not grow.
                     let _ = write.write_all(&bytes).await;
                     waiting.fetch_sub(bytes.len(), Ordering::Relaxed);
                 }
@@ -108,7 +108,7 @@ impl Pump {
         self.queued.load(Ordering::Relaxed) < QUEUED
     }
 
-    /// Allows the next read if there is room for it.
+    /// Allows the next read if the stream has room for it.
     pub fn grant(&mut self, room: usize) {
         if !self.granted && room >= BLOCK {
             self.granted = self.grants.try_send(()).is_ok();
@@ -116,20 +116,20 @@ impl Pump {
     }
 }
 
-/// Datagrams that may wait until the socket takes them; more are dropped, which slows their sources down.
+/// Datagrams that wait for the socket. Further ones are dropped, which slows their sources down.
 const WAITING: usize = 300;
 
-/// The UDP side of a peer.
+/// A peer and its UDP socket.
 pub struct Wire {
     pub peer: LivePeer,
     socket: UdpSocket,
     buffer: Vec<u8>,
-    /// What the socket does not take yet, first to be sent first.
+    /// Datagrams that wait for the socket, in sending order.
     waiting: VecDeque<(SocketAddr, Vec<u8>)>,
 }
 
 impl Wire {
-    pub fn open(settings: &Settings) -> io::Result<Wire> {
+    pub fn open(settings: &PeerConfig) -> io::Result<Wire> {
         let (peer, socket) = LivePeer::open(settings)?;
         socket.set_nonblocking(true)?;
         let (socket, buffer) = (UdpSocket::from_std(socket)?, vec![0; WIRE_SIZE + 1]);
@@ -149,7 +149,7 @@ impl Wire {
         self.flush();
     }
 
-    /// Gives the socket what it takes.
+    /// Sends waiting datagrams until the socket is full.
     fn flush(&mut self) {
         while let Some((to, datagram)) = self.waiting.front() {
             match self.socket.try_send_to(datagram, *to) {
@@ -160,7 +160,7 @@ impl Wire {
         }
     }
 
-    /// Until datagrams wait, or the socket takes more of those that are to be sent.
+    /// Waits until datagrams can be received, or waiting ones can be sent.
     pub async fn ready(&self) -> io::Result<()> {
         let sends = if self.waiting.is_empty() {
             Interest::READABLE
@@ -170,11 +170,11 @@ impl Wire {
         self.socket.ready(sends).await.map(drop)
     }
 
-    /// All datagrams that wait: relayed ones go on, those for this peer are given.
+    /// Receives the available datagrams. Forwards relayed ones, and returns those for this peer.
     pub fn receive(&mut self) -> io::Result<Vec<Opened>> {
         self.flush();
         let mut here = Vec::new();
-        // Bounded, so that a flood does not keep everything else waiting.
+        // Bounded, so that a flood does not starve local connections.
         for _ in 0..256 {
             let Ok((length, _)) = self.socket.try_recv_from(&mut self.buffer) else { break };
             match self.peer.handle(clock::now(), &self.buffer[..length])? {
@@ -187,18 +187,17 @@ impl Wire {
     }
 }
 
-/// What woke a peer, beside the events of local connections.
+/// Why a peer's loop woke, besides events of local connections.
 pub enum Woken {
-    /// Datagrams wait.
+    /// Datagrams can be received or sent.
     Datagrams(io::Result<()>),
-    /// A local connection came.
+    /// An application connected.
     Accepted(TcpStream),
-    /// Local connections have something, or the time has come.
+    /// Local connections have events, or the time is over.
     Nothing,
 }
 
-/// Sleeps until something happens. All get their turns: neither a flood of datagrams keeps local connections
-/// waiting nor the other way round.
+/// Waits for an event. The select is fair: neither datagrams nor local connections starve the other.
 pub async fn woken(
     datagrams: impl Future<Output = io::Result<()>>,
     accept: impl Future<Output = TcpStream>,
@@ -220,13 +219,13 @@ pub async fn woken(
     woken
 }
 
-/// Whether paths of this peer can be; `beyond`: relays of others on them.
-pub fn check_hops(settings: &Settings, beyond: usize) -> io::Result<()> {
+/// Checks the number of hops. `beyond`: relays that the other side adds to the path.
+pub fn check_hops(settings: &PeerConfig, beyond: usize) -> io::Result<()> {
     let (hops, peers) = (settings.hops, settings.directory.peers.len());
     match (1..=MAX_RELAYS).contains(&hops) && hops + 1 + beyond <= peers {
         true => Ok(()),
         false => Err(invalid(format!(
-            "{hops} hops among {peers} peers: give 1 to {MAX_RELAYS} and fewer than peers"
+            "{hops} hops among {peers} peers: set hops to 1 to {MAX_RELAYS}, and below the number of peers"
         ))),
     }
 }
@@ -241,9 +240,9 @@ mod tests {
 
     use super::*;
 
-    /// Datagrams that never cease, as `select!` in a fixed order would see them.
+    /// A flood of datagrams, as a biased select would see it.
     #[test]
-    fn a_socket_that_is_always_ready_leaves_turns_for_local_connections() {
+    fn a_flood_of_datagrams_does_not_starve_local_connections() {
         let runtime = runtime().expect("threads have memory");
         runtime.block_on(async {
             let (events, mut local) = mpsc::channel(256);
@@ -257,7 +256,7 @@ mod tests {
             let accept = async { listener.accept().await.expect("connected").0 };
             tokio::pin!(accept);
             let (mut accepted, mut ended, mut flooded) = (0, 0, 0);
-            // Each way is drawn with the same chance: a thousand turns without one of them do not happen.
+            // The select is random: in 1000 turns each branch is taken.
             for _ in 0..1000 {
                 let ready = std::future::ready(Ok(()));
                 let until = clock::now() + Span::from_secs(60);

@@ -1,11 +1,10 @@
-//! A SOCKS5 front: local applications reach receivers that hide.
+//! A SOCKS5 front through which local applications reach hidden services.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tidegate_control::machine::Machine as _;
 use tidegate_control::paths::Peer;
 use tidegate_control::paths::sender::Sender;
 use tidegate_control::random::{Random, Seed};
@@ -15,75 +14,76 @@ use tidegate_more::descriptor::Descriptor;
 use tidegate_more::machine::{Output, StreamEvent};
 use tidegate_more::message::PATH_SIZE;
 use tidegate_more::onion::{Epoch, Opened};
-use tidegate_more::socks::{Handshake, Host, Reply, Step, reply};
 use tidegate_more::wire::PACKET;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
+use super::local::{Local, NAP, Pump, StreamKey, Wire, Woken, check_hops, runtime, woken};
+use super::peer::{PeerConfig, Summary, invalid, number, randomness};
 use crate::clock;
-use crate::more_local::{Local, NAP, Pump, StreamKey, Wire, Woken, check_hops, runtime, woken};
-use crate::more_peer::{Settings, Summary, invalid, number, randomness};
+use crate::driver::{Driver, Handler};
+use crate::proxy::{Accepts, Handshake, Host, Outcome, Protocol, Step, answer};
 
-/// Streams at once: an application that wants another is refused.
+/// Maximum number of streams. Further ones are refused.
 const STREAMS: usize = 128;
-/// Handshakes at once; more connections wait to be accepted.
+/// Maximum number of pending handshakes. Further connections wait to be accepted.
 const HANDSHAKES: usize = 64;
-/// How long a receiver may take to answer the first time.
+/// Timeout of a receiver's first answer.
 const FIRST_ANSWER: Span = Span::from_secs(10);
-/// How often descriptors are looked at.
+/// Interval of checking descriptors.
 const SWEEP: Span = Span::from_secs(1);
 
 /// A SOCKS5 front.
 pub struct Front<'a> {
-    /// Where applications connect.
+    /// The listener for applications.
     pub listener: std::net::TcpListener,
-    /// Where they can be led.
+    /// The receivers that applications can reach.
     pub receivers: Vec<Receiver<'a>>,
-    /// How long an application may take until it has said what it wants.
+    /// Timeout of a SOCKS5 handshake.
     pub handshake: Span,
 }
 
 /// A receiver that applications can reach.
 pub struct Receiver<'a> {
-    /// What it published.
+    /// Its published descriptor.
     pub descriptor: Descriptor,
-    /// The host names that mean it.
+    /// The host names that select it.
     pub names: Vec<String>,
-    /// Reads the descriptor again when receiver paths run out.
+    /// Reads the descriptor again when its paths run out.
     pub reread: Box<dyn FnMut() -> Option<Descriptor> + 'a>,
 }
 
-/// Takes local connections over receiver paths until `stop` is set.
+/// Carries local connections over receiver paths until `stop` is set.
 ///
 /// # Errors
-/// [`io::Error`] of the sockets, [`io::ErrorKind::InvalidInput`] for settings that cannot work.
-pub fn socks(settings: &Settings, front: Front, stop: &AtomicBool) -> io::Result<Summary> {
+/// Errors of the sockets, and [`io::ErrorKind::InvalidInput`] for an invalid configuration.
+pub fn socks(settings: &PeerConfig, front: Front, stop: &AtomicBool) -> io::Result<Summary> {
     check_hops(settings, 1)?;
     runtime()?.block_on(socks_all(settings, front, stop))
 }
 
-/// A client of one receiver, and where its paths come from.
+/// The client of one receiver, and the source of its paths.
 struct Reached<'a> {
-    client: Client,
+    driver: Driver<Client>,
     receiver: Receiver<'a>,
-    /// The paths of the descriptor as it was read last.
+    /// The paths of the last descriptor read.
     read: BTreeSet<[u8; PATH_SIZE]>,
 }
 
 impl<'a> Reached<'a> {
     fn new(
-        settings: &Settings,
+        settings: &PeerConfig,
         epoch: Epoch,
         receiver: Receiver<'a>,
         random: &mut Random,
     ) -> io::Result<Reached<'a>> {
-        // One number more than there are peers stands for the receiver.
+        // The extra peer number stands for the receiver.
         let (peers, hops) = (epoch.keys.len(), settings.hops + 2);
         let controller =
             settings.parameters.controller(peers + 1, Seed::root(number())).ok_or_else(|| {
                 invalid(
-                    "the perfect controller needs to know everything: it exists in the simulator only".into(),
+                    "the `perfect` controller only works in the simulator; choose another controller".into(),
                 )
             })?;
         let latencies = settings.parameters.latencies(peers + 1);
@@ -99,22 +99,22 @@ impl<'a> Reached<'a> {
             attempt_every: settings.attempt_every,
         };
         let client = Client::new(known, sender, randomness(), clock::now());
-        let mut reached = Reached { client, receiver, read: BTreeSet::new() };
+        let mut reached = Reached { driver: Driver::new(client), receiver, read: BTreeSet::new() };
         reached.supply(random);
         Ok(reached)
     }
 
-    /// Gives the client the paths that it was not given before, in an order of its own.
+    /// Gives the client the paths that it does not have yet, in random order.
     fn supply(&mut self, random: &mut Random) {
         let paths = &self.receiver.descriptor.paths;
         let mut fresh: Vec<_> = paths.iter().filter(|path| !self.read.contains(&path.to_bytes())).collect();
         random.shuffle(&mut fresh);
-        self.client.supply(fresh.into_iter().cloned());
+        self.driver.machine.supply(fresh.into_iter().cloned());
         self.read = paths.iter().map(|path| path.to_bytes()).collect();
     }
 
     fn sweep(&mut self, random: &mut Random) {
-        let (known, client) = (&self.receiver.descriptor, &self.client);
+        let (known, client) = (&self.receiver.descriptor, &self.driver.machine);
         if client.store() < known.paths.len() / 4
             && let Some(fresh) = (self.receiver.reread)()
             && (fresh.name, fresh.key) == (known.name, known.key)
@@ -124,9 +124,9 @@ impl<'a> Reached<'a> {
         }
     }
 
-    /// An opened packet, which may be this client's.
+    /// Handles an opened packet of this client.
     fn opened(&mut self, opened: &Opened) {
-        let (now, client) = (clock::now(), &mut self.client);
+        let (now, client) = (clock::now(), &mut self.driver.machine);
         match opened {
             Opened::Message { id, annex, payload } => client.answer(now, *id, *annex, payload),
             Opened::Cell { id, annex, payload } => client.cell_back(now, *id, *annex, payload),
@@ -136,7 +136,7 @@ impl<'a> Reached<'a> {
     }
 }
 
-/// A stream as the front sees it.
+/// A stream and its local connection.
 struct Fronted {
     pump: Pump,
     opened: bool,
@@ -144,7 +144,7 @@ struct Fronted {
     since: Time,
 }
 
-/// All streams of a front.
+/// All clients and streams of a front.
 struct Streams<'a> {
     reached: Vec<Reached<'a>>,
     streams: BTreeMap<StreamKey, Fronted>,
@@ -153,7 +153,7 @@ struct Streams<'a> {
     bytes: u64,
 }
 
-async fn socks_all(settings: &Settings, mut front: Front<'_>, stop: &AtomicBool) -> io::Result<Summary> {
+async fn socks_all(settings: &PeerConfig, mut front: Front<'_>, stop: &AtomicBool) -> io::Result<Summary> {
     let mut wire = Wire::open(settings)?;
     let mut random: Random = Seed::root(number()).random();
     let names = front.receivers.iter_mut().enumerate();
@@ -174,13 +174,13 @@ async fn socks_all(settings: &Settings, mut front: Front<'_>, stop: &AtomicBool)
     while !stop.load(Ordering::Relaxed) {
         let now = clock::now();
         if let Some(keys) = wire.peer.turn(now)? {
-            streams.reached.iter_mut().for_each(|reached| reached.client.set_epoch(keys.clone()));
+            streams.reached.iter_mut().for_each(|reached| reached.driver.machine.set_epoch(keys.clone()));
         }
         if now >= sweep {
             sweep = now + SWEEP;
             streams.reached.iter_mut().for_each(|reached| reached.sweep(&mut random));
         }
-        let next = streams.reached.iter().filter_map(|reached| reached.client.next_timeout()).min();
+        let next = streams.reached.iter().map(|reached| reached.driver.due()).min();
         let until = next.unwrap_or(Time::NEVER).min(now + NAP);
         let accept = async {
             if places.available_permits() > 0
@@ -188,7 +188,7 @@ async fn socks_all(settings: &Settings, mut front: Front<'_>, stop: &AtomicBool)
             {
                 return tcp;
             }
-            // Until another turn: there are enough, or not enough descriptors.
+            // Wait for the next turn: all handshake permits are taken, or descriptors ran out.
             std::future::pending().await
         };
         match woken(wire.ready(), accept, &mut local, &mut heard, until).await {
@@ -208,8 +208,44 @@ async fn socks_all(settings: &Settings, mut front: Front<'_>, stop: &AtomicBool)
     }
     let mut summary = wire.peer.summary();
     summary.bytes = streams.bytes;
-    summary.upload = streams.reached.iter().fold(Default::default(), |sum, it| sum + it.client.progress());
+    summary.upload =
+        streams.reached.iter().fold(Default::default(), |sum, it| sum + it.driver.machine.progress());
     Ok(summary)
+}
+
+/// Carries out the outputs of one client.
+struct Outputs<'a> {
+    number: usize,
+    wire: &'a mut Wire,
+    streams: &'a mut BTreeMap<StreamKey, Fronted>,
+}
+
+impl Handler<Client> for Outputs<'_> {
+    fn handle(&mut self, _: &mut Client, _: Time, output: Output) {
+        match output {
+            Output::Send(to, datagram) => self.wire.send_to(to, &datagram),
+            Output::Stream(came) => self.came(came),
+            Output::Publish | Output::Closed(_) => unreachable!("only services do"),
+        }
+    }
+}
+
+impl Outputs<'_> {
+    /// Passes stream data, or the receiver's refusal, to the application.
+    fn came(&mut self, came: StreamEvent) {
+        // An event for a stream that this side has ended.
+        let Some(fronted) = self.streams.get_mut(&(self.number, came.stream)) else { return };
+        if came.opened && !came.refused {
+            fronted.pump.write(answer(Protocol::Socks, Outcome::Connected));
+            fronted.opened = true;
+        }
+        fronted.pump.write(came.bytes);
+        if came.refused {
+            fronted.refuse(Outcome::Refused);
+        } else if came.complete {
+            fronted.pump.end();
+        }
+    }
 }
 
 impl Streams<'_> {
@@ -221,75 +257,54 @@ impl Streams<'_> {
                 let pump = Pump::start(key, std::future::ready(Ok(tcp)), self.events.clone());
                 let mut fronted = Fronted { pump, opened: false, ended: false, since: now };
                 if self.streams.len() < STREAMS {
-                    let client = &mut self.reached[receiver].client;
+                    let client = &mut self.reached[receiver].driver.machine;
                     client.open(key.1, now);
                     client.write(key.1, &rest);
                     self.streams.insert(key, fronted);
                 } else {
-                    fronted.refuse(Reply::Failure);
+                    fronted.refuse(Outcome::Failed);
                 }
             }
             Local::Bytes(key, bytes) => {
                 self.bytes += bytes.len() as u64;
-                self.reached[key.0].client.write(key.1, &bytes);
+                self.reached[key.0].driver.machine.write(key.1, &bytes);
                 self.streams.entry(key).and_modify(|fronted| fronted.pump.granted = false);
             }
-            Local::End(key) => self.reached[key.0].client.end(key.1),
+            Local::End(key) => self.reached[key.0].driver.machine.end(key.1),
             Local::Unreachable(_) => {}
         }
     }
 
-    /// A packet came for one of the clients.
+    /// Passes an opened packet to its client.
     fn opened(&mut self, opened: &Opened) {
         let of = |reached: &Reached| match opened {
-            Opened::Message { id, .. } | Opened::Cell { id, .. } => reached.client.knows(id),
-            Opened::Refused { first, label, .. } => reached.client.begins(*first, *label),
+            Opened::Message { id, .. } | Opened::Cell { id, .. } => reached.driver.machine.knows(id),
+            Opened::Refused { first, label, .. } => reached.driver.machine.begins(*first, *label),
             _ => false,
         };
-        // What belongs to none is counted by the first.
+        // The first client counts packets that belong to none.
         let number = self.reached.iter().position(of).unwrap_or(0);
         if let Some(reached) = self.reached.get_mut(number) {
             reached.opened(opened);
         }
     }
 
-    /// Does what the clients ask, and lets them do what is due.
-    fn drain(&mut self, now: Time, wire: &mut Wire) {
-        for number in 0..self.reached.len() {
-            self.reached[number].client.catch_up(now);
-            while let Some(output) = self.reached[number].client.poll() {
-                match output {
-                    Output::Send(to, datagram) => wire.send_to(to, &datagram),
-                    Output::Stream(came) => self.came(number, came),
-                    Output::Publish | Output::Closed(_) => unreachable!("only receivers do"),
-                }
-            }
+    /// Runs the clients' timeouts, and carries out their outputs.
+    fn catch_up(&mut self, now: Time, wire: &mut Wire) {
+        for (number, reached) in self.reached.iter_mut().enumerate() {
+            let outputs = &mut Outputs { number, wire: &mut *wire, streams: &mut self.streams };
+            reached.driver.catch_up(outputs, now);
         }
     }
 
-    /// Something came on a stream.
-    fn came(&mut self, number: usize, came: StreamEvent) {
-        let Some(fronted) = self.streams.get_mut(&(number, came.stream)) else { return };
-        if came.opened && !came.refused {
-            fronted.pump.write(reply(Reply::Succeeded));
-            fronted.opened = true;
-        }
-        fronted.pump.write(came.bytes);
-        if came.refused {
-            fronted.refuse(Reply::Refused);
-        } else if came.complete {
-            fronted.pump.end();
-        }
-    }
-
-    /// Looks after every stream.
+    /// Updates every stream: timeouts, backpressure, and the end.
     fn turn(&mut self, now: Time, wire: &mut Wire) {
-        self.drain(now, wire);
+        self.catch_up(now, wire);
         for ((receiver, stream), fronted) in &mut self.streams {
-            let client = &mut self.reached[*receiver].client;
+            let client = &mut self.reached[*receiver].driver.machine;
             if !fronted.opened && !fronted.ended && now.since(fronted.since) > FIRST_ANSWER {
                 let known = client.store() > 0 || client.routes(now) > 0;
-                fronted.refuse(if known { Reply::TimedOut } else { Reply::HostUnreachable });
+                fronted.refuse(if known { Outcome::TimedOut } else { Outcome::Unreachable });
             }
             client.set_takes(*stream, fronted.pump.takes());
             if fronted.opened {
@@ -305,17 +320,17 @@ impl Streams<'_> {
 }
 
 impl Fronted {
-    /// Says why there is no stream, if that can still be said, and ends it.
-    fn refuse(&mut self, why: Reply) {
+    /// Answers with `why` if the application still waits for an answer, and ends the stream.
+    fn refuse(&mut self, why: Outcome) {
         if !self.opened {
-            self.pump.write(reply(why));
+            self.pump.write(answer(Protocol::Socks, why));
         }
         self.pump.end();
         self.ended = true;
     }
 }
 
-/// Speaks SOCKS5 with an application and asks for a stream if it names the receiver.
+/// Runs a SOCKS5 handshake, and requests a stream if it names a receiver.
 async fn shake_hands(
     tcp: TcpStream,
     names: Arc<Vec<(String, usize)>>,
@@ -333,7 +348,7 @@ async fn shake_hands(
 }
 
 async fn asked(mut tcp: TcpStream, names: &[(String, usize)]) -> Option<(usize, TcpStream, Vec<u8>)> {
-    let mut handshake = Handshake::default();
+    let mut handshake = Handshake::new(Accepts::PlainSocks);
     let mut block = [0; 512];
     let mut step = Step::Read;
     loop {
@@ -342,8 +357,8 @@ async fn asked(mut tcp: TcpStream, names: &[(String, usize)]) -> Option<(usize, 
                 0 => return None,
                 length => handshake.read(&block[..length]),
             },
-            Step::Say(answer) => {
-                tcp.write_all(&answer).await.ok()?;
+            Step::Send(answer) => {
+                tcp.write_all(answer).await.ok()?;
                 handshake.read(&[])
             }
             Step::Connect { host: Host::Name(name), rest, .. } => {
@@ -351,10 +366,12 @@ async fn asked(mut tcp: TcpStream, names: &[(String, usize)]) -> Option<(usize, 
                 if let Some((_, receiver)) = names.iter().find(meant) {
                     return Some((*receiver, tcp, rest));
                 }
-                Step::Refuse(reply(Reply::HostUnreachable))
+                Step::Refuse(answer(Protocol::Socks, Outcome::Unreachable))
             }
-            // An address says where somebody is: nobody here has one.
-            Step::Connect { host: Host::Address(_), .. } => Step::Refuse(reply(Reply::AddressType)),
+            // Receivers have names, not addresses.
+            Step::Connect { host: Host::Address(_), .. } => {
+                Step::Refuse(answer(Protocol::Socks, Outcome::UnsupportedAddress))
+            }
             Step::Refuse(answer) => {
                 let _ = tcp.write_all(&answer).await;
                 let _ = tcp.shutdown().await;

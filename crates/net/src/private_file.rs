@@ -1,4 +1,4 @@
-//! Files that their owner alone can read: keys.
+//! Files that only their owner can read: keys.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use crate::os;
 /// Writes a new file.
 ///
 /// # Errors
-/// If it exists (keys are never overwritten) or cannot be written; the cause in words.
+/// If it exists (keys are never overwritten) or cannot be written.
 pub fn write(path: &Path, text: &str) -> Result<(), String> {
     os::private_file()
         .and_then(|mut options| options.write(true).create_new(true).open(path))
@@ -20,24 +20,23 @@ pub fn write(path: &Path, text: &str) -> Result<(), String> {
         .map_err(|cause| format!("cannot be written: {cause}"))
 }
 
-/// Where the text of [`replace`] is until it is whole.
+/// The temporary file that [`replace`] writes before it renames it.
 pub fn beside(path: &Path) -> PathBuf {
     let mut name = path.file_name().map_or(OsString::new(), OsString::from);
     name.push(".new");
     path.with_file_name(name)
 }
 
-/// Puts another text into a file that exists. Whatever happens meanwhile, it holds the one or the other, whole and on
-/// disk.
+/// Replaces the contents of an existing file atomically and durably.
 ///
 /// # Errors
-/// If it cannot be written; the cause in words. Then it holds what it held.
+/// If it cannot be written. The file then keeps its contents.
 pub fn replace(path: &Path, text: &str) -> Result<(), String> {
     let write = || {
-        // A link stays one.
+        // Follow a symbolic link, so that it stays one.
         let path = fs::canonicalize(path)?;
         let new = beside(&path);
-        // What is left of an attempt that was cut short is worth nothing.
+        // Remove the leftover of an interrupted attempt.
         match fs::remove_file(&new) {
             Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(cause),
             _ => {}
@@ -51,19 +50,19 @@ pub fn replace(path: &Path, text: &str) -> Result<(), String> {
     write().map_err(|cause: io::Error| format!("cannot be replaced: {cause}"))
 }
 
-/// Reads one.
+/// Reads a private file.
 ///
 /// # Errors
-/// If it is not there, no text, or readable by others; the cause in words.
+/// If it is missing, is not UTF-8, or is readable by others.
 pub fn read(path: &Path) -> Result<Zeroizing<String>, String> {
     let open = fs::metadata(path).and_then(|about| os::open_to_others(&about));
     if let Some(mode) = open.map_err(|cause| format!("cannot be read: {cause}"))? {
-        return Err(format!("can be read by others (mode {mode:o}), who could be this role; chmod 600 it"));
+        return Err(format!("can be read by others (mode {mode:o}) and holds keys; run chmod 600 on it"));
     }
     fs::read_to_string(path).map(Zeroizing::new).map_err(|cause| format!("cannot be read: {cause}"))
 }
 
-/// Secret bytes that a file holds in hexadecimal of any length; `None` if it is not that.
+/// Decodes hexadecimal of any length; `None` if the text is not hexadecimal.
 pub fn unhex(text: &str) -> Option<Zeroizing<Vec<u8>>> {
     if text.is_empty() || !text.len().is_multiple_of(2) || !text.bytes().all(|byte| byte.is_ascii_hexdigit())
     {

@@ -1,4 +1,4 @@
-//! A stream of a QUIC connection, as the way of a channel's cells.
+//! A QUIC stream as the transport of one channel's cells.
 
 use std::cell::Cell;
 use std::io;
@@ -9,45 +9,45 @@ use std::task::{Context, Poll};
 use quinn::{Connection, RecvStream, SendStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes of a connection that are written and not acknowledged, at least and at most. In between it is twice the
-/// congestion window, as Linux has it for TCP: more would only wait here instead of in circuit queues.
+/// Bounds of the send window, bytes. In between it is twice the congestion window, as in Linux's TCP. More data would
+/// wait here instead of in circuit queues.
 const LEAST_UNACKNOWLEDGED: u64 = 64 << 10;
 /// See [`LEAST_UNACKNOWLEDGED`].
 const MOST_UNACKNOWLEDGED: u64 = 1 << 20;
 
-/// One stream in each direction, for one channel.
-pub struct Lane {
+/// A bidirectional stream for one channel.
+pub struct QuicStream {
     connection: Connection,
     send: SendStream,
     receive: RecvStream,
-    /// How many of the connection's lanes are in use: also by this one.
+    /// How many streams of the connection are in use, this one included.
     used: Rc<Cell<u32>>,
 }
 
-impl Lane {
-    /// A connection's lane; `used` counts them.
+impl QuicStream {
+    /// Wraps a stream; `used` counts the connection's streams.
     pub fn new(
         connection: Connection,
         (send, receive): (SendStream, RecvStream),
         used: &Rc<Cell<u32>>,
-    ) -> Lane {
+    ) -> QuicStream {
         used.set(used.get() + 1);
-        Lane { connection, send, receive, used: used.clone() }
+        QuicStream { connection, send, receive, used: used.clone() }
     }
 
-    /// The connection that it is a part of.
+    /// The connection of this stream.
     pub fn connection(&self) -> &Connection {
         &self.connection
     }
 }
 
-impl Drop for Lane {
+impl Drop for QuicStream {
     fn drop(&mut self) {
         self.used.set(self.used.get() - 1);
     }
 }
 
-impl AsyncRead for Lane {
+impl AsyncRead for QuicStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         at: &mut Context<'_>,
@@ -57,7 +57,7 @@ impl AsyncRead for Lane {
     }
 }
 
-impl AsyncWrite for Lane {
+impl AsyncWrite for QuicStream {
     fn poll_write(mut self: Pin<&mut Self>, at: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let window = 2 * self.connection.stats().path.cwnd;
         self.connection.set_send_window(window.clamp(LEAST_UNACKNOWLEDGED, MOST_UNACKNOWLEDGED));

@@ -1,0 +1,405 @@
+//! The proxy side of a local application's handshake, sans-IO: SOCKS5 with or without a user name (RFC 1928, 1929) and
+//! HTTP CONNECT.
+//!
+//! Every handshake has a size limit. Only CONNECT is served.
+
+use std::net::IpAddr;
+
+use tidegate_proto::crypto::names::Target;
+
+/// Maximum size of a handshake without authentication, bytes: at most 519 are needed.
+const MAX_PLAIN_SOCKS: usize = 1024;
+/// Maximum size of any other handshake, bytes: a browser's CONNECT request has headers.
+const MAX_ANY: usize = 4096;
+
+/// One handshake. It buffers bytes that it has not parsed yet.
+#[derive(Debug)]
+pub struct Handshake {
+    accepts: Accepts,
+    received: Vec<u8>,
+    stage: Stage,
+    user: String,
+}
+
+/// The protocols that a proxy speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accepts {
+    /// SOCKS5 without authentication.
+    PlainSocks,
+    /// SOCKS5 with or without a user name, and HTTP CONNECT.
+    All,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Stage {
+    Greeting,
+    Password,
+    Request,
+}
+
+impl Accepts {
+    fn max_size(self) -> usize {
+        match self {
+            Accepts::PlainSocks => MAX_PLAIN_SOCKS,
+            Accepts::All => MAX_ANY,
+        }
+    }
+}
+
+/// The protocol that the application speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// SOCKS5.
+    Socks,
+    /// HTTP CONNECT.
+    Http,
+}
+
+/// The destination's host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Host {
+    /// A name, or over HTTP an address, as the application wrote it.
+    Name(String),
+    /// An address of a SOCKS5 request.
+    Address(IpAddr),
+}
+
+impl std::fmt::Display for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Host::Name(name) => f.write_str(name),
+            Host::Address(address) => address.fmt(f),
+        }
+    }
+}
+
+/// The next step of a handshake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Read more bytes.
+    Read,
+    /// Send this, then call [`Handshake::read`] again.
+    Send(&'static [u8]),
+    /// The application wants a connection; answer with [`answer`].
+    Connect {
+        /// The destination's host.
+        host: Host,
+        /// The destination's port.
+        port: u16,
+        /// Streams of different users share no circuit; empty without a user name.
+        user: String,
+        /// Bytes that the application sent after the request.
+        rest: Vec<u8>,
+        /// The protocol of the answer.
+        protocol: Protocol,
+    },
+    /// Send this and close.
+    Refuse(Vec<u8>),
+}
+
+/// The result of a connection attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The connection is open.
+    Connected,
+    /// The exit policy forbids it, or no exit exists.
+    Forbidden,
+    /// The host cannot be resolved or reached.
+    Unreachable,
+    /// The destination refused the connection.
+    Refused,
+    /// The destination did not answer in time.
+    TimedOut,
+    /// The command is not CONNECT.
+    UnsupportedCommand,
+    /// The proxy does not serve this type of address.
+    UnsupportedAddress,
+    /// Any other failure.
+    Failed,
+}
+
+/// The answer to the application. It names no bound address, which could reveal the exit or the receiver.
+pub fn answer(protocol: Protocol, outcome: Outcome) -> Vec<u8> {
+    // SOCKS5 reply codes: RFC 1928, section 6.
+    let (code, status) = match outcome {
+        Outcome::Connected => (0, "200 Connection established"),
+        Outcome::Failed => (1, "502 Bad Gateway"),
+        Outcome::Forbidden => (2, "403 Forbidden"),
+        Outcome::Unreachable => (4, "502 Host unreachable"),
+        Outcome::Refused => (5, "502 Connection refused"),
+        Outcome::TimedOut => (6, "504 Gateway Timeout"),
+        Outcome::UnsupportedCommand => (7, "501 Not Implemented"),
+        Outcome::UnsupportedAddress => (8, "501 Not Implemented"),
+    };
+    match protocol {
+        Protocol::Socks => vec![5, code, 0, 1, 0, 0, 0, 0, 0, 0],
+        Protocol::Http => format!("HTTP/1.0 {status}\r\n\r\n").into_bytes(),
+    }
+}
+
+fn refuse_socks(outcome: Outcome) -> Option<Step> {
+    Some(Step::Refuse(answer(Protocol::Socks, outcome)))
+}
+
+fn refuse_http(answer: &[u8]) -> Option<Step> {
+    Some(Step::Refuse(answer.to_vec()))
+}
+
+const BAD_REQUEST: &[u8] = b"HTTP/1.0 400 Bad Request\r\n\r\n";
+/// Answer to a web page that addresses the proxy as a server.
+const NOT_A_SERVER: &[u8] = b"HTTP/1.0 501 This is a proxy\r\nConnection: close\r\n\r\n";
+
+impl Handshake {
+    /// A handshake of a proxy that speaks these protocols.
+    pub fn new(accepts: Accepts) -> Handshake {
+        Handshake { accepts, received: Vec::new(), stage: Stage::Greeting, user: String::new() }
+    }
+
+    /// Takes more bytes from the application, possibly none.
+    pub fn read(&mut self, bytes: &[u8]) -> Step {
+        self.received.extend_from_slice(bytes);
+        let step = match (&self.stage, self.received.first()) {
+            (_, None) => Some(Step::Read),
+            (Stage::Greeting, Some(5)) => self.greeting(),
+            (Stage::Greeting, Some(b'A'..=b'Z')) if self.accepts == Accepts::All => self.http(),
+            (Stage::Password, Some(1)) => self.password(),
+            (Stage::Request, Some(5)) => self.request(),
+            (Stage::Request, Some(_)) => refuse_socks(Outcome::Failed),
+            _ => Some(Step::Refuse(Vec::new())),
+        };
+        match step {
+            Some(Step::Read) | None if self.received.len() > self.accepts.max_size() => {
+                Step::Refuse(Vec::new())
+            }
+            Some(step) => step,
+            None => Step::Read,
+        }
+    }
+
+    fn greeting(&mut self) -> Option<Step> {
+        let count = usize::from(*self.received.get(1)?);
+        let methods = self.received.get(2..2 + count)?;
+        let (stage, choice): (_, &'static [u8]) = if methods.contains(&2) && self.accepts == Accepts::All {
+            (Stage::Password, &[5, 2])
+        } else if methods.contains(&0) {
+            (Stage::Request, &[5, 0])
+        } else {
+            return Some(Step::Refuse(vec![5, 0xff]));
+        };
+        self.received.drain(..2 + count);
+        self.stage = stage;
+        Some(Step::Send(choice))
+    }
+
+    /// Accepts any user name and password. Together they select the circuits, as tor's IsolateSOCKSAuth does.
+    fn password(&mut self) -> Option<Step> {
+        let name = usize::from(*self.received.get(1)?);
+        let password = usize::from(*self.received.get(2 + name)?);
+        let both = self.received.get(..3 + name + password)?;
+        self.user = both.iter().map(|byte| format!("{byte:02x}")).collect();
+        self.received.drain(..3 + name + password);
+        self.stage = Stage::Request;
+        Some(Step::Send(&[1, 0]))
+    }
+
+    fn request(&mut self) -> Option<Step> {
+        let bytes = &self.received;
+        let (command, kind) = (*bytes.get(1)?, *bytes.get(3)?);
+        if command != 1 {
+            return refuse_socks(Outcome::UnsupportedCommand);
+        }
+        // Address types of RFC 1928, section 5.
+        let (from, length) = match kind {
+            1 => (4, 4),
+            3 => (5, usize::from(*bytes.get(4)?)),
+            4 => (4, 16),
+            _ => return refuse_socks(Outcome::UnsupportedAddress),
+        };
+        let address = bytes.get(from..from + length)?;
+        let port = bytes.get(from + length..from + length + 2)?;
+        let host = match kind {
+            1 => Host::Address(<[u8; 4]>::try_from(address).ok()?.into()),
+            4 => Host::Address(<[u8; 16]>::try_from(address).ok()?.into()),
+            _ => match std::str::from_utf8(address) {
+                Ok(name) if is_name(name) => Host::Name(name.to_owned()),
+                _ => return refuse_socks(Outcome::Unreachable),
+            },
+        };
+        let port = u16::from_be_bytes([port[0], port[1]]);
+        let rest = bytes[from + length + 2..].to_vec();
+        Some(Step::Connect { host, port, user: self.user.clone(), rest, protocol: Protocol::Socks })
+    }
+
+    fn http(&mut self) -> Option<Step> {
+        let end = self.received.windows(4).position(|four| four == b"\r\n\r\n")?;
+        let Ok(head) = std::str::from_utf8(&self.received[..end]) else {
+            return refuse_http(BAD_REQUEST);
+        };
+        let mut lines = head.split("\r\n");
+        let mut words = lines.next()?.split(' ');
+        let (verb, place) = (words.next()?, words.next().unwrap_or_default());
+        if verb != "CONNECT" {
+            return refuse_http(NOT_A_SERVER);
+        }
+        let mut user = String::new();
+        for line in lines {
+            let (name, value) = line.split_once(':')?;
+            match name.to_ascii_lowercase().as_str() {
+                // A browser opens tunnels without these headers. With one of them, a web page made the request.
+                "origin" | "referer" | "sec-fetch-site" => return refuse_http(NOT_A_SERVER),
+                "proxy-authorization" => user = value.trim().to_owned(),
+                _ => {}
+            }
+        }
+        let rest = self.received[end + 4..].to_vec();
+        match Target::parse(place, Target::IPV6_OKAY) {
+            Some(Target::Host { host, port, .. }) if is_name(&host) => {
+                Some(Step::Connect { host: Host::Name(host), port, user, rest, protocol: Protocol::Http })
+            }
+            _ => refuse_http(BAD_REQUEST),
+        }
+    }
+}
+
+/// Whether a text can be a host name or an address.
+fn is_name(text: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:[]".contains(&byte);
+    !text.is_empty() && text.bytes().all(fits)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn feed(accepts: Accepts, bytes: &[u8], size: usize) -> (Vec<u8>, Option<Step>) {
+        let (mut handshake, mut sent) = (Handshake::new(accepts), Vec::new());
+        for piece in bytes.chunks(size) {
+            let mut step = handshake.read(piece);
+            while let Step::Send(answer) = step {
+                sent.extend_from_slice(answer);
+                step = handshake.read(&[]);
+            }
+            if step != Step::Read {
+                return (sent, Some(step));
+            }
+        }
+        (sent, None)
+    }
+
+    fn name(name: &str) -> Host {
+        Host::Name(name.to_owned())
+    }
+
+    #[test]
+    fn socks_is_parsed_in_pieces_of_any_size() {
+        let request = [&[5, 1, 0, 3, 9][..], b"a.example", &[0, 80], b"rest"].concat();
+        let plain = [&[5, 1, 0][..], &request].concat();
+        let with_user = [&[5, 2, 0, 2, 1, 2][..], b"me", &[2], b"pw", &request].concat();
+        for size in 1..=plain.len() {
+            for accepts in [Accepts::PlainSocks, Accepts::All] {
+                let (sent, step) = feed(accepts, &plain, size);
+                assert_eq!(sent, [5, 0]);
+                let Some(Step::Connect { host, port, user, protocol, rest }) = step else {
+                    panic!("{step:?}")
+                };
+                assert_eq!((host, port, user.as_str()), (name("a.example"), 80, ""));
+                assert!(protocol == Protocol::Socks && rest.len() <= 4);
+            }
+            let (sent, step) = feed(Accepts::All, &with_user, size);
+            assert_eq!(sent, [5, 2, 1, 0]);
+            let Some(Step::Connect { user, .. }) = step else { panic!("{step:?}") };
+            assert!(!user.is_empty());
+        }
+    }
+
+    #[test]
+    fn socks_without_authentication_refuses_other_methods_and_http() {
+        let refused = |bytes: &[u8]| match feed(Accepts::PlainSocks, bytes, 1000).1 {
+            Some(Step::Refuse(answer)) => answer,
+            other => panic!("{other:?}"),
+        };
+        assert!(refused(b"GET / HTTP/1.1").is_empty());
+        assert!(refused(b"CONNECT a:80 HTTP/1.1\r\n\r\n").is_empty());
+        assert!(refused(&[4, 1, 0, 80]).is_empty());
+        assert_eq!(refused(&[5, 2, 1, 2]), [5, 0xff]);
+    }
+
+    #[test]
+    fn refused_requests_name_the_cause() {
+        let after = |bytes: &[u8]| {
+            let mut handshake = Handshake::new(Accepts::PlainSocks);
+            assert_eq!(handshake.read(&[5, 1, 0]), Step::Send(&[5, 0]));
+            handshake.read(bytes)
+        };
+        for (request, outcome) in [
+            (&[5, 2, 0, 1][..], Outcome::UnsupportedCommand),
+            (&[5, 3, 0, 3], Outcome::UnsupportedCommand),
+            (&[5, 1, 0, 9], Outcome::UnsupportedAddress),
+            (&[5, 1, 0, 3, 1, 0xff, 0, 80], Outcome::Unreachable),
+            (&[4, 1, 0, 3], Outcome::Failed),
+        ] {
+            assert_eq!(after(request), Step::Refuse(answer(Protocol::Socks, outcome)), "{request:?}");
+        }
+        let connects = |request: &[u8], address: IpAddr| {
+            let step = after(request);
+            assert!(matches!(&step, Step::Connect { host, port: 80, .. } if *host == Host::Address(address)));
+        };
+        connects(&[5, 1, 0, 1, 127, 0, 0, 1, 0, 80], [127, 0, 0, 1].into());
+        connects(&[&[5, 1, 0, 4][..], &[0; 16], &[0, 80]].concat(), [0u16; 8].into());
+    }
+
+    #[test]
+    fn http_connects_and_web_pages_are_refused() {
+        let (_, step) = feed(Accepts::All, b"CONNECT [::1]:443 HTTP/1.1\r\nHost: x\r\n\r\nmore", 7);
+        let Some(Step::Connect { host, port, protocol, .. }) = step else { panic!("{step:?}") };
+        assert_eq!((host, port, protocol), (name("::1"), 443, Protocol::Http));
+        for bad in [
+            "GET / HTTP/1.1\r\n\r\n",
+            "POST / HTTP/1.1\r\nOrigin: http://evil.example\r\n\r\n",
+            "CONNECT a:80 HTTP/1.1\r\nOrigin: http://evil.example\r\n\r\n",
+            "CONNECT a HTTP/1.1\r\n\r\n",
+            "CONNECT a b:80 HTTP/1.1\r\n\r\n",
+            "CONNECT \u{0}:80 HTTP/1.1\r\n\r\n",
+        ] {
+            assert!(matches!(feed(Accepts::All, bad.as_bytes(), 1000).1, Some(Step::Refuse(_))), "{bad}");
+        }
+    }
+
+    #[test]
+    fn long_or_foreign_handshakes_are_refused() {
+        let long = [b"CONNECT ".to_vec(), vec![b'a'; 5000]].concat();
+        assert_eq!(feed(Accepts::All, &long, 100).1, Some(Step::Refuse(Vec::new())));
+        for bad in [
+            &[4, 1, 0, 80][..],
+            &[0],
+            &[22, 3, 1],
+            &[5, 1, 9],
+            &[5, 1, 0, 5, 2, 0, 1],
+            &[5, 1, 0, 5, 1, 0, 9],
+        ] {
+            assert!(matches!(feed(Accepts::All, bad, 100).1, Some(Step::Refuse(_))), "{bad:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn random_bytes_are_refused_or_bounded(
+            pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..12),
+            greeted in any::<bool>(),
+            all in any::<bool>(),
+        ) {
+            let mut handshake = Handshake::new(if all { Accepts::All } else { Accepts::PlainSocks });
+            if greeted {
+                handshake.stage = Stage::Request;
+            }
+            for piece in &pieces {
+                match handshake.read(piece) {
+                    Step::Read | Step::Send(_) => prop_assert!(handshake.received.len() <= handshake.accepts.max_size()),
+                    Step::Connect { .. } | Step::Refuse(_) => break,
+                }
+            }
+        }
+    }
+}
