@@ -177,7 +177,7 @@ fn unauthenticated_connections_cost_little_and_do_not_stop_a_measurement() {
 ///
 /// A peer that falls silent after its first cell is closed by its timeout.
 #[test]
-fn a_peer_that_does_not_read_and_one_that_falls_silent_are_closed() {
+fn peers_that_do_not_read_or_fall_silent_are_closed() {
     use tidegate_net::link;
     use tidegate_net::overlay::Timeouts;
     use tidegate_proto::flashflow::cell::{CELL, empty};
@@ -216,7 +216,7 @@ fn a_peer_that_does_not_read_and_one_that_falls_silent_are_closed() {
 
 /// 10,000 silent connections during measurements do not keep a coordinator from a measurer.
 #[test]
-fn silent_connections_do_not_shut_a_coordinator_out_of_a_measurer() {
+fn silent_connections_do_not_lock_out_a_coordinator() {
     let team = team(1, Rate(20_000_000));
     let measurer = team.measurers[0].address;
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
