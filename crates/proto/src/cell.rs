@@ -46,6 +46,13 @@ pub enum Command {
     Plan,
 }
 
+impl Command {
+    /// Whether the cell belongs to the protocol of [`crate::switching`] between neighbours.
+    pub(crate) fn is_about_moves(self) -> bool {
+        matches!(self, Command::Leave | Command::Join | Command::Congested)
+    }
+}
+
 /// One cell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell<O: Onion> {

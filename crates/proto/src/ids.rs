@@ -6,6 +6,21 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CircId(pub u32);
 
+/// Set in the circuit ids that the opener of a channel gives, so that both sides can create circuits.
+const OPENER_BIT: u32 = 1 << 31;
+
+impl CircId {
+    /// The id with this number, as given by the side that opened the channel or by the other side.
+    pub(crate) fn given_by(opener: bool, number: u32) -> CircId {
+        CircId((number & !OPENER_BIT) | if opener { OPENER_BIT } else { 0 })
+    }
+
+    /// Whether that side of the channel may give the id. Zero names the channel itself.
+    pub(crate) fn is_given_by(self, opener: bool) -> bool {
+        (self.0 & OPENER_BIT != 0) == opener && self.0 & !OPENER_BIT != 0
+    }
+}
+
 /// A stream id on one circuit. Zero names the circuit itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u16);
@@ -22,9 +37,21 @@ pub struct Nonce(pub [u8; 8]);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChannelId(pub u32);
 
+impl ChannelId {
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// One node's id of a leg, which is one circuit on one channel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LegId(pub(crate) u32);
+
+impl LegId {
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// One node's key of a circuit. A key is reused once its circuit is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

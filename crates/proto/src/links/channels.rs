@@ -1,94 +1,178 @@
-//! Channels open and close, and circuits choose theirs.
+//! The channel table: the neighbours, and the circuit ids in use on each channel.
 
 use slab::Slab;
-use tidegate_control::units::Time;
 
-use super::state::{Channel, Links, insert_few};
-use super::waiting::Waiting;
-use crate::cell::CELL_BYTES;
-use crate::ids::{ChannelId, CircuitKey, LegId, RelayId, Side};
-use crate::onion::Onion;
-use crate::transport::{LOUDNESS_HALF_LIFE, Sharing, Transport};
+use super::config::Config;
+use crate::ids::{ChannelId, CircId, LegId, RelayId};
+use crate::transport::{Sharing, Transport};
 
-impl<O: Onion> Links<O> {
-    pub(super) fn add_channel(&mut self, peer: Option<RelayId>, ours: bool) -> ChannelId {
-        let own = peer.is_some_and(|peer| self.transport_to(peer) != Transport::Vanilla);
+/// Inserts into a slab that starts by growing one item at a time: most nodes are clients, with one or two.
+pub(crate) fn insert_few<T>(slab: &mut Slab<T>, item: T) -> usize {
+    if slab.len() == slab.capacity() && slab.len() < 4 {
+        slab.reserve_exact(1);
+    }
+    slab.insert(item)
+}
+
+/// One connection to a neighbour.
+#[derive(Debug)]
+pub(super) struct Channel {
+    /// The relay at the other end. `None` for a client.
+    pub peer: Option<RelayId>,
+    /// This node opened the channel.
+    pub ours: bool,
+    /// The neighbour speaks Tor's protocol only.
+    pub stock: bool,
+    /// The neighbour does not speak the configured transport.
+    shared: bool,
+    /// Closes with its last circuit.
+    transient: bool,
+    next_circ: u32,
+    /// Circuit id -> leg, ordered by id.
+    circs: Vec<(CircId, LegId)>,
+}
+
+impl Channel {
+    fn position(&self, circ: CircId) -> Result<usize, usize> {
+        self.circs.binary_search_by_key(&circ, |(circ, _)| *circ)
+    }
+
+    /// The leg with a circuit id.
+    pub fn leg(&self, circ: CircId) -> Option<LegId> {
+        self.position(circ).ok().map(|at| self.circs[at].1)
+    }
+
+    /// Legs with a circuit id here, ordered by that id.
+    pub fn legs(&self) -> impl Iterator<Item = LegId> {
+        self.circs.iter().map(|(_, leg)| *leg)
+    }
+
+    /// Number of circuits.
+    pub fn circuits(&self) -> usize {
+        self.circs.len()
+    }
+
+    /// Whether the channel closes with its last circuit and is without circuits.
+    pub fn is_spent(&self) -> bool {
+        self.transient && self.circs.is_empty()
+    }
+
+    /// Whether the neighbour may begin a circuit with this id.
+    pub fn accepts(&self, circ: CircId, limit: u32) -> bool {
+        circ.is_given_by(!self.ours) && self.position(circ).is_err() && self.circs.len() < limit as usize
+    }
+
+    /// Gives a leg a circuit id.
+    pub fn list(&mut self, circ: CircId, leg: LegId) {
+        let at = self.circs.partition_point(|(other, _)| *other < circ);
+        self.circs.insert(at, (circ, leg));
+    }
+
+    /// Frees a circuit id, if it is in use.
+    pub fn unlist(&mut self, circ: CircId) {
+        if let Ok(at) = self.position(circ) {
+            self.circs.remove(at);
+        }
+    }
+
+    /// A free circuit id that this node may give.
+    pub fn fresh_circ(&mut self) -> CircId {
+        loop {
+            let circ = CircId::given_by(self.ours, self.next_circ);
+            self.next_circ = CircId::given_by(false, self.next_circ + 1).0;
+            if circ.is_given_by(self.ours) && self.position(circ).is_err() {
+                return circ;
+            }
+        }
+    }
+}
+
+/// How a new circuit gets its channel.
+pub(super) enum Choice {
+    /// It opens a new one.
+    Open,
+    /// It shares one of these.
+    Share(Transport, Vec<ChannelId>),
+}
+
+/// All channels of a node.
+#[derive(Debug, Default)]
+pub(super) struct Channels {
+    channels: Slab<Channel>,
+    /// The last choice of [`Sharing::RoundRobin`].
+    last_shared: Option<ChannelId>,
+}
+
+impl Channels {
+    pub fn add(&mut self, config: &Config, peer: Option<RelayId>, ours: bool) -> ChannelId {
+        let own = peer.is_some_and(|peer| self.transport_to(config, peer) != Transport::Vanilla);
         let channel = Channel {
             peer,
             ours,
             stock: false,
             shared: false,
-            transient: ours && (own || self.config.close_unused),
-            open: !ours,
-            filling: true,
-            flushing: false,
+            transient: ours && (own || config.close_unused),
             next_circ: 1,
-            scheduler: self.config.scheduler.build(),
-            keys: Slab::new(),
             circs: Vec::new(),
-            out: Waiting::default(),
-            news: Vec::new(),
-            occupancy: None,
-            awaited: Vec::new(),
-            joins: Vec::new(),
         };
         ChannelId(insert_few(&mut self.channels, channel) as u32)
     }
 
-    /// A neighbour connected to us.
-    pub fn accept(&mut self, peer: Option<RelayId>) -> ChannelId {
-        self.add_channel(peer, false)
+    pub fn remove(&mut self, id: ChannelId) -> Channel {
+        self.channels.remove(id.index())
     }
 
-    /// The transport between us and a relay.
-    pub(super) fn transport_to(&self, peer: RelayId) -> Transport {
-        let shares = |channel: &Channel<O>| (channel.stock || channel.shared) && channel.peer == Some(peer);
-        let legacy =
-            self.config.legacy.contains(&peer) || self.channels.iter().any(|(_, channel)| shares(channel));
-        if legacy { Transport::Vanilla } else { self.config.transport }
+    pub fn get(&self, id: ChannelId) -> Option<&Channel> {
+        self.channels.get(id.index())
     }
 
-    /// The neighbour understands nothing beyond Tor's protocol.
-    pub fn set_stock(&mut self, id: ChannelId) {
-        self.channel(id).stock = true;
+    pub fn channel(&self, id: ChannelId) -> &Channel {
+        &self.channels[id.index()]
     }
 
-    /// The neighbour does not speak our transport.
+    pub fn channel_mut(&mut self, id: ChannelId) -> &mut Channel {
+        &mut self.channels[id.index()]
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (ChannelId, &Channel)> {
+        self.channels.iter().map(|(id, channel)| (ChannelId(id as u32), channel))
+    }
+
+    /// The neighbour does not speak the configured transport.
     pub fn set_shared(&mut self, id: ChannelId) {
-        self.channel(id).shared = true;
+        self.channels[id.index()].shared = true;
     }
 
-    /// The channel that a leg is on.
-    pub fn channel_of(&self, id: LegId) -> ChannelId {
-        self.legs[id.0 as usize].channel
+    /// The transport between this node and a relay.
+    fn transport_to(&self, config: &Config, peer: RelayId) -> Transport {
+        let shares = |channel: &Channel| (channel.stock || channel.shared) && channel.peer == Some(peer);
+        let legacy =
+            config.legacy.contains(&peer) || self.channels.iter().any(|(_, channel)| shares(channel));
+        if legacy { Transport::Vanilla } else { config.transport }
     }
 
-    /// The relay on the other end of a leg's channel.
-    pub fn peer(&self, id: LegId) -> Option<RelayId> {
-        self.channels[self.legs[id.0 as usize].channel.0 as usize].peer
+    /// How a new circuit to `peer` gets its channel.
+    pub fn choice(&self, config: &Config, peer: RelayId) -> Choice {
+        let transport = self.transport_to(config, peer);
+        let Some(limit) = transport.limit() else { return Choice::Open };
+        let most = config.circuits_per_channel as usize;
+        // A connection that the peer opened for one of its circuits closes with that circuit.
+        let usable = |channel: &Channel| channel.ours || transport == Transport::Vanilla;
+        let known = (self.iter())
+            .filter(|(_, channel)| channel.peer == Some(peer) && usable(channel))
+            .filter(|(_, channel)| channel.circs.len() < most)
+            .map(|(id, _)| id);
+        let known: Vec<ChannelId> = known.collect();
+        if known.len() as u64 >= u64::from(limit) { Choice::Share(transport, known) } else { Choice::Open }
     }
 
-    /// The channel for a new circuit to `peer`, and whether it must be opened first.
-    pub fn channel_to(&mut self, now: Time, peer: RelayId) -> (ChannelId, bool) {
-        let transport = self.transport_to(peer);
-        if let Some(limit) = transport.limit() {
-            let most = self.config.circuits_per_channel as usize;
-            // A connection that the peer opened for a circuit of its own closes with that circuit.
-            let usable = |channel: &Channel<O>| channel.ours || transport == Transport::Vanilla;
-            let known = (self.channels.iter())
-                .filter(|(_, channel)| channel.peer == Some(peer) && usable(channel))
-                .filter(|(_, channel)| channel.circs.len() < most)
-                .map(|(id, _)| ChannelId(id as u32));
-            let known: Vec<ChannelId> = known.collect();
-            if known.len() as u64 >= u64::from(limit) {
-                return (self.shared(now, transport, &known), false);
-            }
-        }
-        (self.add_channel(Some(peer), true), true)
-    }
-
-    /// Which of these channels a circuit shares.
-    pub(super) fn shared(&mut self, now: Time, transport: Transport, known: &[ChannelId]) -> ChannelId {
+    /// Which of these channels a new circuit shares. `loudness` is a leg's decayed cell count.
+    pub fn share(
+        &mut self,
+        transport: Transport,
+        known: &[ChannelId],
+        loudness: impl Fn(LegId) -> f64,
+    ) -> ChannelId {
         match transport {
             Transport::Threshold { beyond: Sharing::RoundRobin, .. } => {
                 let next = known.iter().find(|id| self.last_shared.is_none_or(|last| **id > last));
@@ -98,75 +182,16 @@ impl<O: Onion> Links<O> {
             }
             Transport::Threshold { beyond: Sharing::ByClass, .. } => {
                 let loudest = |id: &ChannelId| {
-                    let channel = &self.channels[id.0 as usize];
-                    let counts = channel.circs.iter().map(|(_, leg)| self.legs[leg.0 as usize].loudness);
-                    let most = counts.map(|count| count.value(now, LOUDNESS_HALF_LIFE)).fold(0.0, f64::max);
+                    let channel = &self.channels[id.index()];
+                    let most = channel.legs().map(&loudness).fold(0.0, f64::max);
                     (most, channel.circs.len())
                 };
+                // Equally loud connections differ by their number of circuits.
                 let quieter = |a: &(f64, usize), b: &(f64, usize)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1));
                 let least = known.iter().min_by(|a, b| quieter(&loudest(a), &loudest(b)));
                 *least.expect("a threshold is at least one connection")
             }
             Transport::Vanilla | Transport::PerCircuit | Transport::Quic => known[0],
         }
-    }
-
-    /// A channel we asked for is open: what waits may leave.
-    pub fn opened(&mut self, now: Time, id: ChannelId) {
-        self.channel(id).open = true;
-        self.offer(now, id);
-        self.move_awaiting(now, id);
-    }
-
-    /// Forgets a channel and its legs; returns the circuits that were on it.
-    pub fn closed(&mut self, now: Time, id: ChannelId) -> Vec<(CircuitKey, Side)> {
-        let channel = self.channels.remove(id.0 as usize);
-        self.flushable.retain(|other| *other != id);
-        self.runs.remove(id);
-        self.buffered_cells -= u64::from(channel.out.len());
-        self.abandon_moves_to(id, &channel);
-        let mut orphans = Vec::new();
-        for (_, leg_id) in channel.circs {
-            let leg = self.legs.remove(leg_id.0 as usize);
-            self.queued_cells -= u64::from(leg.queue.len());
-            if leg.channel != id {
-                let other = &mut self.channels[leg.channel.0 as usize];
-                other.scheduler.forget(leg.key);
-                other.keys.remove(leg.key as usize);
-            }
-            self.abandon_move(now, leg_id, &leg, Some(id));
-            orphans.push((leg.circuit, leg.side));
-        }
-        self.run_if_known(now);
-        orphans
-    }
-
-    /// Whether there is such a channel.
-    pub fn has(&self, id: ChannelId) -> bool {
-        self.channels.contains(id.0 as usize)
-    }
-
-    /// Whether a channel carries no circuit.
-    pub fn is_bare(&self, id: ChannelId) -> bool {
-        self.channels.get(id.0 as usize).is_some_and(|channel| channel.circs.is_empty())
-    }
-
-    /// The circuits whose client is in the direction of a channel.
-    pub fn circuits_from(&self, id: ChannelId) -> impl Iterator<Item = CircuitKey> {
-        let circs = self.channels.get(id.0 as usize).map_or(&[][..], |channel| &channel.circs);
-        let legs = circs.iter().map(|(_, leg)| &self.legs[leg.0 as usize]);
-        legs.filter(|leg| leg.side == Side::Prev).map(|leg| leg.circuit)
-    }
-
-    /// Whether the neighbour leaves more unread than it may.
-    pub fn is_flooded(&self, id: ChannelId) -> bool {
-        let full = self.config.output_buffer.high_bytes / CELL_BYTES;
-        self.channels[id.0 as usize].out.len() > full + self.config.unread_limit
-    }
-
-    /// Whether a channel has no circuits left and nothing to write, and is of the kind that is closed then.
-    pub fn is_spent(&self, id: ChannelId) -> bool {
-        let channel = &self.channels[id.0 as usize];
-        channel.transient && channel.circs.is_empty() && channel.out.is_empty()
     }
 }

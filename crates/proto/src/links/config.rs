@@ -7,10 +7,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_control::keys::Parameters;
 use tidegate_control::random::Seed;
-use tidegate_control::units::Bytes;
+use tidegate_control::units::{Bytes, Span};
 
 use super::limits::Limits;
-use super::runs;
 use crate::conflux::Split;
 use crate::conflux::by_time::Throughput;
 use crate::conflux::split::Splitter;
@@ -75,6 +74,27 @@ impl Default for OutputBuffer {
     }
 }
 
+/// KIST's parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct KistParameters {
+    /// Minimum time between two runs. Source: tor's `KISTSchedRunInterval`.
+    #[schemars(extend("x-range" = "1 ms..=1 s"))]
+    pub interval: Span,
+    /// Congestion windows of unsent data that the kernel may hold beyond what it can send at once. Source: tor's
+    /// `KISTSockBufSizeFactor`.
+    #[schemars(range(min = 0.0, max = 1000.0))]
+    pub buffer_factor: f64,
+}
+
+impl Parameters for KistParameters {}
+
+impl Default for KistParameters {
+    fn default() -> KistParameters {
+        KistParameters { interval: Span::from_millis(10), buffer_factor: 1.0 }
+    }
+}
+
 /// Limits on a circuit's cells in flight, at both of its ends.
 #[derive(Clone, Debug)]
 pub struct Ends {
@@ -98,7 +118,7 @@ pub struct Config {
     pub scheduler: Arc<dyn Discipline>,
     /// KIST, which moves cells of all connections at intervals. Without it each connection fills its output buffer as
     /// soon as that takes cells (tor: `Schedulers KIST` or `Vanilla`).
-    pub kist: Option<runs::KistParameters>,
+    pub kist: Option<KistParameters>,
     /// How circuits' rates are controlled.
     pub control: Arc<dyn Control>,
     /// Fixed windows, used unless `control` has its own windows.

@@ -1,31 +1,37 @@
-//! KIST: cells leave circuit queues at intervals, over all channels at once, and only as many as the kernel
-//! would send soon (Jansen, Geddes, Wacek, Sherr, Syverson: "Never Been KIST", USENIX Security 2014; Jansen,
-//! Traudt, Geddes, Wacek, Sherr, Syverson, ACM TOPS 2018). The rules are those of tor's `scheduler_kist.c`.
+//! KIST: moves cells from circuit queues at intervals, over all channels at once, and only as many as the kernel
+//! would send soon.
+//!
+//! Source: Jansen, Geddes, Wacek, Sherr, Syverson: "Never Been KIST", USENIX Security 2014; Jansen, Traudt, Geddes,
+//! Wacek, Sherr, Syverson, ACM TOPS 2018. The rules are those of tor's `scheduler_kist.c`.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use tidegate_control::units::Time;
+use tidegate_control::units::{Span, Time};
 
-pub use super::runs::KistParameters;
-use super::state::Links;
+use super::config::Config;
+pub use super::config::KistParameters;
+use super::queues::Queues;
 use crate::cell::CELL_BYTES;
 use crate::control::Timer;
 use crate::ids::ChannelId;
 use crate::onion::Onion;
 pub use crate::sink::Socket;
 
-/// A cell as KIST counts it: with tor's estimate of TLS overhead (`TLS_PER_CELL_OVERHEAD`).
+/// Bytes that KIST counts for a cell: with tor's estimate of TLS overhead (`TLS_PER_CELL_OVERHEAD`).
 const COUNTED_BYTES: i64 = CELL_BYTES as i64 + 29;
+
+/// Bytes that a run may move to a channel's output buffer.
+type Limit = i64;
 
 /// A channel that has cells and may write.
 struct Turn {
-    /// What its next circuit has sent.
+    /// Decayed number of cells that its next circuit has sent.
     load: f64,
-    /// Since when it waits for its turn.
+    /// Position in the order of waiting: the lowest has waited longest.
     ticket: u64,
     id: ChannelId,
-    limit: i64,
+    limit: Limit,
 }
 
 impl Ord for Turn {
@@ -49,82 +55,125 @@ impl PartialEq for Turn {
 
 impl Eq for Turn {}
 
-impl<O: Onion> Links<O> {
+/// When KIST runs, and for which channels.
+#[derive(Debug, Default)]
+pub(super) struct Kist {
+    /// Channels with cells, in the order in which they got them.
+    pending: Vec<ChannelId>,
+    last: Option<Time>,
+    due: Option<Timer>,
+    /// Channels of the current run, with their limits as far as the driver has reported their sockets.
+    run: Vec<(ChannelId, Option<Limit>)>,
+    /// Channels at the end of `run` that the driver is still to be asked about.
+    unasked: usize,
+}
+
+impl Kist {
     /// When the next run is due.
-    pub fn next_run(&self) -> Option<Timer> {
-        self.runs.due
+    pub fn due(&self) -> Option<Timer> {
+        self.due
     }
 
-    /// Begins the run that is due, if one is: first the sockets are looked at.
-    pub fn begin_run(&mut self, now: Time) {
-        if self.runs.due.is_none_or(|run| run.due > now) {
+    /// A channel has cells.
+    pub fn add(&mut self, now: Time, id: ChannelId, interval: Span) {
+        if !self.pending.contains(&id) {
+            self.pending.push(id);
+        }
+        if self.due.is_none() {
+            let due = self.last.map_or(now, |last| now.max(last + interval));
+            self.due = Some(Timer { due, set: now });
+        }
+    }
+
+    /// A channel is gone.
+    pub fn remove(&mut self, id: ChannelId) {
+        self.pending.retain(|other| *other != id);
+        if let Some(at) = self.run.iter().position(|(other, _)| *other == id) {
+            self.unasked -= usize::from(at + self.unasked >= self.run.len());
+            self.run.remove(at);
+        }
+    }
+
+    /// The channels for the run that begins now.
+    fn take_pending(&mut self, now: Time) -> Vec<ChannelId> {
+        (self.last, self.due) = (Some(now), None);
+        std::mem::take(&mut self.pending)
+    }
+
+    /// Begins the run if one is due. The driver is asked about the sockets first.
+    pub fn begin<O: Onion>(&mut self, config: &Config, now: Time, queues: &mut Queues<O>) {
+        if self.due.is_none_or(|run| run.due > now) {
             return;
         }
-        for id in self.runs.begin(now) {
-            self.note_occupancy(now, id);
-            if self.next_key(now, id).is_some() {
-                self.runs.run.push((id, None));
-                self.runs.unasked += 1;
+        for id in self.take_pending(now) {
+            queues.note_occupancy(config, now, id);
+            if queues.has_next(now, id) {
+                self.run.push((id, None));
+                self.unasked += 1;
             }
         }
     }
 
-    /// A channel whose socket the run wants to know the state of.
+    /// The next channel to ask the driver about.
     pub fn next_inspection(&mut self) -> Option<ChannelId> {
-        self.runs.ask()
+        let at = self.run.len() - self.unasked;
+        self.unasked = self.unasked.checked_sub(1)?;
+        Some(self.run[at].0)
     }
 
-    /// The state of a channel's socket. Where it is unknown, the output buffer is filled up to its high mark, as
-    /// tor's KISTLite does. The last answer lets the run go on.
-    pub fn inspected(&mut self, now: Time, id: ChannelId, socket: Option<Socket>) {
-        let Some(parameters) = self.config.kist else { return };
-        let Some(channel) = self.channels.get(id.0 as usize) else { return };
-        let buffered = channel.out.len() * CELL_BYTES;
-        let room = self.config.output_buffer.high_bytes.saturating_sub(buffered).div_ceil(CELL_BYTES);
+    /// Sets the limit of a channel from the state of its socket. If the state is unknown, the output buffer is
+    /// filled up to its high mark, as tor's KISTLite does.
+    pub fn inspected(&mut self, config: &Config, id: ChannelId, socket: Option<Socket>, ready: u32) {
+        let Some(parameters) = config.kist else { return };
+        let buffered = ready * CELL_BYTES;
+        let room = config.output_buffer.high_bytes.saturating_sub(buffered).div_ceil(CELL_BYTES);
         let limit = socket.map_or(i64::from(room) * COUNTED_BYTES, |socket| {
             socket.limit(parameters.buffer_factor, buffered.into())
         });
-        if let Some((_, known)) = self.runs.run.iter_mut().find(|(other, _)| *other == id) {
+        if let Some((_, known)) = self.run.iter_mut().find(|(other, _)| *other == id) {
             *known = Some(limit);
         }
-        self.run_if_known(now);
     }
 
-    /// A run of KIST, once every socket is known: moves cells one by one to output buffers, always from the channel
-    /// whose next circuit has sent least, as far as the limits of the sockets allow. Channels are to be written in
-    /// the order of their first turns.
-    pub(super) fn run_if_known(&mut self, now: Time) {
-        let Some(parameters) = self.config.kist else { return };
-        if self.runs.run.is_empty() || self.runs.run.iter().any(|(_, limit)| limit.is_none()) {
-            return;
+    /// Finishes the run once all sockets are known. Returns the channels to write, in the order of their first turns.
+    ///
+    /// The next cell always comes from the channel that may write and has the circuit that has sent least.
+    pub fn run_if_known<O: Onion>(
+        &mut self,
+        config: &Config,
+        now: Time,
+        queues: &mut Queues<O>,
+    ) -> Vec<ChannelId> {
+        let Some(parameters) = config.kist else { return Vec::new() };
+        if self.run.is_empty() || self.run.iter().any(|(_, limit)| limit.is_none()) {
+            return Vec::new();
         }
         let mut turns = BinaryHeap::new();
         let mut tickets = 0;
-        for (id, limit) in std::mem::take(&mut self.runs.run) {
-            let Some(load) = self.load(now, id) else { continue };
+        for (id, limit) in std::mem::take(&mut self.run) {
+            let Some(load) = queues.load(now, id) else { continue };
             turns.push(Turn { load, ticket: tickets, id, limit: limit.unwrap_or(0) });
             tickets += 1;
         }
         let (first_turns, mut served) = (tickets, Vec::new());
         while let Some(turn) = turns.pop() {
+            // A channel's first turn decides its place in the order of writing.
             if turn.ticket < first_turns {
                 served.push(turn.id);
             }
             if turn.limit < COUNTED_BYTES {
-                self.runs.add(now, turn.id, parameters.interval);
+                // The socket takes no further cell: the channel waits for the next run.
+                self.add(now, turn.id, parameters.interval);
                 continue;
             }
-            self.move_one(now, turn.id);
-            if let Some(load) = self.load(now, turn.id) {
+            queues.move_one(config, now, turn.id);
+            if let Some(load) = queues.load(now, turn.id) {
                 let limit = turn.limit - COUNTED_BYTES;
                 turns.push(Turn { load, ticket: tickets, limit, ..turn });
                 tickets += 1;
             }
         }
-        for id in served {
-            self.want_flush(id);
-            self.relieve(now, id);
-        }
+        served
     }
 }
 
@@ -139,5 +188,20 @@ mod tests {
         assert_eq!(socket.limit(0.0, 0), 6 * 1460 - 1000);
         assert_eq!(Socket { unacknowledged: 40, ..socket }.limit(0.0, 0), 0);
         assert_eq!(Socket { unsent_bytes: u64::MAX, ..socket }.limit(1e300, 7), 0, "no overflow");
+    }
+
+    #[test]
+    fn runs_are_an_interval_apart() {
+        let mut runs = Kist::default();
+        let interval = Span::from_millis(10);
+        runs.add(Time(5), ChannelId(1), interval);
+        assert_eq!(runs.due, Some(Timer { due: Time(5), set: Time(5) }));
+        assert_eq!(runs.take_pending(Time(5)), [ChannelId(1)]);
+        runs.add(Time(9), ChannelId(2), interval);
+        runs.add(Time(9), ChannelId(1), interval);
+        assert_eq!(runs.due, Some(Timer { due: Time(10_000_005), set: Time(9) }));
+        runs.remove(ChannelId(2));
+        assert_eq!(runs.take_pending(Time(10_000_005)), [ChannelId(1)]);
+        assert_eq!(runs.due, None);
     }
 }

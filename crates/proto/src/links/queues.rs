@@ -1,244 +1,389 @@
-//! Cells move from circuit queues to output buffers, and from there to the driver's connections.
+//! The circuit queues and output buffers of all channels: cells move from the first to the second.
 
+use std::collections::VecDeque;
+
+use slab::Slab;
 use tidegate_control::units::Time;
 
-use super::state::{Links, Move, View};
+use super::channels::insert_few;
+use super::config::Config;
+use super::leg::{Leg, Turn, View};
+use super::waiting::Waiting;
 use crate::cell::{CELL_BYTES, Cell, Command};
-use crate::ids::{ChannelId, CircuitKey, LegId, Side};
+use crate::ids::{ChannelId, CircId, CircuitKey, LegId, Side};
 use crate::onion::Onion;
-use crate::sink::{Budget, Departure, Sink};
+use crate::scheduler::Scheduler;
+use crate::sink::Departure;
+use crate::switching::Occupancy;
 use crate::transport::LOUDNESS_HALF_LIFE;
 
-/// A cell cannot be queued: the circuit must end.
+/// A circuit queue is full: the circuit must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueFull;
 
-impl<O: Onion> Links<O> {
-    /// Queues a cell on a leg.
-    pub fn push(&mut self, now: Time, id: LegId, command: Command, body: O::Body) -> Result<(), QueueFull> {
-        let leg = &mut self.legs[id.0 as usize];
-        if leg.queue.len() >= self.config.queue_limit {
+/// The sending side of one channel: its scheduler and its output buffer.
+#[derive(Debug)]
+struct Port<O: Onion> {
+    /// The connection is established.
+    open: bool,
+    /// The output buffer takes cells: it fell below the low mark since it was full.
+    filling: bool,
+    /// The driver was told to flush and has not yet emptied the buffer.
+    flushing: bool,
+    scheduler: Box<dyn Scheduler + Send>,
+    /// Scheduler key -> leg.
+    keys: Slab<LegId>,
+    out: Waiting<O>,
+    /// Average fill of `out`, where circuits may move away.
+    occupancy: Option<Occupancy>,
+}
+
+impl<O: Onion> Port<O> {
+    fn activate(&mut self, now: Time, key: u32, legs: &Slab<Leg<O>>) {
+        self.scheduler.activate(now, key, &View { keys: &self.keys, legs });
+    }
+
+    fn next(&mut self, now: Time, legs: &Slab<Leg<O>>) -> Option<u32> {
+        self.scheduler.next(now, &View { keys: &self.keys, legs })
+    }
+
+    fn detach(&mut self, key: u32) {
+        self.scheduler.forget(key);
+        self.keys.remove(key as usize);
+    }
+}
+
+/// All circuit queues and output buffers of a node. Ids of channels are those of the channel table.
+#[derive(Debug)]
+pub(super) struct Queues<O: Onion> {
+    ports: Slab<Port<O>>,
+    legs: Slab<Leg<O>>,
+    /// Whether the cells that each leg sends are counted.
+    count_cells: bool,
+    flushable: VecDeque<ChannelId>,
+    drained: VecDeque<(CircuitKey, Side)>,
+    queued_cells: u64,
+    buffered_cells: u64,
+}
+
+impl<O: Onion> Queues<O> {
+    pub fn new(config: &Config) -> Queues<O> {
+        Queues {
+            ports: Slab::new(),
+            legs: Slab::new(),
+            count_cells: config.transport.needs_loudness()
+                || config.switching.is_some()
+                || config.scheduler.counts(),
+            flushable: VecDeque::new(),
+            drained: VecDeque::new(),
+            queued_cells: 0,
+            buffered_cells: 0,
+        }
+    }
+
+    /// Adds the queues of a channel that the channel table has just added.
+    pub fn add_channel(&mut self, id: ChannelId, open: bool, scheduler: Box<dyn Scheduler + Send>) {
+        let port = Port {
+            open,
+            filling: true,
+            flushing: false,
+            scheduler,
+            keys: Slab::new(),
+            out: Waiting::default(),
+            occupancy: None,
+        };
+        let index = insert_few(&mut self.ports, port);
+        assert_eq!(index, id.index(), "both tables add and remove channels together");
+    }
+
+    /// Drops a channel's output buffer and scheduler.
+    pub fn remove_channel(&mut self, id: ChannelId) {
+        let port = self.ports.remove(id.index());
+        self.flushable.retain(|other| *other != id);
+        self.buffered_cells -= u64::from(port.out.len());
+    }
+
+    pub fn add_leg(&mut self, leg: Leg<O>) -> LegId {
+        let channel = leg.channel;
+        let index = insert_few(&mut self.legs, leg);
+        let id = LegId(index as u32);
+        let port = &mut self.ports[channel.index()];
+        let key = insert_few(&mut port.keys, id) as u32;
+        port.scheduler.forget(key);
+        self.legs[index].key = key;
+        id
+    }
+
+    /// Removes a leg and drops the cells in its queue.
+    pub fn remove_leg(&mut self, id: LegId) -> Leg<O> {
+        let leg = self.legs.remove(id.index());
+        self.queued_cells -= u64::from(leg.queue.len());
+        if let Some(port) = self.ports.get_mut(leg.channel.index()) {
+            port.detach(leg.key);
+        }
+        leg
+    }
+
+    pub fn leg(&self, id: LegId) -> &Leg<O> {
+        &self.legs[id.index()]
+    }
+
+    /// The ids of all legs, and unused ids between them.
+    pub fn leg_ids(&self) -> impl Iterator<Item = LegId> + use<O> {
+        (0..self.legs.capacity() as u32).map(LegId)
+    }
+
+    /// Decayed number of cells that a leg has sent.
+    pub fn loudness(&self, now: Time, id: LegId) -> f64 {
+        self.legs[id.index()].loudness.value(now, LOUDNESS_HALF_LIFE)
+    }
+
+    /// Gives a leg to another circuit.
+    pub fn assign(&mut self, id: LegId, circuit: CircuitKey) {
+        self.legs[id.index()].circuit = circuit;
+    }
+
+    /// Lets a leg send on another channel under another circuit id.
+    pub fn rebind(&mut self, now: Time, id: LegId, to: ChannelId, circ: CircId) {
+        let leg = &mut self.legs[id.index()];
+        self.ports[leg.channel.index()].detach(leg.key);
+        let port = &mut self.ports[to.index()];
+        let key = port.keys.insert(id) as u32;
+        port.scheduler.forget(key);
+        (leg.channel, leg.circ, leg.key) = (to, circ, key);
+        leg.buffered = 0;
+        if leg.is_ready() {
+            port.activate(now, key, &self.legs);
+        }
+    }
+
+    /// Queues a cell on a leg. Returns the channel that has cells to move now.
+    pub fn push(
+        &mut self,
+        config: &Config,
+        now: Time,
+        id: LegId,
+        command: Command,
+        body: O::Body,
+    ) -> Result<ChannelId, QueueFull> {
+        let leg = &mut self.legs[id.index()];
+        if leg.queue.len() >= config.queue_limit {
             return Err(QueueFull);
         }
         let cell = Cell { circ: leg.circ, command, body };
         leg.queue.push_back(Departure { cell, queued: now, buffered: now });
         self.queued_cells += 1;
         let (channel, key) = (leg.channel, leg.key);
+        // The scheduler knows only legs with a cell that may leave.
         if leg.queue.len() == 1 {
             if leg.may_send() {
-                self.activate(now, channel, key);
+                self.ports[channel.index()].activate(now, key, &self.legs);
             } else {
-                self.cut(now, id);
+                leg.cut(now);
             }
         }
-        self.offer(now, channel);
-        Ok(())
+        Ok(channel)
     }
 
     /// Cells that a leg's queue takes before its own end must stop packaging.
-    pub fn room(&self, id: LegId) -> u32 {
-        let leg = &self.legs[id.0 as usize];
-        if leg.high { 0 } else { self.config.queue_high.saturating_sub(leg.queue.len()) }
+    pub fn room(&self, config: &Config, id: LegId) -> u32 {
+        let leg = &self.legs[id.index()];
+        if leg.high { 0 } else { config.queue_high.saturating_sub(leg.queue.len()) }
     }
 
-    /// Whether a leg's queue has stopped its own end.
-    pub fn is_blocked(&self, id: LegId) -> bool {
-        self.legs[id.0 as usize].high
+    /// Notes whether the queue now stops the leg's own end.
+    pub fn note_packaged(&mut self, config: &Config, id: LegId) {
+        let leg = &mut self.legs[id.index()];
+        leg.high |= leg.queue.len() >= config.queue_high;
     }
 
-    /// Notes that a leg's own end was stopped by the queue; it is told by [`drained`](Self::drained).
-    pub fn note_packaged(&mut self, id: LegId) {
-        let leg = &mut self.legs[id.0 as usize];
-        leg.high |= leg.queue.len() >= self.config.queue_high;
+    /// Sets a leg's allowance. Returns its channel if that has cells to move now.
+    pub fn allow(&mut self, now: Time, id: LegId, cells: f64, share: f64, carry: bool) -> Option<ChannelId> {
+        let turn = self.legs[id.index()].allow(now, cells, share, carry);
+        self.turn(now, id, &turn)
     }
 
-    /// Cells in a channel's output buffer.
-    pub fn ready(&self, id: ChannelId) -> u64 {
-        self.channels.get(id.0 as usize).map_or(0, |channel| u64::from(channel.out.len()))
+    /// Adds a release's share to a leg, if there is such a leg. Returns its channel if that has cells to move now.
+    pub fn release(&mut self, now: Time, id: LegId) -> Option<ChannelId> {
+        let turn = self.legs.get_mut(id.index())?.release(now);
+        self.turn(now, id, &turn)
     }
 
-    pub(super) fn want_flush(&mut self, id: ChannelId) {
-        let channel = &mut self.channels[id.0 as usize];
-        if channel.open && !channel.flushing && !channel.out.is_empty() {
-            channel.flushing = true;
-            self.flushable.push_back(id);
+    fn turn(&mut self, now: Time, id: LegId, turn: &Turn) -> Option<ChannelId> {
+        let leg = &self.legs[id.index()];
+        let port = &mut self.ports[leg.channel.index()];
+        match turn {
+            Turn::Unchanged => None,
+            Turn::Begins => {
+                port.activate(now, leg.key, &self.legs);
+                Some(leg.channel)
+            }
+            Turn::Ends => {
+                port.scheduler.remove(leg.key);
+                None
+            }
         }
     }
 
-    /// A channel has cells to move: now, or when KIST runs next.
-    pub(super) fn offer(&mut self, now: Time, id: ChannelId) {
-        let channel = &self.channels[id.0 as usize];
-        match self.config.kist {
-            Some(kist) if channel.open => self.runs.add(now, id, kist.interval),
-            None if channel.filling => self.fill(now, id),
-            _ => {}
-        }
+    /// The connection of a channel is established.
+    pub fn open(&mut self, id: ChannelId) {
+        self.ports[id.index()].open = true;
+    }
+
+    pub fn is_open(&self, id: ChannelId) -> bool {
+        self.ports[id.index()].open
+    }
+
+    /// Whether the output buffer takes cells.
+    pub fn is_filling(&self, id: ChannelId) -> bool {
+        self.ports[id.index()].filling
+    }
+
+    /// Cells in a channel's output buffer; zero for an unknown channel.
+    pub fn ready(&self, id: ChannelId) -> u32 {
+        self.ports.get(id.index()).map_or(0, |port| port.out.len())
+    }
+
+    /// Bytes of the first `cells` cells in a channel's output buffer.
+    pub fn front_bytes(&self, id: ChannelId, cells: u32) -> u64 {
+        let front = self.ports[id.index()].out.iter().take(cells as usize);
+        front.map(|departure| u64::from(departure.cell.wire_bytes())).sum()
+    }
+
+    /// Updates the average fill of an output buffer. Call it before the buffer changes.
+    pub fn note_occupancy(&mut self, config: &Config, now: Time, id: ChannelId) {
+        let Some(rules) = &config.switching else { return };
+        let port = &mut self.ports[id.index()];
+        let high_bytes = f64::from(config.output_buffer.high_bytes);
+        // KIST ignores the high mark and may fill the buffer beyond it.
+        let filled = (f64::from(port.out.len()) * f64::from(CELL_BYTES) / high_bytes).min(1.0);
+        port.occupancy.get_or_insert_with(|| Occupancy::new(now)).note(rules, now, filled);
+    }
+
+    /// The average fill of a channel's output buffer, if it is measured.
+    pub fn occupancy(&self, id: ChannelId) -> Option<&Occupancy> {
+        self.ports[id.index()].occupancy.as_ref()
+    }
+
+    /// As [`occupancy`](Self::occupancy), to ask for an alarm.
+    pub fn occupancy_mut(&mut self, id: ChannelId) -> Option<&mut Occupancy> {
+        self.ports[id.index()].occupancy.as_mut()
     }
 
     /// Moves cells from circuit queues to the output buffer, in the scheduler's order, up to the high mark.
-    pub(super) fn fill(&mut self, now: Time, id: ChannelId) {
-        self.note_occupancy(now, id);
-        let channel = &mut self.channels[id.0 as usize];
-        if !channel.open {
-            return;
+    /// False, with nothing moved, if the channel is not open.
+    pub fn fill(&mut self, config: &Config, now: Time, id: ChannelId) -> bool {
+        self.note_occupancy(config, now, id);
+        if !self.is_open(id) {
+            return false;
         }
-        let high = (self.config.output_buffer.high_bytes / CELL_BYTES).max(1);
-        while self.channel(id).out.len() < high && self.move_one(now, id) {}
-        let idle = self.next_key(now, id).is_none();
-        self.channel(id).filling = idle;
+        let high = (config.output_buffer.high_bytes / CELL_BYTES).max(1);
+        while self.ports[id.index()].out.len() < high && self.move_one(config, now, id) {}
+        let idle = !self.has_next(now, id);
+        self.ports[id.index()].filling = idle;
         self.want_flush(id);
-        self.relieve(now, id);
+        true
     }
 
-    pub(super) fn activate(&mut self, now: Time, id: ChannelId, key: u32) {
-        let channel = &mut self.channels[id.0 as usize];
-        channel.scheduler.activate(now, key, &View { keys: &channel.keys, legs: &self.legs });
+    /// Whether the scheduler of a channel has a cell to send.
+    pub fn has_next(&mut self, now: Time, id: ChannelId) -> bool {
+        self.ports[id.index()].next(now, &self.legs).is_some()
     }
 
-    pub(super) fn next_key(&mut self, now: Time, id: ChannelId) -> Option<u32> {
-        let channel = &mut self.channels[id.0 as usize];
-        channel.scheduler.next(now, &View { keys: &channel.keys, legs: &self.legs })
+    /// Decayed number of cells sent by the circuit that sends next, by which KIST compares channels.
+    pub fn load(&mut self, now: Time, id: ChannelId) -> Option<f64> {
+        let port = &mut self.ports[id.index()];
+        port.scheduler.load(now, &View { keys: &port.keys, legs: &self.legs })
     }
 
-    /// What the circuit that sends next has sent, by which channels compare.
-    pub(super) fn load(&mut self, now: Time, id: ChannelId) -> Option<f64> {
-        let channel = &mut self.channels[id.0 as usize];
-        channel.scheduler.load(now, &View { keys: &channel.keys, legs: &self.legs })
-    }
-
-    /// Moves the cell that is next to a channel's output buffer; false if there is none.
-    pub(super) fn move_one(&mut self, now: Time, id: ChannelId) -> bool {
-        let Some(key) = self.next_key(now, id) else { return false };
-        let channel = &mut self.channels[id.0 as usize];
-        let leg = &mut self.legs[channel.keys[key as usize].0 as usize];
-        let moved = leg.queue.move_front(&mut channel.out);
-        let moved = moved.expect("an active leg has cells");
-        // The leg may have moved while the cell waited.
-        moved.cell.circ = leg.circ;
-        if leg.cut == 0.0 {
-            moved.buffered = now;
-        }
-        leg.allowance -= 1.0 - std::mem::take(&mut leg.cut);
-        leg.buffered += 1;
-        leg.sent += 1;
-        if self.count_cells {
-            leg.loudness.add(now, LOUDNESS_HALF_LIFE, 1);
-        }
-        let more = !leg.queue.is_empty() && leg.may_send();
-        let circuits = View { keys: &channel.keys, legs: &self.legs };
-        channel.scheduler.sent(now, key, more, &circuits);
+    /// Moves the next cell to a channel's output buffer; false without one.
+    pub fn move_one(&mut self, config: &Config, now: Time, id: ChannelId) -> bool {
+        let port = &mut self.ports[id.index()];
+        let Some(key) = port.next(now, &self.legs) else { return false };
+        let index = port.keys[key as usize].index();
+        let leg = &mut self.legs[index];
+        leg.send(now, &mut port.out, self.count_cells);
+        let more = leg.is_ready();
+        port.scheduler.sent(now, key, more, &View { keys: &port.keys, legs: &self.legs });
         self.queued_cells -= 1;
         self.buffered_cells += 1;
-        let leg = &mut self.legs[channel.keys[key as usize].0 as usize];
-        if leg.high && leg.queue.len() <= self.config.queue_low {
+        let leg = &mut self.legs[index];
+        if leg.high && leg.queue.len() <= config.queue_low {
             leg.high = false;
             self.drained.push_back((leg.circuit, leg.side));
         }
         if !more {
-            let id = channel.keys[key as usize];
-            self.cut(now, id);
+            leg.cut(now);
         }
         true
     }
 
-    /// Writes a channel's cells as far as its driver takes them; true if the channel [is spent](Self::is_spent) with
-    /// them.
-    pub fn drain(&mut self, now: Time, id: ChannelId, sink: &mut dyn Sink<O>) -> bool {
-        let mut spent = false;
-        // The driver may not know yet that a channel is closed.
-        while let Some(channel) = self.channels.get_mut(id.0 as usize) {
-            let most = match sink.budget() {
-                Budget::Cells(most) => most,
-                Budget::Blocked => break,
-                Budget::Paused => {
-                    channel.flushing = false;
-                    break;
-                }
-            };
-            let cells = most.min(channel.out.len());
-            if cells == 0 {
-                channel.flushing = false;
-                self.note_occupancy(now, id);
-                break;
-            }
-            if !sink.begin(cells, self.front_bytes(id, cells)) {
-                break;
-            }
-            for _ in 0..cells {
-                let departure = self.pop(now, id);
-                let last = matches!(departure.cell.command, Command::Destroy | Command::Plan);
-                spent |= last && self.is_spent(id);
-                sink.write(departure);
-            }
-        }
-        spent
+    /// Puts a cell into an output buffer behind all others, past the circuit queues.
+    pub fn buffer(&mut self, now: Time, id: ChannelId, cell: Cell<O>) {
+        self.ports[id.index()].out.push_back(Departure { cell, queued: now, buffered: now });
+        self.buffered_cells += 1;
+        self.want_flush(id);
     }
 
-    /// Takes the cell at the front of a channel's output buffer, which must have one.
-    pub(super) fn pop(&mut self, now: Time, id: ChannelId) -> Departure<O> {
-        let low = self.config.output_buffer.low_bytes / CELL_BYTES;
-        self.note_occupancy(now, id);
-        let channel = &mut self.channels[id.0 as usize];
-        let departure = channel.out.pop_front().expect("it has as many as were begun");
-        let refill = !channel.filling && channel.out.len() <= low;
+    /// As [`buffer`](Self::buffer), but ahead of all others.
+    pub fn buffer_first(&mut self, now: Time, id: ChannelId, cell: Cell<O>) {
+        self.ports[id.index()].out.push_front(Departure { cell, queued: now, buffered: now });
+        self.buffered_cells += 1;
+        self.want_flush(id);
+    }
+
+    /// Asks the driver to flush a channel that has cells, unless it was asked already.
+    pub fn want_flush(&mut self, id: ChannelId) {
+        let port = &mut self.ports[id.index()];
+        if port.open && !port.flushing && !port.out.is_empty() {
+            port.flushing = true;
+            self.flushable.push_back(id);
+        }
+    }
+
+    /// The driver flushes the channel no longer until it is asked again.
+    pub fn stop_flushing(&mut self, id: ChannelId) {
+        self.ports[id.index()].flushing = false;
+    }
+
+    /// Takes the first cell of an output buffer, which must have one. True if the buffer fell to its low mark and
+    /// must be filled again.
+    pub fn pop(&mut self, config: &Config, now: Time, id: ChannelId) -> (Departure<O>, bool) {
+        let low = config.output_buffer.low_bytes / CELL_BYTES;
+        self.note_occupancy(config, now, id);
+        let port = &mut self.ports[id.index()];
+        let departure = port.out.pop_front().expect("the buffer has as many cells as were begun");
         self.buffered_cells -= 1;
-        if self.first_allowance.is_some()
-            && let Ok(at) = channel.circs.binary_search_by_key(&departure.cell.circ, |(circ, _)| *circ)
-        {
-            let leg = &mut self.legs[channel.circs[at].1.0 as usize];
-            // A leg that has moved counts what it sends on its new way.
-            if leg.channel == id {
-                leg.buffered = leg.buffered.saturating_sub(1);
-            }
-        }
-        if refill {
-            self.fill(now, id);
-        }
-        departure
+        (departure, !port.filling && port.out.len() <= low)
     }
 
-    /// A channel that has cells since the driver last emptied it.
+    /// A cell of a leg left the output buffer of a channel.
+    pub fn note_departed(&mut self, id: LegId, channel: ChannelId) {
+        let leg = &mut self.legs[id.index()];
+        // A leg that has moved counts what it sends on its new channel.
+        if leg.channel == channel {
+            leg.buffered = leg.buffered.saturating_sub(1);
+        }
+    }
+
     pub fn next_flushable(&mut self) -> Option<ChannelId> {
         self.flushable.pop_front()
     }
 
-    /// A circuit whose own end was stopped by its queue and may go on.
     pub fn next_drained(&mut self) -> Option<(CircuitKey, Side)> {
         self.drained.pop_front()
     }
 
-    /// Cells of all kinds that are held in memory.
-    pub fn cells(&self) -> u64 {
-        self.queued_cells + self.buffered_cells + self.held_cells
+    /// Cells in circuit queues and in output buffers.
+    pub fn cells(&self) -> (u64, u64) {
+        (self.queued_cells, self.buffered_cells)
     }
 
-    /// Cells that wait in a leg's queue, that have left it, and that a controller let go.
-    pub fn traffic(&self, id: LegId) -> (u32, u64, f64) {
-        let leg = &self.legs[id.0 as usize];
-        (leg.queue.len(), leg.sent, leg.allowed)
-    }
-
-    /// Since when a leg's first cell has waited, in the queue or for the end of a move.
-    pub fn oldest(&self, id: LegId) -> Option<Time> {
-        let leg = &self.legs[id.0 as usize];
-        let queued = leg.queue.front().map(|departure| departure.queued);
-        let held = match leg.moving.as_deref() {
-            Some(Move::Leaving { first, .. }) => *first,
-            _ => None,
-        };
-        [queued, held].into_iter().flatten().min()
-    }
-
-    /// The channel whose output buffer has waited longest for its neighbour to read.
+    /// The channel with the oldest first cell in its output buffer.
     pub fn oldest_unread(&self) -> Option<ChannelId> {
-        let unread = self.channels.iter().filter_map(|(id, channel)| {
-            channel.out.front().map(|departure| (departure.buffered, ChannelId(id as u32)))
+        let unread = self.ports.iter().filter_map(|(id, port)| {
+            port.out.front().map(|departure| (departure.buffered, ChannelId(id as u32)))
         });
         unread.min().map(|(_, id)| id)
-    }
-
-    /// Cells in circuit queues and bytes in output buffers.
-    pub fn waiting(&self) -> (u64, u64) {
-        (self.queued_cells, self.buffered_cells * u64::from(CELL_BYTES))
     }
 }
