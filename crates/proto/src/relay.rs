@@ -3,7 +3,6 @@
 mod driven;
 mod linked;
 mod memory;
-mod messages;
 mod shown;
 mod table;
 mod watch;
@@ -17,11 +16,13 @@ use tidegate_control::units::Time;
 use crate::cell::{
     Cell, CircId, Command, DestroyReason, EndReason, Message, Nonce, Payload, RelayId, StreamId,
 };
-use crate::conflux::Linked;
+use crate::conflux::{Broken, Link, Linked};
 use crate::control::{Controller, Place, Plant, Timer, Totals};
+use crate::edge::Edge;
 use crate::links::{ChannelId, Config, LegId, Limits, Links, Side};
 use crate::node::{CircuitKey, Output, StreamKey};
 use crate::onion::Onion;
+use linked::Unlinked;
 pub use shown::Shown;
 use table::{CELL_COST, Circuit, Switch, Table};
 use watch::Watch;
@@ -33,8 +34,6 @@ pub struct Relay<O: Onion> {
     /// Exit: unfinished switches, by nonce: the circuits that clients have left, and those that they have joined.
     left: BTreeMap<Nonce, CircuitKey>,
     joined: BTreeMap<Nonce, CircuitKey>,
-    /// Exit: sets of linked circuits, by the first of each.
-    sets: BTreeMap<[u8; 32], CircuitKey>,
     cells: u64,
     controller: Option<Box<dyn Controller>>,
     watch: Option<Watch>,
@@ -60,10 +59,9 @@ impl<O: Onion> Relay<O> {
         let links = Links::new(config, first_allowance);
         Relay {
             onion,
-            table: Table { links, circuits: Slab::new(), outputs: VecDeque::new() },
+            table: Table { links, circuits: Slab::new(), outputs: VecDeque::new(), sets: BTreeMap::new() },
             left: BTreeMap::new(),
             joined: BTreeMap::new(),
-            sets: BTreeMap::new(),
             cells: 0,
             controller,
             watch,
@@ -122,7 +120,7 @@ impl<O: Onion> Relay<O> {
         self.cells
     }
 
-    /// Whether the circuit comes from a client, which has no proved identity.
+    /// Whether the circuit comes from a client, which does not prove an identity.
     pub fn is_from_client(&self, circuit: CircuitKey) -> bool {
         let circuit = self.table.circuits.get(circuit.0 as usize);
         circuit.is_some_and(|circuit| self.table.links.is_at_guard(circuit.prev))
@@ -226,8 +224,14 @@ impl<O: Onion> Relay<O> {
 
     /// Sends a message to the client. Stream messages of linked circuits go over the chosen leg.
     fn say(&mut self, now: Time, key: CircuitKey, stream: StreamId, payload: Payload<O>) {
-        let way = if payload.is_of_stream() { self.way(now, key) } else { Some(key) };
-        let Some(key) = way else { return };
+        let (key, missed) = if payload.is_of_stream() { self.table.way(key) } else { (key, None) };
+        if let Some(missed) = missed {
+            self.say(now, key, StreamId(0), Payload::Switch(missed));
+            // A full queue has ended the leg with that.
+            if !self.table.contains(key) {
+                return;
+            }
+        }
         let circuit = &mut self.table.circuits[key.0 as usize];
         let body = O::originate(&mut circuit.hop, Message { stream, payload });
         let prev = circuit.prev;
@@ -427,6 +431,214 @@ impl<O: Onion> Relay<O> {
                 let channel = self.table.links.remove_leg(now, leg, Some(DestroyReason::CHANNEL_CLOSED));
                 self.close_if_spent(now, channel);
             }
+        }
+    }
+
+    /// Handles a message from the client, unless a switch of circuits holds it.
+    fn message(&mut self, now: Time, key: CircuitKey, message: Message<O>) {
+        match &mut self.table.circuits[key.0 as usize].switch {
+            Switch::None => {}
+            Switch::Joined(_, _, held) if held.len() < MAX_HELD => {
+                self.held += CELL_COST;
+                return held.push(message);
+            }
+            // A client must not send more than its window, or anything after LEAVE.
+            Switch::Joined(..) | Switch::Left(_) => return self.end(now, key, DestroyReason::PROTOCOL),
+        }
+        match self.table.circuit(key).linked {
+            Linked::No => self.act(now, key, message),
+            Linked::First(_) | Linked::With(_) => self.leg_message(now, key, message),
+        }
+    }
+
+    /// Carries out a message.
+    fn act(&mut self, now: Time, key: CircuitKey, message: Message<O>) {
+        let circuit = &mut self.table.circuits[key.0 as usize];
+        let stream = StreamKey { circuit: key, stream: message.stream };
+        match (message.payload, circuit.edge.as_deref_mut()) {
+            (Payload::Nothing, _) => {}
+            // Tor drops messages that only clients receive, and those of unknown streams.
+            (Payload::Connected | Payload::Resolved(_) | Payload::Extended(_) | Payload::Truncated, _)
+            | (Payload::Data(..) | Payload::End(_) | Payload::Xoff | Payload::Xon, None) => {}
+            (Payload::Sendme(_), None) if message.stream.0 != 0 => {}
+            (Payload::Extend(peer, body), None) if circuit.next.is_none() => {
+                // A relay must not extend a circuit to the previous relay (tor-spec, "EXTEND and EXTENDED cells").
+                let behind = self.table.links.peer(circuit.prev);
+                match self.onion.relay(&peer).filter(|relay| behind != Some(*relay)) {
+                    Some(relay) => self.extend(now, key, relay, body),
+                    None => self.end(now, key, DestroyReason::CONNECT_FAILED),
+                }
+            }
+            // Tor drops a BEGIN for stream 0 or for an existing stream.
+            (Payload::Begin(_), _) if message.stream.0 == 0 => {}
+            (Payload::Begin(_), Some(edge)) if edge.has(message.stream) => {}
+            (Payload::Begin(address), _) if circuit.next.is_none() => self.begin(now, stream, address),
+            (Payload::Misread, _) => self.say(now, key, message.stream, Payload::End(EndReason::PROTOCOL)),
+            (Payload::Truncate, _) => self.truncate(now, key),
+            (Payload::Data(bytes, data), Some(edge)) => match edge.deliver(message.stream) {
+                Ok((owed, known)) => {
+                    if known {
+                        self.table.outputs.push_back(Output::Deliver(stream, bytes, data));
+                    }
+                    if owed.circuit {
+                        self.acknowledge(now, key);
+                    }
+                    if owed.stream && self.table.contains(key) {
+                        self.say(now, key, message.stream, Payload::Sendme(None));
+                    }
+                }
+                Err(_) => self.end(now, key, DestroyReason::PROTOCOL),
+            },
+            (Payload::Sendme(digest), Some(edge)) => {
+                let blocked = self.table.links.is_blocked(circuit.prev);
+                let taken = edge.sendme(now, message.stream, digest, blocked).is_ok();
+                self.table.leg_acknowledged(now, key);
+                self.resume_or_end(now, key, taken);
+            }
+            (ref payload @ (Payload::Xoff | Payload::Xon), Some(edge)) => {
+                edge.stop(message.stream, *payload == Payload::Xoff);
+                self.table.resume(key);
+            }
+            (Payload::Leave(nonce), Some(_)) if !self.left.contains_key(&nonce) => {
+                circuit.switch = Switch::Left(nonce);
+                self.left.insert(nonce, key);
+                self.switch(now, nonce);
+            }
+            (Payload::Join(nonce), None) if circuit.next.is_none() && !self.joined.contains_key(&nonce) => {
+                circuit.switch = Switch::Joined(nonce, now, Vec::new());
+                self.joined.insert(nonce, key);
+                self.switch(now, nonce);
+            }
+            (Payload::Link(link), None) => self.link(now, key, &link),
+            (Payload::End(reason), Some(_)) => {
+                if self.drop_stream(stream) {
+                    self.table.outputs.push_back(Output::StreamClosed(stream, reason));
+                    self.table.resume(key);
+                }
+            }
+            _ => self.end(now, key, DestroyReason::PROTOCOL),
+        }
+    }
+
+    /// Sends a circuit SENDME with the digest of the last cell (proposal 289).
+    fn acknowledge(&mut self, now: Time, key: CircuitKey) {
+        let heard = O::digests(&self.table.circuit(key).hop).map(|[heard, _]| heard);
+        self.say(now, key, StreamId(0), Payload::Sendme(heard));
+    }
+
+    /// Resumes sending if a message about windows was valid, and otherwise ends the circuit.
+    fn resume_or_end(&mut self, now: Time, key: CircuitKey, right: bool) {
+        if right { self.table.resume(key) } else { self.end(now, key, DestroyReason::PROTOCOL) }
+    }
+
+    /// Creates this end of a circuit, with or without congestion control as its client asked.
+    fn edge(&mut self, key: CircuitKey) -> Edge {
+        let controller = self.controller.as_ref();
+        let allowance = controller.map_or(f64::INFINITY, |steers| steers.first_allowance().1);
+        let asked = O::asks_congestion_control(&self.table.circuit(key).hop);
+        Edge::agreed(asked, self.table.links.config(), allowance)
+    }
+
+    /// Opens a stream at this end of the circuit.
+    fn begin(&mut self, now: Time, stream: StreamKey, address: O::Address) {
+        let key = stream.circuit;
+        if self.table.circuit(key).edge.is_none() {
+            let edge = self.edge(key);
+            self.table.circuit(key).edge = Some(Box::new(edge));
+        }
+        let opened = self.table.circuit(key).edge.as_deref_mut().is_some_and(|edge| edge.open(stream.stream));
+        if opened {
+            self.table.outputs.push_back(Output::Connect(stream, address));
+        } else {
+            self.say(now, stream.circuit, stream.stream, Payload::End(EndReason::RESOURCE_LIMIT));
+        }
+    }
+
+    /// Cuts a circuit behind this relay.
+    fn truncate(&mut self, now: Time, key: CircuitKey) {
+        self.waits_no_more(key);
+        if let Some(next) = self.table.circuits[key.0 as usize].next.take() {
+            let channel = self.table.links.remove_leg(now, next, Some(DestroyReason::NONE));
+            self.close_if_spent(now, channel);
+        }
+        self.say(now, key, StreamId(0), Payload::Truncated);
+    }
+
+    /// Handles LINK: makes a circuit a leg of a set.
+    fn link(&mut self, now: Time, key: CircuitKey, theirs: &Link) {
+        let edge = self.edge(key);
+        match self.table.link(now, key, edge, theirs) {
+            Ok(ours) => self.say(now, key, StreamId(0), Payload::Linked(Box::new(ours))),
+            Err(refused) => {
+                for key in refused {
+                    self.end(now, key, DestroyReason::PROTOCOL);
+                }
+            }
+        }
+    }
+
+    /// Takes a closing circuit out of its set; see [`Table::unlink`]. Returns the circuit to remove.
+    fn unlink(&mut self, now: Time, key: CircuitKey, alone: bool, gone: &[(CircuitKey, Side)]) -> CircuitKey {
+        let Unlinked { circuit, exchanged, freed, ends } = self.table.unlink(key, alone, gone);
+        self.held -= freed;
+        if let (Some((a, b)), Some(controller)) = (exchanged, &mut self.controller) {
+            controller.exchanged(a, b);
+        }
+        for leg in ends {
+            self.end(now, leg, DestroyReason::DESTROYED);
+        }
+        circuit
+    }
+
+    /// Handles a message that came on a leg.
+    fn leg_message(&mut self, now: Time, key: CircuitKey, message: Message<O>) {
+        let first = self.table.first(key);
+        let Some(set) = self.table.set(first) else { return };
+        let done = match message.payload {
+            Payload::LinkedAck => set.answered(now, key),
+            Payload::Switch(missed) => set.switched(key, missed),
+            Payload::Link(_) | Payload::Leave(_) | Payload::Join(_) => Err(Broken),
+            _ if message.payload.is_of_stream() => return self.leg_brings(now, key, message),
+            _ => return self.act(now, key, message),
+        };
+        self.resume_or_end(now, key, done.is_ok());
+    }
+
+    /// Handles a stream's message from a leg. A DATA cell counts for the leg's window at once, but is delivered in order.
+    fn leg_brings(&mut self, now: Time, key: CircuitKey, message: Message<O>) {
+        if let (Payload::Data(..), Some(edge)) =
+            (&message.payload, self.table.circuit(key).edge.as_deref_mut())
+        {
+            match edge.deliver(StreamId(0)) {
+                Ok((owed, _)) if owed.circuit => self.acknowledge(now, key),
+                Ok(_) => {}
+                Err(_) => return self.end(now, key, DestroyReason::PROTOCOL),
+            }
+        }
+        let first = self.table.first(key);
+        let Some(set) = self.table.set(first) else { return };
+        let before = set.held_bytes();
+        let due = set.receive(now, key, message);
+        let held = set.held_bytes();
+        self.held = self.held + held - before;
+        let Ok(mut due) = due else { return self.end(now, key, DestroyReason::PROTOCOL) };
+        while let Some(message) = due {
+            self.let_out(now, first, message);
+            let Some(set) = self.table.set(first) else { return };
+            let before = set.held_bytes();
+            due = set.next_due();
+            let freed = before - set.held_bytes();
+            self.held -= freed;
+        }
+    }
+
+    /// Delivers a stream's message that is due.
+    fn let_out(&mut self, now: Time, first: CircuitKey, message: Message<O>) {
+        let stream = StreamKey { circuit: first, stream: message.stream };
+        let Payload::Data(bytes, data) = message.payload else { return self.act(now, first, message) };
+        let edge = self.table.circuit(first).edge.as_deref();
+        if edge.is_some_and(|edge| edge.has(message.stream)) {
+            self.table.outputs.push_back(Output::Deliver(stream, bytes, data));
         }
     }
 }

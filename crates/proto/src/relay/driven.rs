@@ -134,7 +134,7 @@ impl<O: Onion> Node<O> for Relay<O> {
     fn package(&mut self, now: Time, stream: StreamKey, cells: u32, source: &mut dyn Source<O>) {
         let Some(circuit) = self.table.circuits.get_mut(stream.circuit.0 as usize) else { return };
         if let Linked::First(_) = circuit.linked {
-            self.package_over_legs(now, stream, cells, source);
+            self.table.package_over_legs(now, stream, cells, source);
             return self.relieve_memory(now);
         }
         let Some(edge) = circuit.edge.as_deref_mut() else { return };

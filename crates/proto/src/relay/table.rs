@@ -1,6 +1,6 @@
 //! A relay's circuits with their legs: the plant that its controller measures and steers.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
 use slab::Slab;
@@ -20,6 +20,8 @@ pub(super) struct Table<O: Onion> {
     pub links: Links<O>,
     pub circuits: Slab<Circuit<O>>,
     pub outputs: VecDeque<Output<O>>,
+    /// Exit: sets of linked circuits, by nonce: the first circuit of each.
+    pub sets: BTreeMap<[u8; 32], CircuitKey>,
 }
 
 pub(super) struct Circuit<O: Onion> {
@@ -85,7 +87,7 @@ impl<O: Onion> Table<O> {
         circuit.edge.as_ref().map_or(0, |edge| edge.room(self.links.room(circuit.prev)))
     }
 
-    /// What a leg can send now.
+    /// The current capacity of a leg.
     fn capacity(&self, leg: CircuitKey) -> Capacity {
         let circuit = &self.circuits[leg.0 as usize];
         circuit.edge.as_ref().expect("legs have one").capacity(self.links.room(circuit.prev))
