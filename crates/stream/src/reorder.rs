@@ -209,7 +209,7 @@ impl Reorder {
     }
 
     /// The payload of a packet that came through its tree. Only for these is the parent responsible.
-    pub fn from_tree(&self, key: Key) -> Option<&Bytes> {
+    pub fn packet_of_tree(&self, key: Key) -> Option<&Bytes> {
         let payload = self.payload(key)?;
         (self.groups[(key.group - self.base) as usize].by_tree >> key.slice & 1 == 1).then_some(payload)
     }

@@ -190,6 +190,16 @@ impl<'a> Fold<'a> {
         }
     }
 
+    /// Adds the times of a switch.
+    fn switched(&mut self, parts: &MoveTimes) {
+        self.switched.add(parts.total(), 1);
+        let MoveTimes { detection, notice, set_up, first, drain } = *parts;
+        let parts = [detection, notice, Some(set_up), first, Some(drain)];
+        for (histogram, part) in self.switched_parts.iter_mut().zip(parts) {
+            part.into_iter().for_each(|part| histogram.add(part, 1));
+        }
+    }
+
     fn relay_sample(&mut self, now: Time, relay: Host, sample: &RelaySample) {
         let second = (now.0.saturating_sub(1) / 1_000_000_000) as usize;
         self.relayed_cells.resize(self.relayed_cells.len().max(second + 1), 0);
@@ -287,14 +297,7 @@ impl Recorder for Fold<'_> {
                 self.delivered(now, circuit.0, u64::from(*bytes), *packaged, *departed);
             }
             Observation::Waited { circuit, hop, waits, .. } => self.waited(now, *circuit, *hop, waits),
-            Observation::Switched { parts, .. } if now >= self.warmup => {
-                self.switched.add(parts.total(), 1);
-                let MoveTimes { detection, notice, set_up, first, drain } = *parts;
-                let parts = [detection, notice, Some(set_up), first, Some(drain)];
-                for (histogram, part) in self.switched_parts.iter_mut().zip(parts) {
-                    part.into_iter().for_each(|part| histogram.add(part, 1));
-                }
-            }
+            Observation::Switched { parts, .. } if measured => self.switched(parts),
             Observation::RelaySample { relay, sample } => self.relay_sample(now, *relay, sample),
             Observation::OutOfOrder { bytes, .. } if now > self.warmup => {
                 let (sum, most, samples) = self.out_of_order;

@@ -285,7 +285,7 @@ impl Viewer {
         }
         self.confirm(ping.newest);
         self.round_trip = Span::from_micros(u64::from(ping.round_trip));
-        let digest = self.reorder.from_tree(ping.audit).map_or(0, |bytes| digest(bytes));
+        let digest = self.reorder.packet_of_tree(ping.audit).map_or(0, |bytes| digest(bytes));
         self.tell(Message::Pong { number: ping.number, digest });
     }
 

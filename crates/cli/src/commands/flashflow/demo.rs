@@ -12,7 +12,7 @@ use tidegate_net::flashflow::background::EXIT;
 use tidegate_net::identity::{Identity, hex};
 use tidegate_net::ports;
 
-use super::PathArguments;
+use super::args::PathArguments;
 use super::local::{Events, Processes, Scratch, identity, measurer, spawn, spawn_with, write};
 use super::roles::Liar;
 use crate::failure::Failure;

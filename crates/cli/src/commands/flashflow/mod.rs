@@ -1,5 +1,6 @@
 //! `tidegate flashflow`: measures relays' capacities. One subcommand per role; `demo` runs them all.
 
+mod args;
 mod compare;
 mod cycle;
 mod demo;
@@ -15,14 +16,14 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use tidegate_control::flashflow::bandwidth_file::relay_name;
 use tidegate_control::random::Seed;
-use tidegate_control::units::{Rate, Span, UnitError};
-use tidegate_lab::input::InputError;
+use tidegate_control::units::{Rate, Span};
 use tidegate_net::flashflow::config::{ConfigFile, CoordinatorConfig, MeasurerConfig, RelayConfig};
 use tidegate_net::flashflow::ledger::Ledger;
 use tidegate_net::flashflow::record::Record;
 use tidegate_net::flashflow::{delay, store};
 use tidegate_net::identity::{Identity, hex};
 
+use args::{PathArguments, read_config};
 use roles::Liar;
 
 use crate::failure::Failure;
@@ -111,27 +112,6 @@ enum Role {
     Verify(Config),
 }
 
-/// An emulated path.
-#[derive(clap::Args)]
-struct PathArguments {
-    /// One-way delay between measurers and relay, at most 10 s
-    #[arg(long, default_value = "0 s", value_parser = path_span)]
-    delay: Span,
-    /// Jitter: the positive half of a normal distribution with this standard deviation, added to the delay of
-    /// each read; bytes stay in order
-    #[arg(long, default_value = "0 s", value_parser = path_span)]
-    jitter: Span,
-    /// Seed of the jitter
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-}
-
-/// Parses a delay or jitter, which has an upper limit.
-fn path_span(text: &str) -> Result<Span, String> {
-    let span: Span = text.parse().map_err(|error: UnitError| error.to_string())?;
-    if span > delay::LONGEST { Err(format!("give at most {}", delay::LONGEST)) } else { Ok(span) }
-}
-
 #[derive(clap::Args)]
 struct Config {
     /// Configuration file
@@ -143,11 +123,6 @@ impl Config {
     fn read<C: ConfigFile>(&self) -> Result<C, Failure> {
         read_config(&self.config)
     }
-}
-
-/// Reads and checks a configuration file.
-fn read_config<C: ConfigFile>(path: &Path) -> Result<C, Failure> {
-    C::load(path).map_err(|error| InputError::new(error.path.display().to_string(), error.cause, "").into())
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]

@@ -19,7 +19,7 @@ use tidegate_net::flashflow::shared::network;
 use tidegate_net::flashflow::{plan, store};
 use tidegate_net::identity::Identity;
 
-use super::read_config;
+use super::args::read_config;
 use crate::failure::Failure;
 
 /// Print a coordinator's schedule, or how long a team needs for a whole network; sends nothing

@@ -65,23 +65,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     let overrides = [("duration", parameters.duration), ("warmup", parameters.warmup)]
         .map(|(key, span)| format!("{key} = \"{span}\""));
     let mut scenario = Scenario::load(&file, &overrides)?;
-    if !plan.every_system.tcp.small_queues {
-        let cause = "`small-queues` of [every-system.tcp] is false";
-        return Err(InputError::new(
-            &source.file,
-            cause,
-            "set it to true, because the kernel always has small queues",
-        )
-        .into());
-    }
-    if let Some(user) = plan.user.iter().find(|user| user.path.is_empty()) {
-        return Err(InputError::new(
-            &source.file,
-            format!("user `{}` does not have a path", user.name),
-            "list its relays in `path`",
-        )
-        .into());
-    }
+    check(&plan, &source)?;
     let wanted =
         |name: &str| parameters.systems.as_ref().is_none_or(|wanted| wanted.iter().any(|it| it == name));
     scenario.systems.retain(|system| wanted(&system.name));
@@ -141,6 +125,26 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         .notes
         .push(format!("The live paths were longer by up to {:.2} ms (99th percentile).", late * 1e3));
     Ok(measured)
+}
+
+/// Refuses scenarios that real sockets cannot run.
+fn check(plan: &LiveScenario, source: &SourceFile) -> Result<(), InputError> {
+    if !plan.every_system.tcp.small_queues {
+        let cause = "`small-queues` of [every-system.tcp] is false";
+        return Err(InputError::new(
+            &source.file,
+            cause,
+            "set it to true, because the kernel always has small queues",
+        ));
+    }
+    if let Some(user) = plan.user.iter().find(|user| user.path.is_empty()) {
+        return Err(InputError::new(
+            &source.file,
+            format!("user `{}` does not have a path", user.name),
+            "list its relays in `path`",
+        ));
+    }
+    Ok(())
 }
 
 /// Returns the numeric fields of a JSON object.

@@ -4,8 +4,8 @@
 //! learns of their events through [`NodeEvents`](super::network::NodeEvents).
 //!
 //! - `state`: users, path choices, and what is kept of their circuits;
-//! - `circuits`: users' turns, and the circuits that they build and close; `standby`: circuits built ahead for others
-//! to   switch to; `second_leg`: circuits linked with others (Conflux);
+//! - `circuits`: users' turns, the circuits that they build and close, and circuits built ahead for others to switch to;
+//! - `second_leg`: circuits linked with others (Conflux);
 //! - `transfers`: streams, from the request's first byte to the response's last; `requests`: their state;
 //! - `events`: events of nodes.
 
@@ -13,7 +13,6 @@ mod circuits;
 mod events;
 mod requests;
 mod second_leg;
-mod standby;
 mod state;
 mod transfers;
 

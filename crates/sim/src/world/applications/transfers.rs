@@ -222,7 +222,7 @@ impl Applications {
         cells: u32,
     ) -> u64 {
         let Network { ctx, connections, nodes } = net;
-        let (transfer, waiting) = connections.from_server(id).expect("a stream's connection is open");
+        let (transfer, waiting) = connections.server_bytes_from(id).expect("a stream's connection is open");
         let circuit = self.transfers.get(transfer).map(|transfer| transfer.circuit);
         match circuit {
             None => 0,

@@ -48,7 +48,7 @@ impl ServerBytes<'_> {
 
 impl Connections {
     /// Exit: the transfer of an open connection to a server, and the bytes that wait in it.
-    pub fn from_server(&mut self, id: EndId) -> Option<(u32, ServerBytes<'_>)> {
+    pub fn server_bytes_from(&mut self, id: EndId) -> Option<(u32, ServerBytes<'_>)> {
         let connection = self.all[id.connection.0 as usize].as_deref_mut()?;
         let transfer = connection.server_transfer()?;
         let config = &self.parameters[connection.profile as usize];
