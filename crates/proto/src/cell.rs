@@ -51,6 +51,11 @@ impl Command {
     pub(crate) fn is_about_moves(self) -> bool {
         matches!(self, Command::Leave | Command::Join | Command::Congested)
     }
+
+    /// Whether the cell goes to the output buffer directly, past circuit queues and their windows.
+    pub(crate) fn skips_queues(self) -> bool {
+        self.is_about_moves() || matches!(self, Command::Destroy | Command::Plan)
+    }
 }
 
 /// One cell.

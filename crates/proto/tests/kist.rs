@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tidegate_control::units::{Span, Time};
-use tidegate_proto::cell::{Cell, Command, StreamId};
+use tidegate_proto::cell::{Cell, CircId, Command, DestroyReason, StreamId};
 use tidegate_proto::links::kist::{KistParameters, Socket};
 use tidegate_proto::links::{ChannelId, Config, Departure, LegId, Links, Side};
 use tidegate_proto::node::{Budget, CircuitKey, Sink};
@@ -159,4 +159,26 @@ fn the_channel_of_the_quietest_circuit_is_written_first() {
     let (at, order) = run(Time::ZERO, [100, 1]);
     assert_eq!(order, [loud.0, quiet.0], "no circuit has sent: in the order of arrival");
     assert_eq!(run(at, [100, 1]).1, [quiet.0, loud.0]);
+}
+
+/// A socket of loopback or of a data centre has room for megabytes. A relay once took the cells that KIST put into its
+/// output buffer for a flood and closed the channel with all circuits on it.
+#[test]
+fn cells_that_kist_moves_are_not_a_flood() {
+    let config = Config { kist: Some(KistParameters::default()), unread_limit: 64, ..Config::default() };
+    let mut links: Links<Clear> = Links::new(config, None);
+    let channel = links.accept(None);
+    let leg = links.begin_leg(channel, CircuitKey(0), Side::Prev, false);
+    (0..5_000).for_each(|_| links.push(Time::ZERO, leg, Command::Relay, Clear::empty()).unwrap());
+    let at = links.next_run().unwrap().due;
+    links.begin_run(at);
+    let roomy = Socket { window: 1000, unacknowledged: 0, unsent_bytes: 0, segment_bytes: 65_483 };
+    assert_eq!(links.next_inspection(), Some(channel));
+    links.inspected(at, channel, Some(roomy));
+    assert_eq!(links.ready(channel), 5_000);
+    assert!(!links.is_flooded(channel));
+    for _ in 0..65 {
+        links.refuse(at, channel, CircId(9), DestroyReason::NONE);
+    }
+    assert!(links.is_flooded(channel), "answers to a neighbour that does not read are one");
 }

@@ -137,8 +137,8 @@ pub struct Config {
     pub queue_limit: u32,
     /// Circuits on one channel; more are refused.
     pub circuits_per_channel: u32,
-    /// Cells beyond a full output buffer that a neighbour may leave unread before the channel is closed. Cells that
-    /// windows do not limit, such as DESTROY, accumulate there.
+    /// Cells that windows do not limit, such as DESTROY, that a neighbour may leave unread in the output buffer before
+    /// the channel is closed.
     pub unread_limit: u32,
     /// Limits on the resources that neighbours use; `None` trusts them, as simulations do.
     pub limits: Option<Limits>,

@@ -165,8 +165,9 @@ impl<O: Onion> Links<O> {
 
     /// Whether the neighbour leaves more cells unread than [`Config::unread_limit`] allows.
     pub fn is_flooded(&self, id: ChannelId) -> bool {
-        let full = self.config.output_buffer.high_bytes / CELL_BYTES;
-        self.queues.ready(id) > full + self.config.unread_limit
+        // KIST fills the output buffer as far as the kernel has room, megabytes on a fast connection. Those cells are
+        // bounded by windows and by the memory limit, so they say nothing about the neighbour.
+        self.queues.unqueued(id) > self.config.unread_limit
     }
 
     /// Whether a channel closes with its last circuit, is without circuits, and has nothing to write.

@@ -34,6 +34,8 @@ struct Port<O: Onion> {
     /// Scheduler key -> leg.
     keys: Slab<LegId>,
     out: Waiting<O>,
+    /// Cells in `out` that came past the circuit queues.
+    unqueued: u32,
     /// Average fill of `out`, where circuits may move away.
     occupancy: Option<Occupancy>,
 }
@@ -90,6 +92,7 @@ impl<O: Onion> Queues<O> {
             scheduler,
             keys: Slab::new(),
             out: Waiting::default(),
+            unqueued: 0,
             occupancy: None,
         };
         let index = insert_few(&mut self.ports, port);
@@ -244,6 +247,11 @@ impl<O: Onion> Queues<O> {
         self.ports.get(id.index()).map_or(0, |port| port.out.len())
     }
 
+    /// Cells in a channel's output buffer that came past the circuit queues.
+    pub fn unqueued(&self, id: ChannelId) -> u32 {
+        self.ports[id.index()].unqueued
+    }
+
     /// Bytes of the first `cells` cells in a channel's output buffer.
     pub fn front_bytes(&self, id: ChannelId, cells: u32) -> u64 {
         let front = self.ports[id.index()].out.iter().take(cells as usize);
@@ -320,14 +328,20 @@ impl<O: Onion> Queues<O> {
 
     /// Puts a cell into an output buffer behind all others, past the circuit queues.
     pub fn buffer(&mut self, now: Time, id: ChannelId, cell: Cell<O>) {
-        self.ports[id.index()].out.push_back(Departure { cell, queued: now, buffered: now });
+        assert!(cell.command.skips_queues(), "{:?} waits in its circuit's queue", cell.command);
+        let port = &mut self.ports[id.index()];
+        port.out.push_back(Departure { cell, queued: now, buffered: now });
+        port.unqueued += 1;
         self.buffered_cells += 1;
         self.want_flush(id);
     }
 
     /// As [`buffer`](Self::buffer), but ahead of all others.
     pub fn buffer_first(&mut self, now: Time, id: ChannelId, cell: Cell<O>) {
-        self.ports[id.index()].out.push_front(Departure { cell, queued: now, buffered: now });
+        assert!(cell.command.skips_queues(), "{:?} waits in its circuit's queue", cell.command);
+        let port = &mut self.ports[id.index()];
+        port.out.push_front(Departure { cell, queued: now, buffered: now });
+        port.unqueued += 1;
         self.buffered_cells += 1;
         self.want_flush(id);
     }
@@ -353,6 +367,7 @@ impl<O: Onion> Queues<O> {
         self.note_occupancy(config, now, id);
         let port = &mut self.ports[id.index()];
         let departure = port.out.pop_front().expect("the buffer has as many cells as were begun");
+        port.unqueued -= u32::from(departure.cell.command.skips_queues());
         self.buffered_cells -= 1;
         (departure, !port.filling && port.out.len() <= low)
     }
