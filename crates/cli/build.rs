@@ -1,4 +1,4 @@
-//! Tells the tool which commit it is built from, where git knows.
+//! Embeds the git commit into the tool.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ fn git(arguments: &[&str]) -> Option<String> {
 fn main() {
     let commit = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_else(|| "unknown".into());
     println!("cargo::rustc-env=TIDEGATE_COMMIT={commit}");
-    // A commit or checkout appends to this log.
+    // Every commit and checkout appends to this log, so a change means a new commit.
     if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
         println!("cargo::rerun-if-changed={log}");
     }

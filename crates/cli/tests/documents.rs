@@ -1,13 +1,20 @@
-//! Pages and comments refer to files that exist.
+//! Tests of the documentation: links, names of code, bounds and snippets are valid.
+
+#[path = "../../../tests/skipped.rs"]
+mod skipped;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tidegate_lab::input::SourceFile;
+use tidegate_lab::scenario::Scenario;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the checkout")
 }
 
-/// Every file of the checkout whose name ends so; build folders and results left out.
+/// Finds files with these endings, except in build and result folders.
 fn files(folder: &Path, endings: &[&str], found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder of the checkout") {
         let path = entry.expect("an entry").path();
@@ -22,13 +29,13 @@ fn files(folder: &Path, endings: &[&str], found: &mut Vec<PathBuf>) {
     }
 }
 
-/// What stands between each `](` and the next `)`.
+/// Targets of Markdown links.
 fn links(text: &str) -> impl Iterator<Item = &str> {
     text.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(link, _)| link))
 }
 
 #[test]
-fn links_of_pages_lead_somewhere() {
+fn links_of_pages_lead_to_files() {
     let mut pages = Vec::new();
     files(&root(), &[".md"], &mut pages);
     assert!(pages.len() > 20, "the pages were not found");
@@ -43,7 +50,7 @@ fn links_of_pages_lead_somewhere() {
             }
         }
     }
-    assert!(dangling.is_empty(), "links that lead nowhere:\n{}", dangling.join("\n"));
+    assert!(dangling.is_empty(), "links to missing files:\n{}", dangling.join("\n"));
 }
 
 #[test]
@@ -64,7 +71,7 @@ fn essays_named_in_code_exist() {
     assert!(dangling.is_empty(), "pages that do not exist:\n{}", dangling.join("\n"));
 }
 
-/// Whether `proto::links::pacing` or an item in it is there: folders and files as far as they go, then a word in them.
+/// Whether a path such as `proto::links::pacing` exists: as folders and files, then as words in them.
 fn is_there(path: &str) -> bool {
     let mut names = path.split("::");
     let mut place = root().join("crates").join(names.next().unwrap_or_default()).join("src");
@@ -108,7 +115,7 @@ fn code_named_in_essays_exists() {
     assert!(dangling.is_empty(), "code that does not exist:\n{}", dangling.join("\n"));
 }
 
-/// Bounds stand there as `crate::module::NAME` = `value`, in the code as a constant or a default.
+/// The page writes a bound as `crate::module::NAME` = `value`; the code has it as a constant or a default.
 #[test]
 fn bounds_are_those_of_the_code() {
     let page = fs::read_to_string(root().join("docs/attacks.md")).expect("a page");
@@ -144,4 +151,155 @@ fn every_page_is_in_the_site() {
         let name = page.file_name().unwrap_or_default().to_string_lossy();
         assert!(name == "SUMMARY.md" || listed.contains(&&*name), "docs/SUMMARY.md lacks {name}");
     }
+}
+
+/// Fenced blocks of a page: language and text.
+fn blocks(page: &str) -> Vec<(String, String)> {
+    let (mut found, mut open) = (Vec::new(), None::<(String, String)>);
+    for line in page.lines() {
+        match (line.strip_prefix("```"), open.take()) {
+            (Some(_), Some(block)) => found.push(block),
+            (Some(language), None) => open = Some((language.to_owned(), String::new())),
+            (None, Some((language, text))) => open = Some((language, format!("{text}{line}\n"))),
+            (None, None) => {}
+        }
+    }
+    found
+}
+
+/// Blocks in this language of README.md, CONTRIBUTING.md and docs/*.md, with their pages.
+fn snippets(language: &str) -> Vec<(PathBuf, String)> {
+    let mut pages = Vec::new();
+    files(&root().join("docs"), &[".md"], &mut pages);
+    pages.extend(["README.md", "CONTRIBUTING.md"].map(|name| root().join(name)));
+    let of_page = |page: PathBuf| {
+        let text = fs::read_to_string(&page).expect("a page");
+        let wanted = blocks(&text).into_iter().filter(|(found, _)| found == language);
+        wanted.map(move |(_, text)| (page.clone(), text)).collect::<Vec<_>>()
+    };
+    pages.into_iter().flat_map(of_page).collect()
+}
+
+/// All TOML blocks parse; a block with `duration` and `system` is a complete scenario and passes the checks of `run`.
+#[test]
+fn toml_in_pages_is_valid() {
+    let mut scenarios = 0;
+    for (page, text) in snippets("toml") {
+        let table: toml::Table =
+            toml::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", page.display()));
+        if table.contains_key("duration") && table.contains_key("system") {
+            let source = SourceFile { file: page.display().to_string(), text };
+            Scenario::parse(source, root(), &[]).unwrap_or_else(|error| panic!("{error}"));
+            scenarios += 1;
+        }
+    }
+    assert!(scenarios > 0, "the README has a scenario");
+}
+
+/// `make` and `cargo` lines name targets, packages and tests that exist. `tidegate` lines are parsed by clap in
+/// `src/commands/documented.rs`.
+#[test]
+fn shell_lines_name_targets_that_exist() {
+    let makefile = fs::read_to_string(root().join("Makefile")).expect("the Makefile");
+    let is_target = |name: &str| makefile.lines().any(|line| line.starts_with(&format!("{name}:")));
+    let mut wrong = Vec::new();
+    let mut lines: Vec<String> = snippets("sh")
+        .iter()
+        .flat_map(|(_, text)| text.lines().map(str::to_owned).collect::<Vec<_>>())
+        .collect();
+    for page in ["README.md", "CONTRIBUTING.md"] {
+        let text = fs::read_to_string(root().join(page)).expect("a page");
+        lines.extend(text.split('`').skip(1).step_by(2).map(str::to_owned));
+    }
+    for line in &lines {
+        let words: Vec<&str> = line.split('#').next().unwrap_or_default().split_whitespace().collect();
+        match &words[..] {
+            ["make", target, ..] if !is_target(target) => wrong.push(line),
+            ["cargo", rest @ ..] => {
+                let package = rest.windows(2).find(|pair| pair[0] == "-p").map(|pair| pair[1]);
+                let folder = package.map(|name| match name {
+                    "tidegate" => root().join("crates/cli"),
+                    other => root().join("crates").join(other.trim_start_matches("tidegate-")),
+                });
+                if folder.is_some_and(|folder| !folder.is_dir()) {
+                    wrong.push(line);
+                }
+            }
+            _ => {}
+        }
+    }
+    assert!(wrong.is_empty(), "targets that do not exist: {wrong:#?}");
+}
+
+/// Python blocks compile. Rust blocks stand only in CONTRIBUTING.md, which the doctests of `proto` compile.
+#[test]
+fn python_and_rust_in_pages_compile() {
+    let rust = snippets("rust");
+    let elsewhere: Vec<_> = rust.iter().filter(|(page, _)| !page.ends_with("CONTRIBUTING.md")).collect();
+    assert!(elsewhere.is_empty(), "doctests do not compile the Rust blocks of {elsewhere:#?}");
+    for (page, text) in snippets("python") {
+        let compiled =
+            Command::new("python3").args(["-c", "import ast, sys; ast.parse(sys.argv[1])", &text]).output();
+        match compiled {
+            Ok(output) => {
+                let said = String::from_utf8_lossy(&output.stderr);
+                assert!(output.status.success(), "{}: {said}", page.display());
+            }
+            Err(_) => return skipped::skipped("Python in pages", "python3"),
+        }
+    }
+}
+
+/// Command lines in the README and in `sh` blocks are run if they finish in seconds and need only files of the repository:
+/// `keys`, `fairness`, `predictor`, `overlay demo --bytes`, and `run` of the bottleneck scenario.
+#[cfg(unix)]
+#[test]
+fn short_command_lines_run() {
+    let readme = fs::read_to_string(root().join("README.md")).expect("the README");
+    let mut lines: Vec<String> = readme.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+    lines.extend(
+        snippets("sh").iter().flat_map(|(_, text)| text.lines().map(str::to_owned).collect::<Vec<_>>()),
+    );
+    let is_short = |line: &&String| {
+        let short = ["keys", "fairness ", "predictor ", "run scenarios/bottleneck.toml"];
+        let begins = short.iter().any(|short| line.starts_with(&format!("tidegate {short}")));
+        (begins || line.starts_with("tidegate overlay demo --bytes")) && !line.contains(['#', '>', '|'])
+    };
+    let folder = std::env::temp_dir().join(format!("tidegate-documents-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    for name in ["scenarios", "examples"] {
+        std::os::unix::fs::symlink(root().join(name), folder.join(name)).expect("a link");
+    }
+    let mut run = 0;
+    for line in lines.iter().filter(is_short) {
+        // Quotes surround the last value only: `--bytes "1 MB"`.
+        let mut parts = line.splitn(2, '"');
+        let mut words: Vec<&str> = parts.next().unwrap_or_default().split_whitespace().skip(1).collect();
+        words.extend(parts.next().map(|value| value.trim_end_matches('"')));
+        let output = Command::new(env!("CARGO_BIN_EXE_tidegate")).args(&words).current_dir(&folder).output();
+        let output = output.expect("the tool starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{line}: {said}");
+        run += 1;
+    }
+    let _ = fs::remove_dir_all(&folder);
+    assert!(run >= 2, "{run} command lines were run");
+}
+
+/// The README's table of papers has the numbers of the scoreboard.
+#[test]
+fn the_readme_has_the_numbers_of_the_scoreboard() {
+    let readme = fs::read_to_string(root().join("README.md")).expect("the README");
+    let board = fs::read_to_string(root().join("docs/scoreboard.md")).expect("the scoreboard");
+    let mut seen = 0;
+    for row in readme.lines().filter(|line| line.starts_with("| [") && line.contains("(experiments/")) {
+        let paper =
+            row.split("(experiments/").nth(1).and_then(|rest| rest.split('/').next()).expect("a paper");
+        let line = board.lines().find(|line| line.starts_with(&format!("| {paper} | published |")));
+        let cells: Vec<&str> = line.expect("a row of the scoreboard").split('|').map(str::trim).collect();
+        let numbers = format!("| {} of {} |", cells[4], cells[3]);
+        assert!(row.contains(&numbers), "{paper}: the scoreboard has {numbers}");
+        seen += 1;
+    }
+    assert!(seen >= 5, "{seen} papers");
 }

@@ -3,6 +3,8 @@
 mod archive;
 mod client;
 mod directory;
+#[cfg(test)]
+mod documented;
 mod export;
 mod fairness;
 mod flashflow;

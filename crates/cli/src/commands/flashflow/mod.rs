@@ -31,6 +31,7 @@ use crate::roles::{listen, on_this_thread};
 
 /// Measure the capacity of relays with a team of measurers (FlashFlow)
 #[derive(clap::Args)]
+#[command(after_help = "Example:\n  tidegate flashflow demo")]
 pub struct Arguments {
     #[command(subcommand)]
     role: Role,
