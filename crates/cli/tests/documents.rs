@@ -261,9 +261,11 @@ fn short_command_lines_run() {
         snippets("sh").iter().flat_map(|(_, text)| text.lines().map(str::to_owned).collect::<Vec<_>>()),
     );
     let is_short = |line: &&String| {
-        let short = ["keys", "fairness ", "predictor ", "run scenarios/bottleneck.toml"];
+        let short = ["keys kist", "fairness ", "predictor ", "run scenarios/bottleneck.toml"];
         let begins = short.iter().any(|short| line.starts_with(&format!("tidegate {short}")));
-        (begins || line.starts_with("tidegate overlay demo --bytes")) && !line.contains(['#', '>', '|'])
+        (begins || line.starts_with("tidegate overlay demo --bytes"))
+            && !line.contains(['#', '>', '|'])
+            && !line.contains("FILE")
     };
     let folder = std::env::temp_dir().join(format!("tidegate-documents-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("a folder");
