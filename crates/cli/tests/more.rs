@@ -144,7 +144,7 @@ fn secrets_and_directories_of_others_are_refused() {
     let node = || said(&tidegate(&["more", "node", "--overlay", &place, "--number", "1"]));
     std::fs::copy(folder.join("peer-2.secret"), folder.join("peer-1.secret")).expect("copied");
     let (text, code) = node();
-    assert!(code == Some(2) && text.contains("not that of peer 1"), "{text}");
+    assert!(code == Some(2) && text.contains("does not match the keys of peer 1"), "{text}");
     let (text, code) = said(&tidegate(&["more", "node", "--overlay", &place, "--number", "9"]));
     assert!(code == Some(2) && text.contains("peer-9.secret"), "{text}");
     std::fs::write(folder.join("peer-1.secret"), "7\n").expect("written");

@@ -223,7 +223,7 @@ fn mistakes_are_told_with_place_and_cure() {
     assert!(refused(&good.replace("relay.keys", "none.keys")).contains("--keygen"));
     let keys = std::fs::read_to_string(at("relay.keys")).unwrap();
     for (text, cause) in [
-        (keys[..keys.len() / 2].to_owned(), "is no file of keys"),
+        (keys[..keys.len() / 2].to_owned(), "is not a key file"),
         (format!("{keys}onion-key-since = 99999999999\n"), "the clock is wrong, or was"),
     ] {
         std::fs::write(at("relay.keys"), text).unwrap();
@@ -339,7 +339,7 @@ fn no_log_names_a_client_or_a_destination_and_idle_roles_say_nothing() {
     std::thread::sleep(Duration::from_secs(1));
 
     let lines = overlay.lines();
-    for event in ["built", "connection", "no handshake", "no stream"] {
+    for event in ["built", "connection", "handshake failed", "no stream"] {
         assert!(
             lines.iter().any(|line| line.contains(&format!("\"event\":\"{event}\""))),
             "{event}: {lines:#?}"

@@ -41,7 +41,7 @@ fn neighbours_meet_by_quic_where_both_speak_it() {
         assert_eq!(ask(&client, "localhost", port), (0, b"hello".to_vec()));
     }
     let lines = overlay.lines();
-    for event in ["connection by QUIC", "connection"] {
+    for event in ["QUIC connection", "connection"] {
         let event = format!("\"event\":\"{event}\"");
         assert!(lines.iter().any(|line| line.contains(&event)), "{event}: {lines:#?}");
     }
@@ -66,7 +66,7 @@ fn an_overlay_is_reached_by_ipv6() {
             assert_eq!(ask_as(user, &client, "localhost", port), (0, b"hello".to_vec()), "{name}");
         }
         let lines = overlay.lines();
-        let quic = lines.iter().any(|line| line.contains("\"event\":\"connection by QUIC\""));
+        let quic = lines.iter().any(|line| line.contains("\"event\":\"QUIC connection\""));
         assert_eq!(quic, !system.is_empty(), "{name}: {lines:#?}");
     }
 }
