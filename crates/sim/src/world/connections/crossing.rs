@@ -16,24 +16,6 @@ use crate::world::context::Context;
 use crate::world::event::Event;
 
 impl Connections {
-    /// Tells the acceptor's process of a connection that was just opened.
-    pub(super) fn open_across(&mut self, ctx: &Context<'_>, number: ConnectionId, stands: bool) {
-        let connection = self.all[number.0 as usize].as_deref_mut().expect("it was just opened");
-        let process = ctx.division.hosts.process(connection.ends[1].host);
-        let opened = &mut self.borders.opened[process as usize];
-        connection.across = Some(Across { process, number: *opened });
-        *opened += 1;
-        let opening = Opening {
-            number,
-            hosts: connection.ends.each_ref().map(|end| end.host),
-            attached: connection.ends.each_ref().map(|end| end.attached),
-            profile: connection.profile,
-            flights: connection.flights,
-            stands,
-        };
-        self.borders.send(process, ProcessMessage::Open(Box::new(opening)));
-    }
-
     /// Adds the connection that another process has opened; returns the end at the host here.
     pub fn opened_across(
         &mut self,
@@ -52,14 +34,6 @@ impl Connections {
         let id = self.add(ctx, connection);
         self.borders.accepted[process as usize].push(id);
         EndId { connection: id, side: 1 }
-    }
-
-    /// Tells the other process of a connection, if there is one, that this end is closed.
-    pub(super) fn close_across(&mut self, ctx: &Context<'_>, connection: &Connection) {
-        if let Some(across) = connection.across {
-            let side = u8::from(!ctx.is_here(connection.ends[0].host));
-            self.borders.tell(across, side, ConnectionMessage::Closed);
-        }
     }
 
     /// The end at the other process is closed: nothing more is told about this connection.

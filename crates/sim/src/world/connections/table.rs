@@ -10,8 +10,8 @@ use tidegate_proto::cell::{Cell, RelayId};
 use tidegate_proto::onion::Clear;
 use tidegate_proto::transport::Transport;
 
-use super::borders::Borders;
-use super::ends::{Attached, Connection, ConnectionId, End, EndId, Spare, Wire};
+use super::borders::{Borders, ConnectionMessage, Opening, ProcessMessage};
+use super::ends::{Across, Attached, Connection, ConnectionId, End, EndId, Spare, Wire};
 use super::profile::{TcpProfile, parameters};
 use crate::division::{Division, Local};
 use crate::observe::{Host, HostTotals};
@@ -293,6 +293,32 @@ impl Connections {
     /// Whether a fault has stopped a host.
     pub fn is_stopped(&mut self, host: u32, now: Time) -> bool {
         self.underlay.is_stopped(Host(host), now)
+    }
+
+    /// Tells the acceptor's process of a connection that was just opened.
+    fn open_across(&mut self, ctx: &Context<'_>, number: ConnectionId, stands: bool) {
+        let connection = self.all[number.0 as usize].as_deref_mut().expect("it was just opened");
+        let process = ctx.division.hosts.process(connection.ends[1].host);
+        let opened = &mut self.borders.opened[process as usize];
+        connection.across = Some(Across { process, number: *opened });
+        *opened += 1;
+        let opening = Opening {
+            number,
+            hosts: connection.ends.each_ref().map(|end| end.host),
+            attached: connection.ends.each_ref().map(|end| end.attached),
+            profile: connection.profile,
+            flights: connection.flights,
+            stands,
+        };
+        self.borders.send(process, ProcessMessage::Open(Box::new(opening)));
+    }
+
+    /// Tells the other process of a connection, if there is one, that this end is closed.
+    fn close_across(&mut self, ctx: &Context<'_>, connection: &Connection) {
+        if let Some(across) = connection.across {
+            let side = u8::from(!ctx.is_here(connection.ends[0].host));
+            self.borders.tell(across, side, ConnectionMessage::Closed);
+        }
     }
 }
 
