@@ -1,8 +1,6 @@
 //! Tests of the documentation: links, names of code, bounds and snippets are valid.
 
-#[path = "../../../tests/skipped.rs"]
-mod skipped;
-
+use crate::skipped;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

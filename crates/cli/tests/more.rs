@@ -1,5 +1,6 @@
 //! `tidegate more`: keys and directories, what is refused, and that guards stay.
 
+use crate::skipped;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -7,9 +8,6 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-
-#[path = "../../../tests/skipped.rs"]
-mod skipped;
 
 fn tidegate(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tidegate")).args(arguments).output().expect("the tool runs")

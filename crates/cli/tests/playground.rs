@@ -1,11 +1,8 @@
 //! The playground in a browser: it simulates what the tool does.
 
-#[path = "../../../tests/skipped.rs"]
-mod skipped;
+use crate::stream::browser;
 
-#[path = "stream/browser.rs"]
-mod browser;
-
+use crate::skipped;
 use std::fs;
 use std::path::Path;
 use std::process::Command;

@@ -310,7 +310,7 @@ fn a_full_disk_costs_the_run_under_way_alone() {
 const STUDY: &str = "scenario = 'small.toml'\nseeds = 2\noverrides = [\"duration = '1 s'\", \"warmup = '0.5 s'\"]\n\
     [vary]\nsystems = ['vanilla', 'pctcp']\nrelay.btlnk.link = ['2 Mbit/s', '4 Mbit/s']\n";
 
-/// cargo test -p tidegate --test results -- --ignored --nocapture thousand
+/// cargo test -p tidegate --test all -- --ignored --nocapture thousand
 #[test]
 #[ignore = "takes minutes"]
 fn a_thousand_points_survive_fifty_kills() {

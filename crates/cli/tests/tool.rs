@@ -1,8 +1,6 @@
 //! The tool as a user meets it: exit codes, outputs, and the report in a browser.
 
-#[path = "../../../tests/skipped.rs"]
-mod skipped;
-
+use crate::skipped;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 

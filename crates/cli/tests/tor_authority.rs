@@ -2,9 +2,7 @@
 //! authorities and two relays, whose weights in the consensus become those of the file. Runs where tor is
 //! installed.
 
-#[path = "../../../tests/skipped.rs"]
-mod skipped;
-
+use crate::skipped;
 use std::path::Path;
 
 use tidegate_control::flashflow::bandwidth_file::{BandwidthFile, Line};

@@ -1,9 +1,7 @@
 //! Stock relays of Debian's tor, limited to 10 and 50 Mbit/s, are loaded through ordinary circuits in a private
 //! network. Runs where tor is installed.
 
-#[path = "../../../tests/skipped.rs"]
-mod skipped;
-
+use crate::skipped;
 use std::fs;
 use std::path::Path;
 use std::process::Command;

@@ -1,7 +1,6 @@
 //! The readers on real data sets, if present.
 
-mod common;
-
+use crate::common;
 use std::collections::BTreeSet;
 use std::path::Path;
 

@@ -1,8 +1,6 @@
 //! The analysis of archives: a small one made up, resumed and broken; and the speed test of August 2019.
 
-#[path = "../../../tests/skipped.rs"]
-mod skipped;
-
+use crate::skipped;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};

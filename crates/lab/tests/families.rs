@@ -1,8 +1,6 @@
 //! Families of microdescriptors, from the file to the paths of a sampled Tor.
 
-#[path = "../../../tests/skipped.rs"]
-mod skipped;
-
+use crate::skipped;
 use std::path::{Path, PathBuf};
 
 use tidegate_control::random::Seed;

@@ -1,5 +1,6 @@
 //! Peers in one process: streams cross the overlay; bad input is counted, bounded and harmless.
 
+use crate::common;
 use std::collections::BTreeMap;
 
 use tidegate_control::machine::Machine as _;
@@ -15,8 +16,6 @@ use tidegate_more::node::Node;
 use tidegate_more::onion::Opened;
 use tidegate_more::upload::{Overlay, Upload};
 use tidegate_more::wire::{ACK_SIZE, DATA_SIZE, PACKET, WIRE_SIZE};
-
-mod common;
 
 const PEERS: usize = 7;
 const LINK: Span = Span::from_millis(10);

@@ -1,5 +1,6 @@
 //! Streams to a hidden receiver: byte-exact in both directions; bad packets are harmless.
 
+use crate::common;
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_control::machine::Machine as _;
@@ -15,8 +16,6 @@ use tidegate_more::node::Node;
 use tidegate_more::onion::Opened;
 use tidegate_more::service::{self, Service};
 use tidegate_more::wire::{DATA_SIZE, PACKET, WIRE_SIZE};
-
-mod common;
 
 const PEERS: usize = 9;
 const CLIENT: Peer = 0;

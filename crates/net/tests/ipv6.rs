@@ -1,10 +1,7 @@
 //! Relays that are reached by IPv6, alone or beside IPv4.
 
-#[path = "../../../tests/skipped.rs"]
-mod skipped;
-
-mod one_hop;
-
+use crate::one_hop;
+use crate::skipped;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;

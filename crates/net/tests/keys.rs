@@ -1,7 +1,6 @@
 //! A relay renews its keys while circuits come and go.
 
-mod one_hop;
-
+use crate::one_hop;
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

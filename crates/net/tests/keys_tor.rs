@@ -1,8 +1,6 @@
 //! Relays renew their keys while stock tor's client builds circuits over them. Runs where tor is installed.
 
-#[path = "../../../tests/skipped.rs"]
-mod skipped;
-
+use crate::skipped;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;

@@ -1,13 +1,12 @@
 //! A stream crosses peers on loopback, byte for byte.
 
+use crate::loopback;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use loopback::{PEERS, directory, settings};
 use tidegate_net::more::{PeerConfig, Role, run};
-
-mod loopback;
 
 #[test]
 fn a_stream_crosses_seven_peers_on_loopback() {

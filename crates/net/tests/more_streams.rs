@@ -1,5 +1,6 @@
 //! A local application talks to a hidden service through SOCKS5, on loopback.
 
+use crate::loopback;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Mutex;
@@ -13,8 +14,6 @@ use tidegate_more::directory::Directory;
 use tidegate_net::more::{Front, Receiver, socks};
 use tidegate_net::more::{PeerConfig, Role, Summary, run};
 use tidegate_net::more::{Serving, serve};
-
-mod loopback;
 
 const NAME: &str = "echo.more";
 

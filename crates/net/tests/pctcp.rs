@@ -1,11 +1,8 @@
 //! PCTCP's clients: one connection per circuit to our guard, one connection for all circuits to a stock guard.
 
-#[path = "../../../tests/skipped.rs"]
-mod skipped;
-
-mod one_hop;
-mod stock_relay;
-
+use crate::one_hop;
+use crate::skipped;
+use crate::stock_relay;
 use std::path::Path;
 
 use one_hop::{OneHop, on_sockets};

@@ -2,9 +2,7 @@
 //!
 //! The whole grid: `cargo run -p tidegate-oracles --release --bin kernel-tcp`.
 
-#[path = "../../../tests/skipped.rs"]
-mod skipped;
-
+use crate::skipped;
 use std::thread;
 use std::time::Duration;
 

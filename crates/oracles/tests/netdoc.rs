@@ -1,8 +1,6 @@
 //! The consensus reader against tor-netdoc, Arti's parser, on every real consensus present.
 
-#[path = "../../../tests/skipped.rs"]
-mod skipped;
-
+use crate::skipped;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;

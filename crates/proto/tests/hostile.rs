@@ -1,5 +1,6 @@
 //! Hostile neighbours that send anything and read nothing: the relay's memory and work are bounded.
 
+use crate::taken;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -17,8 +18,6 @@ use tidegate_proto::onion::Onion as _;
 use tidegate_proto::relay::Relay;
 
 use taken::Taken;
-
-mod taken;
 
 const CIRCUITS: u32 = 32;
 const UNREAD: u32 = 64;

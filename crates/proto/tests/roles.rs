@@ -1,6 +1,7 @@
 //! Every role gets messages and cells in any order from peers that know the keys: nothing panics, every measurement ends,
 //! and a role's memory and output per message are bounded. Relays are in `hostile.rs`.
 
+use crate::taken;
 use std::collections::BTreeMap;
 
 use proptest::collection::vec;
@@ -23,8 +24,6 @@ use tidegate_proto::node::{Node as _, Output};
 use tidegate_proto::onion::Onion as _;
 
 use taken::Taken;
-
-mod taken;
 
 const TEAM: usize = 2;
 const SECONDS: u16 = 3;

@@ -1,5 +1,6 @@
 //! PredicTor's closed loop on the three-circuit bottleneck of its paper (section 5.2).
 
+use crate::endless;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -15,8 +16,6 @@ use tidegate_sim::tcp::{self, Congestion};
 use tidegate_sim::world;
 
 use endless::{download, host, plan};
-
-mod endless;
 
 /// Entry 1-3 (0-2), bottleneck (3), exit 1-2 (4-5); clients at the entries (6-8), servers at the exits (9-11).
 fn bottleneck(seconds: u64) -> Plan {

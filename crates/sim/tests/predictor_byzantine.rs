@@ -1,5 +1,6 @@
 //! A relay that lies to its neighbours under PredicTor harms only its own circuits.
 
+use crate::endless;
 use std::ops::ControlFlow;
 use std::sync::{Arc, LazyLock};
 
@@ -11,8 +12,6 @@ use tidegate_sim::plan::predictor::trajectory::Encoding;
 use tidegate_sim::plan::*;
 use tidegate_sim::tcp;
 use tidegate_sim::world;
-
-mod endless;
 
 const SECONDS: u64 = 5;
 const LIAR: u32 = 1;

@@ -1,7 +1,6 @@
 //! QUIC between relays: circuits share a connection and its congestion control, but do not wait for each other's losses.
 
-mod endless;
-
+use crate::endless;
 use std::ops::ControlFlow;
 
 use endless::{download, host, plan};

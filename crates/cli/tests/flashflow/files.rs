@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::{Scratch, TIDEGATE, run, skipped, text};
+use crate::flashflow::{Scratch, TIDEGATE, run, skipped, text};
 
 /// A series of live measurements that was stopped keeps its results and continues.
 #[test]

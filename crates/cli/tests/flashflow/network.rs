@@ -11,7 +11,7 @@ use tidegate_data::consensus::{Flags, Identity as RelayIdentity, RouterStatus};
 use tidegate_data::signing::{Authority, consensus};
 use tidegate_net::identity::{Identity, hex};
 
-use crate::{Role, Scratch, run, text};
+use crate::flashflow::{Role, Scratch, run, text};
 
 /// A running relay with its consensus entry and its entry in the coordinator's configuration.
 struct Relay {

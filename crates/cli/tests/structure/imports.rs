@@ -80,7 +80,7 @@ enum Target {
 impl Tree {
     fn open(&mut self, path: PathBuf, parent: Option<usize>) -> usize {
         let file = self.files.len();
-        let tokens = crate::tokens(&path);
+        let tokens = crate::structure::tokens(&path);
         self.files.push(path);
         let module = self.module(file, parent);
         self.read(module, tokens, true);
@@ -286,7 +286,7 @@ impl Tree {
 
     fn describe(&self, edges: &Edges, circle: &[usize]) -> String {
         let inside = edges.iter().filter(|((from, to), _)| circle.contains(from) && circle.contains(to));
-        let shown = |file: usize| crate::shown(&self.files[file]);
+        let shown = |file: usize| crate::structure::shown(&self.files[file]);
         let lines = inside.map(|((from, to), names)| {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             format!("  {} -> {}: {}\n", shown(*from), shown(*to), names.join(", "))

@@ -18,13 +18,13 @@ struct Part {
 /// Groups of files of one type that call each other's methods in a circle, if they are more than `most` files.
 pub fn circles(source: &Path, most: usize) -> Vec<String> {
     let mut types: BTreeMap<String, BTreeMap<PathBuf, Part>> = BTreeMap::new();
-    for path in crate::rust_files(source) {
-        read(crate::tokens(&path), &path, &mut types);
+    for path in crate::structure::rust_files(source) {
+        read(crate::structure::tokens(&path), &path, &mut types);
     }
     let mut found = Vec::new();
     for (name, parts) in &types {
         for circle in components(parts).into_iter().filter(|circle| circle.len() > most) {
-            let files: Vec<String> = circle.iter().map(|path| crate::shown(path)).collect();
+            let files: Vec<String> = circle.iter().map(|path| crate::structure::shown(path)).collect();
             found.push(format!("{name}: {} files\n  {}", files.len(), files.join("\n  ")));
         }
     }
@@ -39,10 +39,10 @@ fn read(tokens: TokenStream, path: &Path, types: &mut BTreeMap<String, BTreeMap<
         match &tokens[at] {
             // An attribute such as `#[cfg(test)]` hides the item that follows it.
             TokenTree::Punct(hash) if hash.as_char() == '#' => {
-                let test = matches!(tokens.get(at + 1), Some(TokenTree::Group(group)) if crate::imports::is_for_tests(group));
+                let test = matches!(tokens.get(at + 1), Some(TokenTree::Group(group)) if crate::structure::imports::is_for_tests(group));
                 at += 2;
                 if test {
-                    at += crate::imports::item_length(&tokens[at.min(tokens.len())..]);
+                    at += crate::structure::imports::item_length(&tokens[at.min(tokens.len())..]);
                 }
                 continue;
             }

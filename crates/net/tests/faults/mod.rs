@@ -1,14 +1,11 @@
 //! Protocol violations in links, circuits and streams, sent to a relay of stock tor and to ours: the answers must be
 //! equal. Runs where tor is installed.
 
-#[path = "../../../../tests/skipped.rs"]
-mod skipped;
-
 mod neighbour;
-#[path = "../stock_relay/mod.rs"]
-mod stock_relay;
 mod table;
 
+use crate::skipped;
+use crate::stock_relay;
 use std::path::Path;
 
 use neighbour::Relay;

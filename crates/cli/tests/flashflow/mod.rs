@@ -1,8 +1,6 @@
 //! `tidegate flashflow` as a user runs it: processes, files, kill -9, and other parsers of its output.
 
-#[path = "../../../../tests/skipped.rs"]
-mod skipped;
-
+use crate::skipped;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;

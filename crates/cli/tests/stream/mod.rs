@@ -1,12 +1,10 @@
 //! `tidegate stream` with real media: what clients play is what ffmpeg made.
 
-#[path = "../../../../tests/skipped.rs"]
-mod skipped;
-
-mod browser;
+pub mod browser;
 mod media;
 mod roles;
 
+use crate::skipped;
 use std::io::Write as _;
 use std::net::UdpSocket;
 use std::process::Command;
@@ -270,7 +268,7 @@ fn wrong_arguments_are_refused_with_their_cure() {
 
 /// Sizes and losses that a stream is made for.
 #[test]
-#[ignore = "minutes of two cores: cargo test -p tidegate --test stream -- --ignored"]
+#[ignore = "minutes of two cores: cargo test -p tidegate --test all stream -- --ignored"]
 fn audiences_of_5_20_and_50_at_losses_of_0_1_and_5_per_cent() {
     for clients in ["5", "20", "50"] {
         for (loss, least) in [("0", 0.999), ("0.01", 0.99), ("0.05", 0.95)] {

@@ -3,9 +3,7 @@
 mod memory;
 mod reached;
 mod roles;
-#[path = "../../../../tests/skipped.rs"]
-mod skipped;
-
+use crate::skipped;
 use std::io::{BufRead as _, BufReader, Lines, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;

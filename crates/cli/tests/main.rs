@@ -1,0 +1,15 @@
+//! Integration tests of this crate: one binary, so that the crate is linked once.
+
+mod documents;
+mod flashflow;
+mod more;
+mod overlay;
+mod playground;
+mod results;
+#[path = "../../../tests/skipped.rs"]
+mod skipped;
+mod stream;
+mod structure;
+mod tool;
+mod tor_authority;
+mod tor_stock;

@@ -1,0 +1,17 @@
+//! Integration tests of this crate: one binary, so that the crate is linked once.
+
+mod faults;
+mod flashflow;
+mod ipv6;
+mod keys;
+mod keys_tor;
+mod live;
+mod loopback;
+mod more;
+mod more_streams;
+mod one_hop;
+mod pctcp;
+mod quic;
+#[path = "../../../tests/skipped.rs"]
+mod skipped;
+mod stock_relay;

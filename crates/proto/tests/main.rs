@@ -1,0 +1,12 @@
+//! Integration tests of this crate: one binary, so that the crate is linked once.
+
+mod conflux;
+mod flashflow;
+mod hostile;
+mod kist;
+mod link;
+mod overlay;
+mod predictor;
+mod roles;
+mod schedulers;
+mod taken;
