@@ -35,9 +35,8 @@ fn simulate(text: &str) -> Result<Value, InputError> {
     let run = run_with(&scenario, (0, scenario.file.seed), 1, &Page, &mut samples)?
         .expect("this monitor never stops a run");
     let metrics = &run.metrics;
-    let per_s = metrics.delivered.step.as_secs_f64();
     let rates = metrics.delivered.names.iter().zip(&metrics.delivered.curves).map(|(name, curve)| {
-        let rates: Vec<f64> = curve.iter().map(|bytes| *bytes as f64 / per_s).collect();
+        let rates: Vec<f64> = metrics.delivered.rates(curve).map(|(_, rate)| rate).collect();
         json!({ "name": name, "values": rates })
     });
     let relays = metrics.relays.iter().map(|relay| {
@@ -47,7 +46,7 @@ fn simulate(text: &str) -> Result<Value, InputError> {
     Ok(json!({
         "digest": format!("{:016x}", run.digest),
         "duration_s": scenario.duration().as_secs_f64(),
-        "rate_step_s": per_s,
+        "rate_step_s": metrics.delivered.step.as_secs_f64(),
         "rates_bytes_per_s": rates.collect::<Vec<_>>(),
         "sample_step_s": scenario.sample().as_secs_f64(),
         "relays": relays.collect::<Vec<_>>(),

@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn tornettools_files_hold_what_its_plots_read() {
         let mut record = record();
-        record.metrics.relayed_cells = vec![1, 2, 3];
+        record.metrics.relayed_cells.curves = vec![vec![1, 2, 3]];
         let class = record.metrics.users[0].class.clone();
         let parameters =
             json!({ "scenario": { "warmup": "1 s", "duration": "10 s", "tor": { "fraction": 0.01 } } });

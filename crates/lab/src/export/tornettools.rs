@@ -90,16 +90,16 @@ fn circuit_build_times(record: &Record, class: &str) -> Value {
     built.values().flat_map(|(seconds, count)| std::iter::repeat_n(seconds, count as usize)).collect()
 }
 
-/// A duration of the scenario, in seconds.
-fn scenario_seconds(parameters: &Value, key: &str) -> f64 {
-    serde_json::from_value::<Span>(parameters["scenario"][key].clone()).map_or(0.0, seconds)
+/// A duration of the scenario.
+fn scenario_span(parameters: &Value, key: &str) -> Span {
+    serde_json::from_value(parameters["scenario"][key].clone()).unwrap_or(Span::ZERO)
 }
 
 /// Bytes of the cells that all relays forwarded, per second after the warm-up.
 fn relay_goodput(record: &Record, parameters: &Value) -> Value {
-    let warmup = scenario_seconds(parameters, "warmup");
-    let seconds = (0_u32..).zip(&record.metrics.relayed_cells);
-    let after = seconds.filter(|(second, _)| f64::from(*second) >= warmup);
+    let warmup = scenario_span(parameters, "warmup");
+    let cells = &record.metrics.relayed_cells;
+    let after = cells.full_bins(&cells.curves[0], warmup);
     after.map(|(second, cells)| (second.to_string(), json!(cells * u64::from(CELL_BYTES)))).collect()
 }
 
@@ -107,7 +107,7 @@ fn relay_goodput(record: &Record, parameters: &Value) -> Value {
 fn resource_usage(record: &Record, parameters: &Value) -> Value {
     let wall = record.wall_s;
     let (hours, minutes) = ((wall / 3600.0).floor(), (wall % 3600.0 / 60.0).floor());
-    let simulated = scenario_seconds(parameters, "duration");
+    let simulated = seconds(scenario_span(parameters, "duration"));
     json!({ "run_time": {
         "seconds": wall,
         "minutes": wall / 60.0,

@@ -44,7 +44,7 @@ pub struct Fold<'a> {
     /// Index of each user's curve.
     pub(super) curve_of: Vec<usize>,
     pub(super) relays: BTreeMap<u32, RelayRow>,
-    pub(super) relayed_cells: Vec<u64>,
+    pub(super) relayed_cells: Series,
     pub(super) latency: Histogram,
     pub(super) latency_from_departure: Histogram,
     pub(super) circuit_build: Histogram,
@@ -106,7 +106,7 @@ impl<'a> Fold<'a> {
             circuits: BTreeMap::new(),
             curve_of,
             relays: relays.map(|(number, host)| (number, relay_row(number, host))).collect(),
-            relayed_cells: Vec::new(),
+            relayed_cells: Series::new(vec!["all relays".into()], Span::from_secs(1), plan.duration),
             latency: Histogram::default(),
             latency_from_departure: Histogram::default(),
             circuit_build: Histogram::default(),
@@ -201,9 +201,8 @@ impl<'a> Fold<'a> {
     }
 
     fn relay_sample(&mut self, now: Time, relay: Host, sample: &RelaySample) {
-        let second = (now.0.saturating_sub(1) / 1_000_000_000) as usize;
-        self.relayed_cells.resize(self.relayed_cells.len().max(second + 1), 0);
-        self.relayed_cells[second] += sample.cells_processed;
+        // A sample counts what came before it, so it belongs to the bin that ends at `now`.
+        self.relayed_cells.add(Time(now.0.saturating_sub(1)), 0, sample.cells_processed);
         if let (true, Some(row)) = (now > self.warmup, self.relays.get_mut(&relay.0)) {
             row.add(sample);
         }

@@ -36,9 +36,8 @@ pub struct Metrics {
     pub users: Vec<UserRow>,
     /// Per relay.
     pub relays: Vec<RelayRow>,
-    /// Cells that all relays forwarded or consumed, per second of simulated time.
-    #[serde(default)]
-    pub relayed_cells: Vec<u64>,
+    /// Cells that all relays forwarded or consumed: one curve with bins of a second.
+    pub relayed_cells: Series,
 }
 
 /// Mean waits at one hop.

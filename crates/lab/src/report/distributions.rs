@@ -194,10 +194,10 @@ fn relays(results: &Results<'_>) -> Option<Section> {
             relays.filter_map(|relay| relay.utilisation().into_iter().flatten().reduce(f64::max)).collect(),
         )
     };
-    let from = results.scenario.warmup().as_secs_f64() as usize;
     let carried = |run: &Run| {
-        let seconds = run.metrics.relayed_cells.iter().skip(from);
-        of_values(seconds.map(|cells| *cells as f64 * 514.0 * 8.0 / 1e6).collect())
+        let cells = &run.metrics.relayed_cells;
+        let seconds = cells.full_bins(&cells.curves[0], results.scenario.warmup());
+        of_values(seconds.map(|(_, cells)| cells as f64 * 514.0 * 8.0 / 1e6).collect())
     };
     let plot = |title, x, of| Plot { title, x, of, tail: false };
     let charts: Vec<Chart> = [

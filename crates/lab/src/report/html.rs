@@ -29,10 +29,15 @@ pub fn page(results: &Results<'_>) -> String {
     };
     let mut sections = vec![
         over_time(results, "Rates over time", "kB/s", "rates", |system| {
-            (&system.runs[0].metrics.delivered, 1e3 * system.runs[0].metrics.delivered.step.as_secs_f64())
+            let series = &system.runs[0].metrics.delivered;
+            (series, series.curves.iter().map(|curve| series.rates(curve).collect()).collect())
         }),
         over_time(results, "Backlog over time", "kB", "backlog", |system| {
-            (&system.runs[0].metrics.backlog, 1e3)
+            let series = &system.runs[0].metrics.backlog;
+            let points = |curve: &Vec<u64>| {
+                (0..).zip(curve).map(|(bin, value)| (series.until(bin), *value as f64)).collect()
+            };
+            (series, series.curves.iter().map(points).collect())
         }),
         latency(results),
     ];
@@ -120,16 +125,15 @@ fn over_time(
     title: &str,
     unit: &str,
     group: &'static str,
-    pick: impl for<'a> Fn(&'a SystemResult<'_>) -> (&'a Series, f64),
+    pick: impl for<'a> Fn(&'a SystemResult<'_>) -> (&'a Series, Vec<Vec<(f64, f64)>>),
 ) -> Section {
     let mut charts = Vec::new();
     let mut top = 0.0f64;
     for system in &results.systems {
-        let (series, scale) = pick(system);
-        let curves = series.names.iter().zip(&series.curves).map(|(name, curve)| {
-            let step = series.step.as_secs_f64();
-            let point = |(bin, value): (usize, &u64)| ((bin + 1) as f64 * step, *value as f64 / scale);
-            Curve { name: name.clone(), points: curve.iter().enumerate().map(point).collect() }
+        let (series, all_points) = pick(system);
+        let curves = series.names.iter().zip(all_points).map(|(name, points)| {
+            let kilobytes = points.into_iter().map(|(until, bytes)| (until, bytes / 1e3));
+            Curve { name: name.clone(), points: kilobytes.collect() }
         });
         let curves: Vec<Curve> = curves.collect();
         top = curves.iter().flat_map(|curve| &curve.points).fold(top, |top, (_, y)| top.max(*y));

@@ -269,20 +269,22 @@ fn series(results: &Results<'_>) -> Table {
     for system in &results.systems {
         for run in &system.runs {
             let metrics = &run.metrics;
-            let rate = metrics.delivered.step.as_secs_f64();
-            for (kind, series, per) in
-                [("rate_bytes_per_s", &metrics.delivered, rate), ("backlog_bytes", &metrics.backlog, 1.0)]
-            {
-                for (name, curve) in series.names.iter().zip(&series.curves) {
-                    for (bin, value) in curve.iter().enumerate() {
-                        rows.add(system.name, run.seed);
-                        kinds.push(kind.to_owned());
-                        names.push(name.clone());
-                        // A bin is labelled with its end, at which backlog is sampled.
-                        times.push((bin + 1) as f64 * series.step.as_secs_f64());
-                        values.push(*value as f64 / per);
-                    }
-                }
+            let mut add = |kind: &str, name: &str, until: f64, value: f64| {
+                rows.add(system.name, run.seed);
+                kinds.push(kind.to_owned());
+                names.push(name.to_owned());
+                times.push(until);
+                values.push(value);
+            };
+            let (delivered, backlog) = (&metrics.delivered, &metrics.backlog);
+            for (name, curve) in delivered.names.iter().zip(&delivered.curves) {
+                delivered.rates(curve).for_each(|(until, rate)| add("rate_bytes_per_s", name, until, rate));
+            }
+            // A bin is labelled with its end, at which backlog is sampled.
+            for (name, curve) in backlog.names.iter().zip(&backlog.curves) {
+                (0..)
+                    .zip(curve)
+                    .for_each(|(bin, bytes)| add("backlog_bytes", name, backlog.until(bin), *bytes as f64));
             }
         }
     }

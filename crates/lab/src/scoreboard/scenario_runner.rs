@@ -157,13 +157,9 @@ fn figures(name: &str, results: &Results<'_>) -> Vec<Figure> {
     let drawn = results.systems.iter().filter(|system| few(&system.runs[0].metrics.delivered.names));
     for system in drawn {
         let series = &system.runs[0].metrics.delivered;
-        let step = series.step.as_secs_f64();
         let curves = series.names.iter().zip(&series.curves).map(|(name, curve)| Curve {
             name: name.clone(),
-            points: (1..)
-                .zip(curve)
-                .map(|(bin, bytes)| (f64::from(bin) * step, *bytes as f64 / step / 1e3))
-                .collect(),
+            points: series.rates(curve).map(|(until, rate)| (until, rate / 1e3)).collect(),
         });
         all.push(Figure {
             title: format!("{name}, {}: rates", system.name),

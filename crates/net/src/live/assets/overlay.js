@@ -64,7 +64,8 @@ function section(relay, old, seconds) {
   const looks = change("kernel_inspections");
   put("unsent in the kernel", looks > 0 ? (change("kernel_unsent_bytes") / looks / 1e3).toFixed(1) + " kB" : "not asked");
   put("circuits moved", relay.switched);
-  put("queued now", relay.circuit_queue_cells + " cells, " + (relay.output_buffer_bytes / 1e3).toFixed(0) + " kB");
+  put("in circuit queues", relay.circuit_queue_cells + " cells");
+  put("in output buffers", (relay.output_buffer_bytes / 1e3).toFixed(1) + " kB");
   made.append(list);
   if (relay.circuit && relay.circuit.length) made.append(circuits(relay, old, seconds));
   return made;
