@@ -99,16 +99,18 @@
       splits: () => [0, nines(0.5), 1, 2, 3],
       values: (_, splits) => splits.map((v) => String(+(1 - 10 ** -v).toFixed(4))),
     } : {};
-    const share = (v) => (v === null || v === undefined ? "–" : (1 - 10 ** -v).toFixed(3));
+    const share = (v) => (1 - 10 ** -v).toFixed(3);
     const y = spec.tail ? { range: [0, 3.2] } : spec.y_range ? { range: spec.y_range } : {};
     const plot = new uPlot({
       width: width(), height: 270, plugins: [band, ...mark],
+      // The legend shows values only while the pointer is over a chart.
+      hooks: { setLegend: [(u) => u.root.classList.toggle("pointed", u.legend.idx !== null && u.legend.idx !== undefined)] },
       cursor: { sync: spec.group === "none" ? undefined : { key: spec.group }, drag: { x: true, y: false } },
       scales: { x: { time: false }, y },
       axes: [Object.assign(axis(spec.x), { size: 34 }), Object.assign(axis(spec.y), { size: room }, shares)],
-      series: [{ label: spec.x, value: (_, v) => digits(v) }].concat(curves.map((curve, n) => ({
+      series: [{ label: spec.x, value: (_, v) => (v === null || v === undefined ? "" : digits(v)) }].concat(curves.map((curve, n) => ({
         label: curve.name, stroke: () => colour("--c" + (n % 12)), width: 1.8, spanGaps: true,
-        dash: n >= 12 ? [6, 4] : undefined, points: { show: curve.points.length < 12 }, value: (_, v) => (spec.tail ? share(v) : digits(v)),
+        dash: n >= 12 ? [6, 4] : undefined, points: { show: curve.points.length < 12 }, value: (_, v) => (v === null || v === undefined ? "" : spec.tail ? share(v) : digits(v)),
       }))),
     }, values, box);
     drawn.push({ plot, width });
@@ -148,6 +150,23 @@
     box.appendChild(tip);
   }
 
+  // About six round ticks between two ratios: the finest of these grids that has at most eight.
+  function ratioTicks(low, high) {
+    const grids = [[1, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 8.5, 9, 9.5],
+      [1, 1.1, 1.2, 1.4, 1.6, 2, 3, 4, 5, 6, 7, 8, 9], [1, 1.2, 1.5, 2, 3, 5, 8], [1, 2, 5], [1, 3], [1]];
+    for (const grid of grids) {
+      const ticks = [];
+      for (let power = -12; power <= 12; power += 1) {
+        for (const step of grid) {
+          const tick = +(step * 10 ** power).toPrecision(3);
+          if (tick > low * 1.01 && tick < high / 1.01) ticks.push(tick);
+        }
+      }
+      if (ticks.length <= 8) return ticks;
+    }
+    return [1];
+  }
+
   // Ratios with their intervals on a logarithmic axis.
   function forest(parent, spec) {
     const fold = add(parent, "details", spec.open ? { open: "", class: "forest" } : { class: "forest" });
@@ -177,7 +196,7 @@
     const scale = add(box, "div", { class: "ratio ticks" });
     add(scale, "span");
     const track = add(scale, "div", { class: "axis" });
-    const ticks = [0.01, 0.03, 0.1, 0.25, 0.5, 1, 2, 4, 10, 30, 100].filter((v) => at(v) > 0 && at(v) < 100);
+    const ticks = ratioTicks(Math.exp(low), Math.exp(high));
     for (const tick of ticks) add(track, "span", { style: "left:" + at(tick) + "%" }, String(tick));
     if (spec.open) {
       const keys = add(box, "div", { class: "keys" });

@@ -21,6 +21,7 @@ function line(values, most) {
 /** Draws each new status, with the one before it (at first `null`) and the seconds between the two. */
 function follow(draw) {
   let before = null;
+  let unanswered = 0;
   const step = async () => {
     try {
       const status = await (await fetch("status.json")).json();
@@ -32,8 +33,16 @@ function follow(draw) {
           [document.documentElement, ...document.querySelectorAll("section")].every(fits);
         before = status;
       }
+      unanswered = 0;
     } catch (why) {
+      unanswered += 1;
       byId("state").textContent = "no answer: " + why.message;
+    }
+    // The program serves the page, so silence means that it has ended.
+    if (unanswered >= 4) {
+      byId("state").textContent = before === null ? "The demo has ended." : "The demo has ended. The page shows its last state.";
+      document.body.dataset.ended = "yes";
+      return;
     }
     setTimeout(step, 500);
   };
