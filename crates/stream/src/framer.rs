@@ -1,4 +1,7 @@
 //! Cuts the bytes of a source into payloads of whole TS packets (ISO 13818-1: 188 bytes, the first is 0x47).
+//!
+//! Packets of 192 bytes (M2TS: a time stamp of four bytes before each) and of 204 bytes (16 bytes of error correction
+//! behind each) are read too. The additional bytes are dropped.
 
 use bytes::Bytes;
 
@@ -7,14 +10,22 @@ use crate::packet::PAYLOAD;
 /// Size of a TS packet, bytes.
 pub const TS: usize = 188;
 const SYNC: u8 = 0x47;
+/// Distances of packets. The ordinary one comes first.
+const STRIDES: [usize; 3] = [TS, 192, 204];
+/// Bytes that tell whether packets begin at a position: twice the longest distance, and a byte.
+const LOOK: usize = 2 * 204 + 1;
 
 /// Finds TS packets in a stream of bytes.
 #[derive(Debug, Default)]
 pub struct Framer {
-    /// Pending bytes, fewer than a payload and a TS packet.
+    /// Bytes that are not read yet, fewer than [`LOOK`] bytes.
     rest: Vec<u8>,
-    /// Whether the last packet boundary was found.
-    synchronous: bool,
+    /// Whole TS packets that wait, fewer than a payload.
+    packets: Vec<u8>,
+    /// Distance of packets; zero before a packet boundary is found.
+    stride: usize,
+    /// Bytes before the next packet that belong to the format.
+    skip: usize,
     /// Number of skipped bytes that were not TS.
     pub garbage: u64,
 }
@@ -28,46 +39,67 @@ impl Framer {
             let (now, later) = bytes.split_at(bytes.len().min(PAYLOAD));
             bytes = later;
             self.rest.extend_from_slice(now);
-            self.synchronise();
-            while self.whole() >= PAYLOAD {
-                payloads.push(self.take(PAYLOAD));
-                self.synchronise();
-            }
+            let read = self.read(&mut payloads);
+            self.rest.drain(..read);
         }
         payloads
     }
 
     /// Returns the pending whole TS packets when the source pauses.
     pub fn flush(&mut self) -> Option<Bytes> {
-        let whole = self.whole();
-        (whole > 0).then(|| self.take(whole))
+        (!self.packets.is_empty()).then(|| std::mem::take(&mut self.packets).into())
     }
 
-    /// Length of the whole TS packets at the beginning.
-    fn whole(&self) -> usize {
-        let packets = self.rest.chunks_exact(TS).take_while(|packet| packet[0] == SYNC).count();
-        if self.synchronous { (packets * TS).min(PAYLOAD) } else { 0 }
-    }
-
-    fn take(&mut self, count: usize) -> Bytes {
-        let payload = Bytes::copy_from_slice(&self.rest[..count]);
-        self.rest.drain(..count);
-        payload
-    }
-
-    /// Drops bytes until a sync byte is first and the next packet begins with one too.
-    fn synchronise(&mut self) {
-        if self.synchronous && self.rest.first().is_none_or(|first| *first == SYNC) {
-            return;
+    /// Reads whole packets. Returns the number of bytes that are read.
+    fn read(&mut self, payloads: &mut Vec<Bytes>) -> usize {
+        let mut at = 0;
+        loop {
+            let rest = &self.rest[at..];
+            if self.skip > 0 {
+                let skipped = self.skip.min(rest.len());
+                (at, self.skip) = (at + skipped, self.skip - skipped);
+                if self.skip > 0 {
+                    return at;
+                }
+                continue;
+            }
+            if self.stride == 0 {
+                let (skipped, stride) = synchronise(rest);
+                self.garbage += skipped as u64;
+                (at, self.stride) = (at + skipped, stride);
+                if stride == 0 {
+                    return at;
+                }
+                continue;
+            }
+            if rest.first().is_some_and(|first| *first != SYNC) {
+                self.stride = 0;
+                continue;
+            }
+            let Some(packet) = rest.get(..TS) else { return at };
+            self.packets.extend_from_slice(packet);
+            if self.packets.len() == PAYLOAD {
+                payloads.push(std::mem::take(&mut self.packets).into());
+            }
+            (at, self.skip) = (at + TS, self.stride - TS);
         }
-        self.synchronous = false;
-        let limit = self.rest.len().saturating_sub(TS);
-        let at = (0..limit).find(|at| self.rest[*at] == SYNC && self.rest[at + TS] == SYNC);
-        self.synchronous = at.is_some();
-        let drop = at.unwrap_or(limit);
-        self.garbage += drop as u64;
-        self.rest.drain(..drop);
     }
+}
+
+/// Finds the first packet. Returns the bytes before it and the distance of packets, zero if there is none yet.
+fn synchronise(bytes: &[u8]) -> (usize, usize) {
+    let synchronous = |at: usize| bytes.get(at).map(|byte| *byte == SYNC);
+    for at in 0..bytes.len().saturating_sub(TS) {
+        for stride in STRIDES {
+            let there = synchronous(at) == Some(true) && synchronous(at + stride) == Some(true);
+            // Only ordinary packets are taken without a third one, so that a short rest need not wait.
+            let third = synchronous(at + 2 * stride).unwrap_or(stride == TS);
+            if there && third {
+                return (at, stride);
+            }
+        }
+    }
+    (bytes.len().saturating_sub(LOOK), 0)
 }
 
 #[cfg(test)]
@@ -100,10 +132,28 @@ mod tests {
         }
 
         #[test]
+        fn longer_packets_are_read(
+            stride in prop_oneof![Just(192usize), Just(204)], start in 0usize..400, size in 1usize..3000
+        ) {
+            // M2TS has four bytes before a packet; error correction lies behind it. Reading may begin anywhere.
+            let before = if stride == 192 { 4 } else { 0 };
+            let (head, tail) = (vec![0; before], vec![0; stride - TS - before]);
+            let content = ts(60);
+            let packets = content.chunks_exact(TS);
+            let stored: Vec<u8> = packets.flat_map(|packet| [&head, packet, &tail].concat()).collect();
+            let mut framer = Framer::default();
+            let mut out = Vec::new();
+            stored[start..].chunks(size).for_each(|chunk| out.extend(framer.push(chunk).concat()));
+            out.extend_from_slice(&framer.flush().unwrap_or_default());
+            prop_assert!(content.ends_with(&out) && content.len() - out.len() <= 3 * TS);
+            prop_assert!(framer.garbage <= stride as u64);
+        }
+
+        #[test]
         fn garbage_is_dropped_and_counted(junk in proptest::collection::vec(0u8..0x47, 0..5000)) {
             let mut framer = Framer::default();
             let mut out: Vec<u8> = framer.push(&junk).concat();
-            prop_assert!(framer.rest.len() <= PAYLOAD + TS);
+            prop_assert!(framer.rest.len() <= LOOK);
             out.extend(framer.push(&ts(20)).concat());
             out.extend_from_slice(&framer.flush().unwrap_or_default());
             prop_assert!(out == ts(20));
