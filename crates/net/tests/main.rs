@@ -2,6 +2,7 @@
 
 mod faults;
 mod flashflow;
+mod hls;
 mod ipv6;
 mod keys;
 mod keys_tor;

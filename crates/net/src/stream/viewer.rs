@@ -203,6 +203,7 @@ pub async fn run(
         live.driver.catch_up(&mut live.player, now);
         if now >= status_at {
             status_at = now + STATUS;
+            screen.hls.lock().expect("the lock is not poisoned").idle(now);
             live.show();
         }
         // A refusal ends the viewer; a redirect makes it try the other server.

@@ -1,0 +1,218 @@
+//! The program that segments hold: its tables, its streams, and the stream that decides where segments begin.
+
+use std::collections::BTreeMap;
+
+use mpeg2ts_reader::packet::Packet;
+use mpeg2ts_reader::psi::pat::PatSection;
+use mpeg2ts_reader::psi::pmt::PmtSection;
+
+use super::entry::Codec;
+use super::psi::{CHECKSUM, HEADERS, Sections, packets, seal};
+
+/// Programs of a transport stream that are looked at.
+const MOST_PROGRAMS: usize = 32;
+/// Table ids of the program association table and of program maps.
+const PAT: u8 = 0;
+const PMT: u8 = 2;
+
+/// An elementary stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stream {
+    pub pid: u16,
+    pub kind: u8,
+    pub role: Role,
+}
+
+/// What an elementary stream holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Video(Codec),
+    Audio { adts: bool },
+    Other,
+}
+
+/// A program as its map describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    number: u16,
+    map_pid: u16,
+    clock_pid: u16,
+    pub streams: Vec<Stream>,
+}
+
+impl Program {
+    /// The stream that decides where segments begin: the first video, or the first audio without video.
+    pub fn leader(&self) -> Option<Stream> {
+        let video = self.streams.iter().find(|stream| matches!(stream.role, Role::Video(_)));
+        video.or_else(|| self.audio()).copied()
+    }
+
+    /// The first audio stream.
+    pub fn audio(&self) -> Option<&Stream> {
+        self.streams.iter().find(|stream| matches!(stream.role, Role::Audio { .. }))
+    }
+
+    fn has_video(&self) -> bool {
+        self.streams.iter().any(|stream| matches!(stream.role, Role::Video(_)))
+    }
+
+    /// Whether packets of this PID belong to the program.
+    pub fn holds(&self, pid: u16) -> bool {
+        pid == self.clock_pid || self.streams.iter().any(|stream| stream.pid == pid)
+    }
+}
+
+/// The tables of a transport stream, and the program that is chosen from them.
+#[derive(Debug, Default)]
+pub struct Tables {
+    association: Sections,
+    /// Program number by PID of its map, with the map's sections.
+    maps: BTreeMap<u16, (u16, Sections)>,
+    stream_id: u16,
+    chosen: Option<(Program, Vec<u8>)>,
+    counters: [u8; 2],
+}
+
+impl Tables {
+    /// The chosen program.
+    pub fn program(&self) -> Option<&Program> {
+        self.chosen.as_ref().map(|(program, _)| program)
+    }
+
+    /// Whether this PID carries tables.
+    pub fn are_on(&self, pid: u16) -> bool {
+        pid == 0 || self.maps.contains_key(&pid)
+    }
+
+    /// Takes a packet of a PID with tables. Returns whether the chosen program changed.
+    pub fn push(&mut self, packet: &Packet<'_>) -> bool {
+        let pid = u16::from(packet.pid());
+        let mut changed = false;
+        if pid == 0 {
+            for section in self.association.push(packet) {
+                changed |= self.associate(&section);
+            }
+        } else if let Some((number, sections)) = self.maps.get_mut(&pid) {
+            let number = *number;
+            for section in sections.push(packet) {
+                changed |= self.map(pid, number, section);
+            }
+        }
+        changed
+    }
+
+    /// Takes a program association section.
+    fn associate(&mut self, section: &[u8]) -> bool {
+        // Bit 0 of byte 5 says whether the section applies now or later.
+        if section[0] != PAT || section[5] & 1 == 0 {
+            return false;
+        }
+        self.stream_id = u16::from_be_bytes([section[3], section[4]]);
+        let programs = PatSection::new(&section[HEADERS..section.len() - CHECKSUM]).programs();
+        let mut named: BTreeMap<u16, u16> = BTreeMap::new();
+        for program in programs.take(MOST_PROGRAMS) {
+            if let mpeg2ts_reader::psi::pat::ProgramDescriptor::Program { program_number, pid } = program {
+                named.entry(u16::from(pid)).or_insert(program_number);
+            }
+        }
+        // The association may have several sections; a section of a later number only adds programs.
+        if section[6] == 0 {
+            self.maps.retain(|pid, (number, _)| named.get(pid) == Some(number));
+        }
+        for (pid, number) in named {
+            if self.maps.len() < MOST_PROGRAMS && pid != 0 {
+                self.maps.entry(pid).or_insert((number, Sections::default()));
+            }
+        }
+        let gone = |program: &Program| !self.maps.contains_key(&program.map_pid);
+        let ended = self.program().is_some_and(gone);
+        if ended {
+            self.chosen = None;
+        }
+        ended
+    }
+
+    /// Takes a program map section.
+    fn map(&mut self, map_pid: u16, number: u16, section: Vec<u8>) -> bool {
+        let of = u16::from_be_bytes([section[3], section[4]]);
+        if section[0] != PMT || section[5] & 1 == 0 || of != number {
+            return false;
+        }
+        let Some(program) = read_map(number, map_pid, &section) else { return false };
+        let better = match self.program() {
+            None => true,
+            Some(known) if known.number == number => *known != program,
+            // A transport stream of several programs: prefer one with a picture.
+            Some(known) => program.has_video() && !known.has_video(),
+        };
+        let same = self.program().is_some_and(|known| known.number == number);
+        if better || same {
+            // Descriptors may change without a change of streams.
+            self.chosen = Some((program, section));
+        }
+        better
+    }
+
+    /// The tables as packets: each segment begins with them. They name one program only (RFC 8216, section 3.2).
+    pub fn packets(&mut self) -> Vec<u8> {
+        let Some((program, map)) = &self.chosen else { return Vec::new() };
+        let [id, number, pid] =
+            [self.stream_id, program.number, 0xe000 | program.map_pid].map(u16::to_be_bytes);
+        let association = seal([&[PAT, 0xb0, 13][..], &id, &[0xc1, 0, 0], &number, &pid].concat());
+        let [of_association, of_map] = &mut self.counters;
+        let mut out = packets(&association, 0, of_association);
+        out.extend(packets(map, program.map_pid, of_map));
+        out
+    }
+}
+
+/// Reads a map; `None` if it is malformed or names neither picture nor sound.
+fn read_map(number: u16, map_pid: u16, section: &[u8]) -> Option<Program> {
+    let map = PmtSection::from_bytes(&section[HEADERS..section.len() - CHECKSUM]).ok()?;
+    let mut streams = Vec::new();
+    for info in map.streams() {
+        let kind = info.stream_type().0;
+        let mut tags = Vec::new();
+        for descriptor in info.descriptors::<Raw<'_>>().map_while(Result::ok) {
+            tags.push((descriptor.tag, descriptor.bytes.get(..4).map(<[u8]>::to_vec)));
+        }
+        streams.push(Stream { pid: u16::from(info.elementary_pid()), kind, role: role(kind, &tags) });
+    }
+    let program = Program { number, map_pid, clock_pid: u16::from(map.pcr_pid()), streams };
+    program.leader().map(|_| program)
+}
+
+/// A descriptor as bytes.
+struct Raw<'a> {
+    tag: u8,
+    bytes: &'a [u8],
+}
+
+impl<'a> mpeg2ts_reader::descriptor::Descriptor<'a> for Raw<'a> {
+    fn from_bytes(bytes: &'a [u8]) -> Result<Raw<'a>, mpeg2ts_reader::descriptor::DescriptorError> {
+        Ok(Raw { tag: bytes[0], bytes: &bytes[2..] })
+    }
+}
+
+/// Stream types of ISO 13818-1 (table 2-34), ATSC, DVB and Blu-ray.
+fn role(kind: u8, tags: &[(u8, Option<Vec<u8>>)]) -> Role {
+    let tagged = |tag: u8| tags.iter().any(|(known, _)| *known == tag);
+    let registered =
+        |name: &[u8; 4]| tags.iter().any(|(tag, bytes)| *tag == 5 && bytes.as_deref() == Some(&name[..]));
+    match kind {
+        0x01 | 0x02 => Role::Video(Codec::Mpeg2),
+        0x1b => Role::Video(Codec::H264),
+        0x24 => Role::Video(Codec::H265),
+        0x10 | 0x1e | 0x21 | 0x32 | 0x33 | 0x42 | 0xd1 | 0xea => Role::Video(Codec::Other),
+        0x06 if registered(b"HEVC") => Role::Video(Codec::H265),
+        0x06 if registered(b"AV01") => Role::Video(Codec::Other),
+        0x0f => Role::Audio { adts: true },
+        0x03 | 0x04 | 0x11 | 0x1c | 0x80 | 0x81 | 0x83..=0x85 | 0x87 => Role::Audio { adts: false },
+        // DVB: AC-3, enhanced AC-3, DTS and AAC descriptors.
+        0x06 if [0x6a, 0x7a, 0x7b, 0x7c].into_iter().any(tagged) => Role::Audio { adts: false },
+        0x06 if registered(b"Opus") || registered(b"AC-3") || registered(b"EAC3") => {
+            Role::Audio { adts: false }
+        }
+        _ => Role::Other,
+    }
+}

@@ -1,0 +1,230 @@
+//! HLS made of what ffmpeg makes: players read it, and the rules of RFC 8216 hold at every moment.
+
+mod clips;
+mod rules;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use clips::{Folder, TS, clip, decode, ffmpeg, flags, pid};
+use rules::Rules;
+use tidegate_control::units::{Span, Time};
+use tidegate_net::stream::hls::Hls;
+use tidegate_stream::framer::Framer;
+
+use crate::skipped;
+
+/// A player that fetches every version of the playlist and every segment.
+#[derive(Default)]
+struct Watcher {
+    hls: Hls,
+    framer: Framer,
+    now: Time,
+    rules: Rules,
+    segments: BTreeMap<u64, Vec<u8>>,
+}
+
+impl Watcher {
+    /// Plays bytes within a time.
+    fn play(&mut self, bytes: &[u8], within: Span) {
+        let chunks = bytes.chunks(bytes.len().div_ceil(100).max(1));
+        let step = Span(within.0 / chunks.len() as u64);
+        for chunk in chunks {
+            for payload in self.framer.push(chunk) {
+                self.hls.push(self.now, &payload);
+            }
+            self.now += step;
+            self.look();
+        }
+    }
+
+    /// The source pauses.
+    fn pause(&mut self, span: Span) {
+        if let Some(payload) = self.framer.flush() {
+            self.hls.push(self.now, &payload);
+        }
+        for _ in 0..10 {
+            self.now += Span(span.0 / 10);
+            self.hls.idle(self.now);
+            self.look();
+        }
+    }
+
+    fn look(&mut self) {
+        let Some(text) = self.hls.playlist() else { return };
+        self.rules.check(self.now, &text, |number| self.hls.segment(number).is_some());
+        for number in self.rules.known.keys() {
+            if !self.segments.contains_key(number) {
+                self.segments.insert(*number, self.hls.segment(*number).unwrap().to_vec());
+            }
+        }
+    }
+
+    /// Durations of all segments.
+    fn durations(&self) -> Vec<f64> {
+        self.rules.known.values().map(|segment| segment.seconds).collect()
+    }
+
+    fn discontinuities(&self) -> u64 {
+        self.rules.known.values().map(|segment| segment.discontinuities).max().unwrap_or(0)
+    }
+
+    /// Decodes all segments as a player does. Returns the number of frames.
+    fn decode(&self, name: &str, streams: &str) -> usize {
+        let folder = Folder::new(name);
+        let mut text = "#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:12\n".to_owned();
+        let mut before = 0;
+        for (number, bytes) in &self.segments {
+            let listed = &self.rules.known[number];
+            if listed.discontinuities > before {
+                text.push_str("#EXT-X-DISCONTINUITY\n");
+            }
+            before = listed.discontinuities;
+            let _ = write!(text, "#EXTINF:{:.3},\n{number}.ts\n", listed.seconds);
+            let path = folder.write(&format!("{number}.ts"), bytes);
+            let (frames, said) = decode(&path, streams);
+            assert!(said.is_empty() && frames > 0, "{name}, segment {number} alone: {frames}, {said}");
+        }
+        text.push_str("#EXT-X-ENDLIST\n");
+        let (frames, said) = decode(&folder.write("all.m3u8", text.as_bytes()), streams);
+        assert!(said.is_empty(), "{name}: {said}");
+        frames
+    }
+
+    /// Whether each segment begins with its tables and a flagged packet of that PID.
+    fn begin_with(&self, first: u16) {
+        for (number, bytes) in &self.segments {
+            let pids: Vec<u16> = bytes.chunks_exact(TS).map(pid).collect();
+            assert_eq!((pids[0], pids[2]), (0, first), "segment {number}: {:x?}", &pids[..6]);
+        }
+    }
+}
+
+/// Tells that ffmpeg is missing, once per test.
+macro_rules! made {
+    ($made:expr, $what:literal) => {
+        match $made {
+            Some(made) => made,
+            None => return skipped::skipped($what, "ffmpeg"),
+        }
+    };
+}
+
+fn near(values: &[f64], expected: &[f64]) {
+    let close = |(value, expected): (&f64, &f64)| (value - expected).abs() < 0.05;
+    let same = values.len() == expected.len() && values.iter().zip(expected).all(close);
+    assert!(same, "{values:?}, not {expected:?}");
+}
+
+#[test]
+fn segments_begin_with_key_frames_and_last_as_long_as_they_say() {
+    let sound = "-map 0:v -map 1:a -map 1:a";
+    let stream = made!(clip(8, "160x120", 50, sound), "key frames of a picture with two sounds");
+    for within in [Span::from_secs(8), Span::from_secs(1)] {
+        let mut watcher = Watcher::default();
+        watcher.play(&stream, within);
+        watcher.pause(Span::from_secs(6));
+        near(&watcher.durations(), &[2.0; 4]);
+        watcher.begin_with(0x100);
+        if within == Span::from_secs(1) {
+            assert_eq!(watcher.decode("keys", "v"), 200);
+        }
+        assert_eq!(watcher.discontinuities(), 0);
+    }
+}
+
+#[test]
+fn restarts_jumps_and_changes_of_size_are_discontinuities_and_wraps_are_none() {
+    // 2^33 ticks are 95443.7 s: the first clip wraps in its middle.
+    let wraps = made!(clip(4, "160x120", 25, "-output_ts_offset 95441.7"), "restarts of an encoder");
+    let larger = clip(2, "192x144", 25, "").unwrap();
+    let later = clip(2, "192x144", 25, "-output_ts_offset 3600").unwrap();
+    let mut watcher = Watcher::default();
+    watcher.play(&wraps, Span::from_secs(4));
+    watcher.play(&larger, Span::from_secs(2));
+    watcher.pause(Span::from_secs(3));
+    watcher.play(&later, Span::from_secs(1));
+    watcher.play(&later, Span::from_secs(2));
+    watcher.pause(Span::from_secs(6));
+    near(&watcher.durations(), &[1.0; 10]);
+    let numbers: Vec<u64> = watcher.rules.known.values().map(|segment| segment.discontinuities).collect();
+    assert_eq!(numbers, [0, 0, 0, 0, 1, 1, 2, 2, 3, 3]);
+    watcher.begin_with(0x100);
+    assert_eq!(watcher.decode("restarts", "v"), 250);
+}
+
+#[test]
+fn a_change_of_size_without_a_jump_is_a_discontinuity() {
+    let one = made!(clip(2, "160x120", 25, ""), "changes of size");
+    let two = clip(2, "192x144", 25, "-output_ts_offset 2").unwrap();
+    let mut watcher = Watcher::default();
+    watcher.play(&[one, two].concat(), Span::from_secs(4));
+    watcher.pause(Span::from_secs(6));
+    near(&watcher.durations(), &[1.0; 4]);
+    assert_eq!(watcher.discontinuities(), 1);
+    assert_eq!(watcher.decode("sizes", "v"), 100);
+}
+
+#[test]
+fn key_frames_without_flags_are_found_and_flags_of_others_are_ignored() {
+    for (codec, kind) in [
+        ("libx264 -preset ultrafast -bf 2 -g 25", "H.264"),
+        (
+            "libx265 -preset ultrafast -x265-params keyint=25:min-keyint=25:scenecut=0:log-level=error",
+            "H.265",
+        ),
+        ("mpeg2video -g 25 -sc_threshold 1000000000", "MPEG-2"),
+    ] {
+        let mut stream = made!(
+            ffmpeg(&format!(
+                "-f lavfi -i testsrc=size=160x120:rate=25:duration=3 -pix_fmt yuv420p -c:v {codec} -f mpegts -"
+            )),
+            "key frames without flags"
+        );
+        let mut lying = stream.clone();
+        for packet in stream.chunks_exact_mut(TS) {
+            flags(packet).into_iter().for_each(|flags| *flags &= !0x40);
+        }
+        for packet in lying.chunks_exact_mut(TS) {
+            flags(packet).into_iter().for_each(|flags| *flags |= 0x40);
+        }
+        for (stream, name) in [(stream, "none"), (lying, "all")] {
+            let mut watcher = Watcher::default();
+            watcher.play(&stream, Span::from_secs(3));
+            watcher.pause(Span::from_secs(6));
+            near(&watcher.durations(), &[1.0; 3]);
+            assert_eq!(watcher.decode(&format!("flags-{kind}-{name}"), "v"), 75, "{kind}");
+        }
+    }
+}
+
+#[test]
+fn sound_alone_is_cut_by_time_and_m2ts_is_read() {
+    let sound = "-f lavfi -i sine=duration=4 -c:a";
+    for (codec, format) in [("aac", "mpegts"), ("ac3", "mpegts -mpegts_m2ts_mode 1")] {
+        let made = ffmpeg(&format!("{sound} {codec} -f {format} -"));
+        let stream = made!(made, "sound alone");
+        let mut watcher = Watcher::default();
+        watcher.play(&stream, Span::from_secs(1));
+        watcher.pause(Span::from_secs(6));
+        let durations = watcher.durations();
+        assert!((3..=5).contains(&durations.len()), "{codec}: {durations:?}");
+        assert!((durations.iter().sum::<f64>() - 4.0).abs() < 0.2, "{codec}: {durations:?}");
+        assert!(watcher.decode(&format!("sound-{codec}"), "a") > 100);
+    }
+}
+
+#[test]
+fn rare_key_frames_and_long_streams_keep_the_rules() {
+    let rare =
+        made!(clip(24, "96x64", 250, "-r 25 -sc_threshold 0 -force_key_frames 0,1,2,7,8,9"), "long streams");
+    let mut watcher = Watcher::default();
+    for round in 0..6 {
+        watcher.play(&rare, Span::from_secs(if round % 2 == 0 { 24 } else { 4 }));
+    }
+    watcher.pause(Span::from_secs(6));
+    assert_eq!(watcher.discontinuities(), 5);
+    let durations = watcher.durations();
+    near(&durations[..5], &[1.0, 1.0, 5.0, 1.0, 1.0]);
+    assert!((durations.iter().sum::<f64>() - 144.0).abs() < 1.0, "{durations:?}");
+}
