@@ -382,17 +382,6 @@ fn a_sweep_survives_kills_and_shards_make_one_table() {
     assert!(list.contains("./killed") && list.ends_with("2 studies\n"), "{list}");
     assert!(said(&["runs", "show", "shards"]).contains("8 runs,"));
     assert_eq!(said(&["runs", "diff", "killed", "shards", "--metric", "throughput_total"]), "8 | 8 runs\n");
-    let bottleneck = |out: &str, link: &str| {
-        let link = format!("relay.btlnk.link=\"{link}\"");
-        let scenario = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/bottleneck.toml");
-        let scenario = scenario.to_str().unwrap();
-        assert_eq!(scratch.code(&["run", scenario, "--out", out, "--set", &link]).0, Some(0));
-    };
-    bottleneck("four", "4 Mbit/s");
-    bottleneck("five", "5 Mbit/s");
-    let differ = said(&["runs", "diff", "four", "five", "--metric", "throughput_total"]);
-    assert!(differ.contains("scenario.relay.btlnk.link: 4 Mbit/s | 5 Mbit/s\n"), "{differ}");
-    assert!(differ.lines().count() < 15 && differ.contains("second    ratio\n"), "{differ}");
     assert!(
         said(&["sweep", "study.toml", "--list"]).contains("p0004  relay.btlnk.link = 4 Mbit/s, systems =")
     );

@@ -310,7 +310,7 @@ pub fn flatten(value: &Value) -> BTreeMap<String, f64> {
     all
 }
 
-/// Every leaf of a value by its dotted path, as text. Tables of an array are named by their `name`, as in `--set`.
+/// Every leaf of a value by its dotted path, as text.
 pub fn flatten_text(value: &Value) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     walk("", value, &mut |path, leaf| {
@@ -319,15 +319,13 @@ pub fn flatten_text(value: &Value) -> BTreeMap<String, String> {
     all
 }
 
-/// Calls `leaf` with the path and value of everything that is neither an object nor an array of tables.
+/// Calls `leaf` with the path and value of everything that is not an object.
 fn walk(prefix: &str, value: &Value, leaf: &mut dyn FnMut(&str, &Value)) {
-    let join = |key: &str| if prefix.is_empty() { key.to_owned() } else { format!("{prefix}.{key}") };
     match value {
-        Value::Object(map) => map.iter().for_each(|(key, inner)| walk(&join(key), inner, leaf)),
-        Value::Array(tables) if tables.first().is_some_and(Value::is_object) => {
-            for (at, inner) in tables.iter().enumerate() {
-                let name = inner["name"].as_str().map_or_else(|| (at + 1).to_string(), str::to_owned);
-                walk(&join(&name), inner, leaf);
+        Value::Object(map) => {
+            for (key, inner) in map {
+                let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+                walk(&path, inner, leaf);
             }
         }
         other => leaf(prefix, other),
@@ -346,8 +344,5 @@ mod tests {
         let one = combine(&[&a], &|values| Estimate::of(values).ci95);
         assert_eq!(one["x"], Value::Null);
         assert_eq!(flatten(&a), [("x".to_owned(), 1.0), ("y.z".to_owned(), 2.0)].into());
-        let tables = json!({ "relay": [{ "name": "guard", "link": "5 Mbit/s" }, { "link": "1 Mbit/s" }] });
-        let named = flatten_text(&tables);
-        assert_eq!((&*named["relay.guard.link"], &*named["relay.2.link"]), ("5 Mbit/s", "1 Mbit/s"));
     }
 }

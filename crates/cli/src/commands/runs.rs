@@ -7,7 +7,6 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use tidegate_lab::input::InputError;
-use tidegate_lab::number::format_number;
 use tidegate_lab::report::folder;
 use tidegate_lab::results::{flatten, flatten_text};
 use tidegate_lab::statistics::Estimate;
@@ -162,45 +161,25 @@ fn diff(a: &Path, b: &Path, metric: &str) -> Result<(), InputError> {
         let show = |value: Option<&String>| value.map_or("-", String::as_str).to_owned();
         println!("{key}: {} | {}", show(left.get(key)), show(right.get(key)));
     }
-    let differing = differing_metrics(&values(&of_one, metric), &values(&of_other, metric));
-    let longest = differing.iter().map(|row| row.metric.len()).max().unwrap_or(0);
-    let mut system = "";
-    for row in &differing {
-        if row.system != system {
-            system = &row.system;
-            println!("\n{:<longest$}  {:>12} {:>12} {:>8}", system, "first", "second", "ratio");
+    let (left, right) = (values(&of_one, metric), values(&of_other, metric));
+    for ((who, metric), values) in &left {
+        let Some(others) = right.get(&(who.clone(), metric.clone())) else { continue };
+        let (a, b) = (Estimate::of(values), Estimate::of(others));
+        if a.mean != b.mean {
+            let width =
+                |estimate: &Estimate| estimate.ci95.map(|w| format!(" ± {w:.3e}")).unwrap_or_default();
+            let ratio = b.mean / a.mean;
+            println!(
+                "{who}: {metric}: {:.6}{} | {:.6}{}  x {ratio:.4}",
+                a.mean,
+                width(&a),
+                b.mean,
+                width(&b)
+            );
         }
-        println!("{:<longest$}  {:>12} {:>12} {:>8}", row.metric, row.sides[0], row.sides[1], row.ratio);
     }
     println!("{} | {} runs", of_one.len(), of_other.len());
     Ok(())
-}
-
-/// A metric with different means in two studies.
-struct DifferingMetric {
-    system: String,
-    metric: String,
-    sides: [String; 2],
-    ratio: String,
-}
-
-/// The metrics of which the printed means differ. A ratio that prints as 1.00 is left out.
-fn differing_metrics(left: &Values, right: &Values) -> Vec<DifferingMetric> {
-    let rows = left.iter().filter_map(|((system, metric), values)| {
-        let others = right.get(&(system.clone(), metric.clone()))?;
-        let means = [values, others].map(|values| Estimate::of(values).mean);
-        let sides = means.map(format_number);
-        let ratio = format!("{:.2}", means[1] / means[0]);
-        let ratio = if means[0] == 0.0 || ratio == "1.00" { String::new() } else { ratio };
-        let row = || DifferingMetric {
-            system: system.clone(),
-            metric: metric.clone(),
-            sides: sides.clone(),
-            ratio,
-        };
-        (sides[0] != sides[1]).then(row)
-    });
-    rows.collect()
 }
 
 fn merge(place: &Path) -> Result<(), InputError> {

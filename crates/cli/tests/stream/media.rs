@@ -14,7 +14,12 @@ pub const SIX: usize = 6;
 
 /// A picture and a tone of so many seconds, a key frame every second; none where there is no ffmpeg.
 pub fn made(seconds: u32) -> Option<Vec<u8>> {
-    let picture = format!("testsrc2=size=320x180:rate=25:duration={seconds}");
+    made_of(seconds, "320x180")
+}
+
+/// The same with a picture of this size.
+pub fn made_of(seconds: u32, size: &str) -> Option<Vec<u8>> {
+    let picture = format!("testsrc2=size={size}:rate=25:duration={seconds}");
     let tone = format!("sine=frequency=440:duration={seconds}");
     let output = Command::new("ffmpeg")
         .args(["-v", "error", "-f", "lavfi", "-i", &picture, "-f", "lavfi", "-i", &tone])

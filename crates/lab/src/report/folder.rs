@@ -3,7 +3,7 @@
 //! A new folder is written beside its destination and exchanged with it in one step. Readers always see the complete
 //! old or new results, even if the process dies. Only files that a manifest lists are ever deleted.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -88,17 +88,11 @@ pub fn check_place(place: &Path, contents: &Contents, force: bool) -> Result<(),
 fn difference(there: &Contents, here: &Contents) -> String {
     let (there, here) = (flatten_text(&there.parameters), flatten_text(&here.parameters));
     let keys: BTreeSet<&String> = there.keys().chain(here.keys()).collect();
-    let differing: Vec<&String> = keys.into_iter().filter(|key| there.get(*key) != here.get(*key)).collect();
-    let shown = differing.iter().take(5).map(|key| {
-        let value =
-            |side: &BTreeMap<String, String>| side.get(*key).map_or("absent", String::as_str).to_owned();
-        format!("\n    `{key}` is {} there, {} here", value(&there), value(&here))
-    });
-    let rest = match differing.len().saturating_sub(5) {
-        0 => String::new(),
-        more => format!("\n    and {more} more"),
-    };
-    shown.collect::<String>() + &rest
+    let differs = keys.into_iter().find(|key| there.get(*key) != here.get(*key));
+    differs.map_or_else(String::new, |key| {
+        let show = |value: Option<&String>| value.map_or("nothing", String::as_str).to_owned();
+        format!("`{key}` is {} there, {} here", show(there.get(key)), show(here.get(key)))
+    })
 }
 
 /// Creates a new folder with the next free number: `base/1`, `base/2`, ...

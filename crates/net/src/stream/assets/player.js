@@ -3,26 +3,51 @@ const video = document.getElementById("video");
 const playlist = "hls/live.m3u8";
 document.getElementById("ts").textContent = new URL("stream.ts", location.href);
 
+// The player stays two segments behind the end of the playlist, whatever its target duration.
+let behind = 6;
+let hls;
+
 function play() {
   if (!Hls.isSupported()) {
     video.src = playlist;
     return;
   }
-  const hls = new Hls({ enableWorker: false, liveSyncDurationCount: 2, manifestLoadingMaxRetry: 1000 });
+  hls = new Hls({ enableWorker: false, liveSyncDuration: behind, manifestLoadingMaxRetry: 1000 });
   hls.on(Hls.Events.ERROR, (_, error) => {
-    if (!error.fatal) return;
-    hls.destroy();
-    setTimeout(play, 1000);
+    if (error.fatal) again();
   });
   hls.loadSource(playlist);
   hls.attachMedia(video);
+  video.play().catch(() => { /* the browser wants a click first */ });
+}
+
+function again() {
+  hls.destroy();
+  setTimeout(wait, 1000);
 }
 
 // The playlist is there once the first segment is complete.
 async function wait() {
   const answer = await fetch(playlist).catch(() => ({ ok: false }));
-  answer.ok ? play() : setTimeout(wait, 500);
+  if (!answer.ok) return setTimeout(wait, 500);
+  const durations = [...(await answer.text()).matchAll(/#EXTINF:([\d.]+)/g)].map(found => Number(found[1]));
+  behind = Math.max(2, 2 * Math.max(...durations));
+  play();
 }
+
+// A player that stands still while the stream goes on begins anew.
+let last = -1;
+let still = 0;
+setInterval(() => {
+  const details = hls?.latestLevelDetails;
+  const isBehind = details && details.edge - video.currentTime > 2 * behind;
+  still = isBehind && !video.paused && video.currentTime === last ? still + 1 : 0;
+  last = video.currentTime;
+  if (still >= 8) {
+    still = 0;
+    again();
+  }
+}, 1000);
 
 async function status() {
   try {
