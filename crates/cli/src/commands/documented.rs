@@ -121,12 +121,12 @@ fn command_lines_in_documents_parse() {
     assert!(wrong.is_empty() && seen > 100, "{seen} command lines, of which clap rejects {wrong:#?}");
 }
 
-/// Leaf subcommands with their names and the text after their help, or after that of the subcommand above them.
-fn leaves(command: &Command, name: &str, above: &str, found: &mut Vec<(String, String)>) {
-    let help = command.get_after_help().map_or_else(|| above.to_owned(), ToString::to_string);
+/// Leaf subcommands with their names and the text after their help.
+fn leaves(command: &Command, name: &str, found: &mut Vec<(String, String)>) {
+    let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     let inner = command.get_subcommands().filter(|inner| inner.get_name() != "help" && !inner.is_hide_set());
     let before = found.len();
-    inner.for_each(|inner| leaves(inner, &format!("{name} {}", inner.get_name()), &help, found));
+    inner.for_each(|inner| leaves(inner, &format!("{name} {}", inner.get_name()), found));
     if found.len() == before {
         found.push((name.to_owned(), help));
     }
@@ -135,7 +135,7 @@ fn leaves(command: &Command, name: &str, above: &str, found: &mut Vec<(String, S
 #[test]
 fn every_subcommand_has_an_example_that_parses() {
     let mut all = Vec::new();
-    leaves(&Cli::command(), "tidegate", "", &mut all);
+    leaves(&Cli::command(), "tidegate", &mut all);
     assert!(all.len() > 30, "{} subcommands", all.len());
     let mut wrong = Vec::new();
     for (name, help) in all {

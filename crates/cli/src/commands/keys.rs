@@ -8,7 +8,7 @@ use crate::failure::Failure;
 
 /// List the keys of a scenario file with unit, default, range and source
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  tidegate keys kist")]
+#[command(after_help = "Example:\n  tidegate keys kist\n  tidegate keys relay.guard.link")]
 pub struct KeysArgs {
     /// List only keys with this text in their name or description
     pattern: Option<String>,
@@ -38,6 +38,9 @@ pub fn main(arguments: KeysArgs) -> Result<ExitCode, Failure> {
         facts.extend(key.required.then(|| "required".to_owned()));
         facts.extend((!key.source.is_empty()).then(|| format!("source: {}", key.source)));
         println!("{}\n    {}\n    {}", key.path, key.about, facts.join("; "));
+        if !key.table {
+            println!("    --set {}=VALUE", keys::set_path(&key.path));
+        }
     }
     if found.is_empty() {
         eprintln!("no key contains this text; `tidegate keys` lists all");

@@ -28,17 +28,22 @@ pub struct RunsArgs {
 #[derive(clap::Subcommand)]
 enum Command {
     /// List the studies in a folder and its subfolders
+    #[command(after_help = "Example:\n  tidegate runs ls out")]
     Ls {
         /// Search this folder
         #[arg(default_value = "out")]
         folder: PathBuf,
     },
     /// Show the origin of a study, its runs and their processor time
+    #[command(after_help = "Example:\n  tidegate runs show out/bottleneck/latest")]
     Show {
         /// Read the study from this folder
         study: PathBuf,
     },
     /// Compare the parameters and the metrics of two studies
+    #[command(
+        after_help = "Example:\n  tidegate runs diff out/bottleneck/1 out/bottleneck/2 --metric latency"
+    )]
     Diff {
         /// Read the first study from this folder
         a: PathBuf,
@@ -49,6 +54,7 @@ enum Command {
         metric: String,
     },
     /// Write one table of all stored runs, for a study that ran in shards or was killed
+    #[command(after_help = "Example:\n  tidegate runs merge out/study")]
     Merge {
         /// Read the study from this folder
         study: PathBuf,

@@ -41,13 +41,26 @@ pub fn schema() -> Value {
 }
 
 /// All keys with the pattern in their path or description, ignoring case; an empty pattern finds all keys. The keys
-/// of a system are listed under `system[]`.
+/// of a system are listed under `system[]`. A path as `--set` takes it (`relay.guard.link`) finds its key.
 pub fn find(pattern: &str) -> Vec<Key> {
     let pattern = pattern.to_lowercase();
     let holds = |text: &str| text.to_lowercase().contains(&pattern);
     let mut all = keys::list(&WHOLE);
-    all.retain(|key| holds(&key.path) || holds(&key.about));
+    all.retain(|key| holds(&key.path) || holds(&key.about) || is_set_path(&key.path, &pattern));
     all
+}
+
+/// Whether a path of `--set` leads to a key: it has the name of a table for `[]` and for `<name>`.
+fn is_set_path(key: &str, path: &str) -> bool {
+    let key = key.replace("[]", ".<name>");
+    let (parts, names) = (key.split('.'), path.split('.'));
+    parts.clone().count() == names.clone().count()
+        && parts.zip(names).all(|(part, name)| part == "<name>" || part == name)
+}
+
+/// The path of a key in `--set`.
+pub fn set_path(key: &str) -> String {
+    key.replace("[]", ".NAME").replace("<name>", "NAME")
 }
 
 /// The reference page.
@@ -134,6 +147,9 @@ mod tests {
         let paths = |pattern| find(pattern).into_iter().map(|key| key.path).collect::<Vec<_>>();
         assert!(paths("rto").contains(&"system[].tcp.rto-min".to_owned()));
         assert!(paths("standard deviation").contains(&"underlay.jitter".to_owned()));
+        assert_eq!(paths("relay.guard.link"), ["relay[].link"]);
+        assert_eq!(paths("system.vanilla.tcp.rto-min"), ["system[].tcp.rto-min"]);
+        assert_eq!(paths("traffic.web.every"), ["traffic.<name>.every"]);
         assert!(paths("no such thing").is_empty());
         assert_eq!(paths("").len(), keys::list(&WHOLE).len());
     }

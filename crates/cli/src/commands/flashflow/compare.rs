@@ -14,6 +14,7 @@ use crate::failure::Failure;
 
 /// Compare weights with another bandwidth file or a consensus
 #[derive(clap::Args)]
+#[command(after_help = "Example:\n  tidegate flashflow compare v3bw other-v3bw")]
 pub struct Arguments {
     /// A bandwidth file or a consensus, which may be compressed
     ours: PathBuf,

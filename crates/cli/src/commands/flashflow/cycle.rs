@@ -26,6 +26,7 @@ use crate::failure::Failure;
 ///
 /// Example: tidegate flashflow cycle --relays 20 --period "10 min"
 #[derive(clap::Args)]
+#[command(after_help = "Example:\n  tidegate flashflow cycle")]
 pub struct Arguments {
     /// Number of relays
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u16).range(1..=10_000))]

@@ -21,6 +21,7 @@ use crate::failure::Failure;
 ///
 /// Example: tidegate flashflow demo --rate 250Mbit/s
 #[derive(clap::Args)]
+#[command(after_help = "Example:\n  tidegate flashflow demo --rate 250Mbit/s")]
 pub struct Arguments {
     /// Rate limit of the relay (default: unlimited, 20 Mbit/s with --liar)
     #[arg(long)]

@@ -15,6 +15,7 @@ use crate::failure::Failure;
 /// A relay is left out unless more than half of the files name it. While fewer than half of the coordinators
 /// lie, the median lies between two honest weights.
 #[derive(clap::Args)]
+#[command(after_help = "Example:\n  tidegate flashflow median one-v3bw two-v3bw three-v3bw")]
 pub struct Arguments {
     /// The files, one per coordinator
     #[arg(required = true, num_args = 2..)]

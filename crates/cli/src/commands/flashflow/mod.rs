@@ -41,11 +41,13 @@ pub struct Arguments {
 enum Role {
     Demo(demo::Arguments),
     /// Generate an identity: a certificate and an onion key
+    #[command(after_help = "Example:\n  tidegate flashflow keygen relay.key")]
     Keygen {
         /// The file to write; it must not exist
         file: PathBuf,
     },
     /// Run a relay that can be measured
+    #[command(after_help = "Example:\n  tidegate flashflow relay --config relay.toml")]
     Relay {
         #[command(flatten)]
         config: Config,
@@ -54,10 +56,12 @@ enum Role {
         liar: Option<Liar>,
     },
     /// Run a measurer
+    #[command(after_help = "Example:\n  tidegate flashflow measurer --config measurer.toml")]
     Measurer(Config),
     /// Measure a measurer's capacity: UDP to and from all other measurers at once
-    ///
-    /// Example: tidegate flashflow measurer-capacity --config measurer.toml --rate "1 Gbit/s"
+    #[command(
+        after_help = "Example:\n  tidegate flashflow measurer-capacity --config measurer.toml --rate '1 Gbit/s'"
+    )]
     MeasurerCapacity {
         #[command(flatten)]
         config: Config,
@@ -75,6 +79,7 @@ enum Role {
     #[command(hide = true)]
     Background(Config),
     /// Delay TCP connections: pass them on to an address, every byte later
+    #[command(after_help = "Example:\n  tidegate flashflow delay --to 127.0.0.1:9001 --delay '40 ms'")]
     Delay {
         #[command(flatten)]
         path: PathArguments,
@@ -86,6 +91,7 @@ enum Role {
         listen: SocketAddr,
     },
     /// Run the coordinator: follow the schedule until stopped
+    #[command(after_help = "Example:\n  tidegate flashflow coordinator --config coordinator.toml --once")]
     Coordinator {
         #[command(flatten)]
         config: Config,
@@ -95,13 +101,16 @@ enum Role {
     },
     Schedule(schedule::Arguments),
     /// Print the coordinator's records, one JSON object per line
+    #[command(after_help = "Example:\n  tidegate flashflow export --config coordinator.toml")]
     Export(Config),
     /// Print the last bandwidth file, recomputed from the coordinator's records
+    #[command(after_help = "Example:\n  tidegate flashflow bandwidth-file --config coordinator.toml")]
     BandwidthFile(Config),
     Compare(compare::Arguments),
     Cycle(cycle::Arguments),
     Median(median::Arguments),
     /// Check configuration files
+    #[command(after_help = "Example:\n  tidegate flashflow check-config measurer measurer.toml")]
     CheckConfig {
         /// Role of the files
         role: ConfigRole,
@@ -110,6 +119,7 @@ enum Role {
         files: Vec<PathBuf>,
     },
     /// Recompute every result and the bandwidth file from the coordinator's records, and compare
+    #[command(after_help = "Example:\n  tidegate flashflow verify --config coordinator.toml")]
     Verify(Config),
 }
 

@@ -26,6 +26,7 @@ use crate::failure::Failure;
 ///
 /// Example: tidegate flashflow schedule --consensus FILE --team "3 x 1 Gbit/s"
 #[derive(clap::Args)]
+#[command(after_help = "Example:\n  tidegate flashflow schedule --config coordinator.toml")]
 pub struct Arguments {
     #[command(flatten)]
     network: Network,
