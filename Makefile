@@ -13,7 +13,7 @@ test: lint
 
 lint: setup
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --quiet -- -D warnings
+	cargo clippy --workspace --all-targets --features tidegate-fuzz/targets --quiet -- -D warnings
 
 # A minimal Rust installation lacks the formatter and clippy.
 setup:
@@ -98,7 +98,9 @@ deny:
 	elif cargo deny --offline check advisories 2>/dev/null; then echo 'advisories: checked with the copy fetched before; the database cannot be reached'; \
 	else echo 'advisories: NOT CHECKED, the database cannot be reached'; fi
 
-# Runs every fuzz target for TIME seconds. Needs a nightly compiler and `cargo install cargo-fuzz`.
+# Runs every fuzz target for TIME seconds, from its corpus. Needs a nightly compiler, a C++ compiler and
+# `cargo install cargo-fuzz`. `make lint` checks the targets, and `make test` runs their bodies over the corpus.
 TIME ?= 60
 fuzz:
-	set -e; for target in $$(cargo +nightly fuzz list); do cargo +nightly fuzz run $$target -- -max_total_time=$(TIME); done
+	set -e; for target in $$(cargo +nightly fuzz list); do \
+		cargo +nightly fuzz run --features link $$target -- -max_total_time=$(TIME); done

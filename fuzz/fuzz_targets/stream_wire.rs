@@ -1,14 +1,4 @@
-//! Messages and datagrams of streams: writing and reading again gives the same.
+//! See `tidegate_fuzz::stream`.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use tidegate_stream::message::Message;
-use tidegate_stream::packet;
-
-fuzz_target!(|bytes: &[u8]| {
-    if let Some(message) = Message::decode(bytes) {
-        assert_eq!(Message::decode(&message.encode()), Some(message));
-    }
-    let _ = packet::decode(&bytes.to_vec().into());
-    let _ = packet::share(bytes);
-});
+libfuzzer_sys::fuzz_target!(|input: &[u8]| tidegate_fuzz::stream::stream_wire(input));
