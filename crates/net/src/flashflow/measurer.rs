@@ -25,6 +25,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::server;
 
 use crate::admission::{Admission, next_connection};
+use crate::driver::{Driver, Handler};
 use crate::identity::{Identity, random};
 use crate::link::BufferedTcp;
 use crate::{clock, link, tls};
@@ -112,9 +113,23 @@ enum Phase {
 }
 
 enum Event {
+    /// The coordinator sent a message.
+    Said(Message),
+    /// A circuit opened.
     Opened,
     NotOpened,
     Failed(Reason),
+}
+
+impl Event {
+    fn tell(self, measurer: &mut Measurer, now: Time) {
+        match self {
+            Event::Said(message) => measurer.message(now, message),
+            Event::Opened => measurer.opened(now),
+            Event::NotOpened => measurer.not_opened(now),
+            Event::Failed(reason) => measurer.failed(reason),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -129,6 +144,50 @@ struct Crew {
     counters: Arc<Counters>,
     // Keeps the rate reserved until the measurement ends.
     _reserved: Reserved,
+}
+
+/// Carries out the outputs of one measurement.
+struct Outputs<'a> {
+    identity: &'a Identity,
+    options: &'a MeasurerOptions,
+    free: &'a Rc<Cell<u64>>,
+    events: mpsc::UnboundedSender<Event>,
+    crew: Option<Crew>,
+    /// Messages for the coordinator. The session writes them after each event.
+    unsent: Vec<Message>,
+    /// Why the workers could not start.
+    failed: Option<io::Error>,
+}
+
+impl Handler<Measurer> for Outputs<'_> {
+    fn handle(&mut self, measurer: &mut Measurer, _: Time, output: Output) {
+        match output {
+            Output::Send(message) => self.unsent.push(message),
+            Output::Connect(open) => match Reserved::of(self.free, open.rate) {
+                Some(reserved) => match hire(open, reserved, self.identity, self.options, &self.events) {
+                    Ok(crew) => self.crew = Some(crew),
+                    Err(error) => self.failed = Some(error),
+                },
+                None => measurer.failed(Reason::Busy),
+            },
+            Output::Load => {
+                if let Some(crew) = &self.crew {
+                    crew.phase.send_replace(Phase::Load);
+                }
+            }
+            Output::Disconnect => self.crew = None,
+        }
+    }
+
+    /// Each timeout ends a second: the measurer reports what the workers counted in it.
+    fn timeout(&mut self, measurer: &mut Measurer, now: Time) {
+        if let Some(Crew { counters, .. }) = &self.crew {
+            let bytes = counters.bytes.swap(0, Ordering::Relaxed);
+            let checked = counters.checked.swap(0, Ordering::Relaxed);
+            measurer.echoed(bytes, u32::try_from(checked).unwrap_or(u32::MAX));
+        }
+        measurer.timeout(now);
+    }
 }
 
 async fn session(
@@ -152,47 +211,28 @@ async fn session(
     // Unbounded: workers on other threads must not wait for this one, and send at most two events per circuit.
     let (events, mut circuits) = mpsc::unbounded_channel();
     let acting = async {
-        let mut measurer = Measurer::new();
-        let mut crew: Option<Crew> = None;
+        let mut driver = Driver::new(Measurer::new());
+        let (unsent, crew, failed) = (Vec::new(), None, None);
+        let mut outputs = Outputs { identity, options, free, events, crew, unsent, failed };
         loop {
-            while let Some(output) = measurer.poll() {
-                match output {
-                    Output::Send(message) => {
-                        let cell = message.to_cell().map_err(io::Error::other)?;
-                        link::write_cells(&mut writer, &cell).await?;
-                    }
-                    Output::Connect(open) => match Reserved::of(free, open.rate) {
-                        Some(reserved) => crew = Some(hire(open, reserved, identity, options, &events)?),
-                        None => measurer.failed(Reason::Busy),
-                    },
-                    Output::Load => {
-                        if let Some(crew) = &crew {
-                            crew.phase.send_replace(Phase::Load);
-                        }
-                    }
-                    Output::Disconnect => crew = None,
+            let event = async {
+                tokio::select! {
+                    message = messages.recv() => message.map(Event::Said),
+                    event = circuits.recv() => event,
                 }
+            };
+            match driver.wait(Time::NEVER, event).await {
+                Some(None) => return Ok(()),
+                Some(Some(event)) => driver.input(&mut outputs, |measurer, now| event.tell(measurer, now)),
+                None => {}
             }
-            let due = measurer.next_timeout().unwrap_or(Time::NEVER);
-            tokio::select! {
-                message = messages.recv() => match message {
-                    Some(message) => measurer.message(clock::now(), message),
-                    None => return Ok(()),
-                },
-                event = circuits.recv() => match event {
-                    Some(Event::Opened) => measurer.opened(clock::now()),
-                    Some(Event::NotOpened) => measurer.not_opened(clock::now()),
-                    Some(Event::Failed(reason)) => measurer.failed(reason),
-                    None => return Ok(()),
-                },
-                () = clock::until(due) => {
-                    if let Some(Crew { counters, .. }) = &crew {
-                        let bytes = counters.bytes.swap(0, Ordering::Relaxed);
-                        let checked = counters.checked.swap(0, Ordering::Relaxed);
-                        measurer.echoed(bytes, u32::try_from(checked).unwrap_or(u32::MAX));
-                    }
-                    measurer.timeout(clock::now());
-                }
+            driver.catch_up(&mut outputs, clock::now());
+            for message in outputs.unsent.drain(..) {
+                let cell = message.to_cell().map_err(io::Error::other)?;
+                link::write_cells(&mut writer, &cell).await?;
+            }
+            if let Some(error) = outputs.failed.take() {
+                return Err(error);
             }
         }
     };
