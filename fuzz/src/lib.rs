@@ -12,20 +12,6 @@ pub mod overlay;
 pub mod proxy;
 pub mod stream;
 
-/// Every target: its name and its body.
-pub const TARGETS: [(&str, fn(&[u8])); 10] = [
-    ("data_documents", documents::data_documents),
-    ("directory_documents", documents::directory_documents),
-    ("more_datagram", more::more_datagram),
-    ("more_files", more::more_files),
-    ("proto_cells", cells::proto_cells),
-    ("proto_messages", cells::proto_messages),
-    ("proto_overlay", overlay::proto_overlay),
-    ("proxy", proxy::proxy),
-    ("stream_datagrams", stream::stream_datagrams),
-    ("stream_wire", stream::stream_wire),
-];
-
 /// Turns bytes into a typed value, as libFuzzer does. `None` if the bytes do not suffice.
 fn typed<'a, T: arbitrary::Arbitrary<'a>>(input: &'a [u8]) -> Option<T> {
     T::arbitrary_take_rest(arbitrary::Unstructured::new(input)).ok()
@@ -40,6 +26,22 @@ mod tests {
     use tidegate_control::random::Seed;
 
     use super::*;
+
+    type Body = fn(&[u8]);
+
+    /// Every target: its name and its body.
+    const TARGETS: &[(&str, Body)] = &[
+        ("data_documents", documents::data_documents),
+        ("directory_documents", documents::directory_documents),
+        ("more_datagram", more::more_datagram),
+        ("more_files", more::more_files),
+        ("proto_cells", cells::proto_cells),
+        ("proto_messages", cells::proto_messages),
+        ("proto_overlay", overlay::proto_overlay),
+        ("proxy", proxy::proxy),
+        ("stream_datagrams", stream::stream_datagrams),
+        ("stream_wire", stream::stream_wire),
+    ];
 
     /// Mutations of each file of a corpus, and the number of random inputs.
     const TRIES: usize = 200;
@@ -60,7 +62,7 @@ mod tests {
 
     #[test]
     fn bodies_accept_the_corpus_its_mutations_and_random_bytes() {
-        for (name, body) in TARGETS {
+        for &(name, body) in TARGETS {
             let mut random = Seed::root(1).fork(name).random();
             let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(name);
             let entries = fs::read_dir(folder).expect("a corpus");
