@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use tidegate_control::machine::Machine as _;
 use tidegate_control::units::Time;
-use tidegate_proto::crypto::encrypted::{Encrypted, read_cell};
+use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::crypto::ntor::RelaySecret;
-use tidegate_proto::crypto::wire::Splitter;
+use tidegate_proto::crypto::wire::{Splitter, read_cell};
 use tidegate_proto::crypto::{cert, names};
 use tidegate_proto::flashflow::cell::{parse_create, parse_created};
 use tidegate_proto::flashflow::message::Message;

@@ -1,8 +1,9 @@
 //! Batches of cells that one write sends.
 
 use tidegate_control::units::{Span, Time};
-use tidegate_proto::crypto::encrypted::{self, Encrypted};
+use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::crypto::layer::Body;
+use tidegate_proto::crypto::wire;
 use tidegate_proto::crypto::wire::FIXED;
 use tidegate_proto::links::Departure;
 use tidegate_proto::node::{Budget, Sink};
@@ -63,7 +64,7 @@ impl Sink<Encrypted> for Batch<'_> {
         self.waits.cells += 1;
         self.waits.circuit_queues.0 += departure.buffered.since(departure.queued).0;
         self.waits.output_buffers.0 += self.now.since(departure.buffered).0;
-        encrypted::write_cell(&departure.cell, self.bytes);
+        wire::write_cell(&departure.cell, self.bytes);
         if self.bodies.len() < KEPT {
             self.bodies.push(departure.cell.body);
         }
@@ -92,9 +93,9 @@ mod tests {
         assert_eq!(batch.budget(), Budget::Blocked);
         assert_eq!((bytes.len(), bodies.len()), (2 * FIXED, 2));
         // CONGESTED, one of our own cells, is shorter than other cells.
-        let cell = encrypted::read_cell(CircId(1), 243, &[], &mut bodies).unwrap();
+        let cell = wire::read_cell(CircId(1), 243, &[], &mut bodies).unwrap();
         assert_eq!((*cell.body.0, bodies.len()), ([0; 509], 1));
-        let cell = encrypted::read_cell(CircId(1), 3, &[9; 509], &mut bodies).unwrap();
+        let cell = wire::read_cell(CircId(1), 3, &[9; 509], &mut bodies).unwrap();
         assert_eq!((*cell.body.0, bodies.len()), ([9; 509], 0));
     }
 }

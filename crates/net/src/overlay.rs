@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::RelayId;
-use tidegate_proto::crypto::encrypted::{self, Encrypted};
+use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::crypto::layer::Body;
-use tidegate_proto::crypto::wire::{FIXED, Splitter, command};
+use tidegate_proto::crypto::wire::{FIXED, Splitter, command, read_cell};
 use tidegate_proto::links::ChannelId;
 use tidegate_proto::node::{Node, Output, Socket};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -432,7 +432,7 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
                     }
                     // Padding and unknown commands are ignored (tor-spec, "Cell packet format").
                     _ => {
-                        if let Some(cell) = encrypted::read_cell(circ, number, body, &mut bodies) {
+                        if let Some(cell) = read_cell(circ, number, body, &mut bodies) {
                             node.cell(now, id, cell);
                         }
                     }

@@ -1,9 +1,8 @@
 //! One end of a circuit, where application bytes enter and leave: flow control (tor-spec, "Flow control") and
 //! packaging. The client and the exit have one each.
 
+mod flow;
 mod stream;
-
-use std::collections::VecDeque;
 
 use tidegate_control::units::{Span, Time};
 
@@ -14,6 +13,7 @@ use crate::control::{Control, Violation, Window, XOFF_BYTES, vegas};
 use crate::links::Config;
 use crate::node::Source;
 use crate::onion::Onion;
+use flow::Flow;
 use stream::Stream;
 
 /// Streams of one circuit at one time; more are refused (stream ids have 16 bits).
@@ -30,26 +30,6 @@ pub struct Edge {
     streams: Vec<Stream>,
     /// Delivered bytes that the streams' local sides have not consumed.
     held: u64,
-}
-
-/// Circuit-level flow control, shared by all streams of the circuit.
-#[derive(Debug)]
-struct Flow {
-    /// The fixed windows, unless the circuit has congestion control.
-    windows: Option<Windows>,
-    in_flight: Box<dyn Window>,
-    /// Cells packaged since the last one that a SENDME will acknowledge by digest, and the digests of those that are not
-    /// acknowledged yet, oldest first (proposal 289).
-    since: u32,
-    expected: VecDeque<Digest>,
-    /// Cells delivered since the last circuit SENDME that we sent.
-    delivered: u32,
-    /// Cells that a controller lets this end package in the current step; infinite without one.
-    allowance: f64,
-    /// Cells per second that the controller has planned for the circuit, if it plans.
-    planned: Option<f64>,
-    /// Cells packaged since the controller last asked.
-    packaged: u32,
 }
 
 /// The SENDMEs owed after a delivered cell.
@@ -84,18 +64,7 @@ impl Edge {
 
     /// Creates an end with this congestion window, or else with the fixed windows.
     fn bounded(congestion: Option<Box<dyn Window>>, windows: Windows, allowance: f64) -> Edge {
-        let fixed = || Box::new(Fixed::new(windows.circuit, windows.circuit_increment));
-        let flow = Flow {
-            windows: congestion.is_none().then_some(windows),
-            in_flight: congestion.unwrap_or_else(|| fixed()),
-            since: 0,
-            expected: VecDeque::new(),
-            delivered: 0,
-            allowance,
-            planned: None,
-            packaged: 0,
-        };
-        Edge { flow, streams: Vec::new(), held: 0 }
+        Edge { flow: Flow::new(congestion, windows, allowance), streams: Vec::new(), held: 0 }
     }
 
     /// Swaps circuit-level flow control with another end; each keeps its streams.
@@ -105,32 +74,27 @@ impl Edge {
 
     /// Whether it has congestion control instead of the fixed windows.
     pub fn has_congestion_control(&self) -> bool {
-        self.flow.windows.is_none()
+        self.flow.windows().is_none()
     }
 
     /// The circuit's round-trip time, if congestion control has measured it.
     pub fn round_trip(&self) -> Option<Span> {
-        self.flow.in_flight.round_trip()
+        self.flow.round_trip()
     }
 
     /// Delivered cells that a circuit SENDME acknowledges.
     pub fn sendme_increment(&self) -> u32 {
-        self.flow.in_flight.sendme_increment()
+        self.flow.increment()
     }
 
     /// Cells that may be packaged now. `queue`: cells that the circuit queue takes.
     pub fn room(&self, queue: u32) -> u32 {
-        self.flow.in_flight.room().min(queue).min(self.flow.allowed())
+        self.flow.room(queue)
     }
 
     /// The capacity of this circuit as a leg of a conflux set. `queue`: cells that the circuit queue takes.
     pub fn capacity(&self, queue: u32) -> Capacity {
-        Capacity {
-            room: self.room(queue),
-            window: self.flow.in_flight.room(),
-            planned: self.flow.planned,
-            increment: self.sendme_increment(),
-        }
+        self.flow.capacity(queue)
     }
 
     fn stream(&mut self, id: StreamId) -> Option<&mut Stream> {
@@ -144,7 +108,7 @@ impl Edge {
         if id.0 == 0 || self.streams.len() >= MAX_STREAMS {
             return false;
         }
-        let window = self.flow.windows.map(|windows| Fixed::new(windows.stream, windows.stream_increment));
+        let window = self.flow.windows().map(|windows| Fixed::new(windows.stream, windows.stream_increment));
         self.streams.insert(at, Stream::new(id, window));
         true
     }
@@ -182,18 +146,8 @@ impl Edge {
 
     /// A DATA cell arrived. Cells of a stream that was just closed still count for the circuit.
     pub fn deliver(&mut self, id: StreamId) -> Result<(Owed, bool), Violation> {
-        let flow = &mut self.flow;
-        let (windows, increment) = (flow.windows, flow.in_flight.sendme_increment());
-        flow.delivered += 1;
-        // The peer may use the window minus what our SENDMEs have not acknowledged. We send them at once, so the peer
-        // is never ahead by more than the window.
-        if windows.is_some_and(|windows| flow.delivered > windows.circuit) {
-            return Err(Violation);
-        }
-        let circuit = flow.delivered >= increment;
-        if circuit {
-            flow.delivered -= increment;
-        }
+        let windows = self.flow.windows();
+        let circuit = self.flow.deliver()?;
         let Some(stream) = self.stream(id) else { return Ok((Owed { circuit, stream: false }, false)) };
         let Some(windows) = windows else { return Ok((Owed { circuit, stream: false }, true)) };
         stream.delivered += 1;
@@ -216,12 +170,9 @@ impl Edge {
         blocked: bool,
     ) -> Result<(), Violation> {
         if id.0 == 0 {
-            if self.flow.expected.pop_front().is_some_and(|expected| digest != Some(expected)) {
-                return Err(Violation);
-            }
-            return self.flow.in_flight.acknowledged(now, blocked);
+            return self.flow.acknowledged(now, digest, blocked);
         }
-        match (self.flow.windows, self.stream(id)) {
+        match (self.flow.windows(), self.stream(id)) {
             (None, _) => Err(Violation),
             (Some(_), Some(Stream { window: Some(window), .. })) => window.acknowledged(now, blocked),
             (Some(_), _) => Ok(()),
@@ -231,7 +182,7 @@ impl Edge {
     /// The stream's local side has not consumed `bytes` delivered bytes. Returns a message for the peer. Call again until
     /// that is `None`.
     pub fn backlog<O: Onion>(&mut self, now: Time, id: StreamId, bytes: u64) -> Option<Payload<O>> {
-        let windows = self.flow.windows;
+        let windows = self.flow.windows();
         let at = self.streams.binary_search_by_key(&id, |stream| stream.id).ok()?;
         let stream = &mut self.streams[at];
         self.held = self.held + bytes - stream.held;
@@ -253,7 +204,7 @@ impl Edge {
 
     /// The peer sent XOFF (`stop`) or XON (proposal 324). Like tor, an end with fixed windows drops both.
     pub fn stop(&mut self, id: StreamId, stop: bool) {
-        if self.flow.windows.is_none()
+        if self.has_congestion_control()
             && let Some(stream) = self.stream(id)
         {
             stream.stopped = stop;
@@ -268,9 +219,7 @@ impl Edge {
     /// Sets the allowance of a controller's step, and the rate in cells per second that it has planned. With `begun`, the
     /// unused part of a cell is added.
     pub fn allow(&mut self, cells: f64, planned: Option<f64>, begun: bool) {
-        self.flow.planned = planned;
-        let left = if begun && self.flow.allowance < 1.0 { self.flow.allowance } else { 0.0 };
-        self.flow.allowance = cells + left;
+        self.flow.allow(cells, planned, begun);
     }
 
     /// Whether a stream has bytes left that something other than its peer stopped.
@@ -281,7 +230,7 @@ impl Edge {
     /// Estimate of the cells that the streams' sources have: infinite if they are `backlogged`, else twice the number
     /// packaged since the last call, to let them grow.
     pub fn demand(&mut self, backlogged: bool) -> f64 {
-        let packaged = std::mem::take(&mut self.flow.packaged);
+        let packaged = self.flow.take_packaged();
         if backlogged { f64::INFINITY } else { 2.0 * f64::from(packaged) }
     }
 
@@ -332,7 +281,6 @@ impl Edge {
     ) -> u32 {
         let room = self.room(room);
         let Edge { flow, streams, .. } = self;
-        let increment = flow.in_flight.sendme_increment();
         let Ok(at) = streams.binary_search_by_key(&id, |stream| stream.id) else { return 0 };
         let stream = &mut streams[at];
         if !stream.connected {
@@ -349,25 +297,14 @@ impl Edge {
             if stream.announced < u64::MAX {
                 stream.announced = stream.announced.saturating_sub(bytes.into());
             }
-            // A SENDME names the digest of the last cell of its increment (proposal 289).
-            flow.since = (flow.since + 1) % increment;
-            let digest = send(Message { stream: id, payload: Payload::Data(bytes, data) }, flow.since == 0);
-            flow.expected.extend(digest);
-            flow.in_flight.sent(now);
+            let message = Message { stream: id, payload: Payload::Data(bytes, data) };
+            flow.sent(now, |digest| send(message, digest));
             if let Some(window) = &mut stream.window {
                 window.sent(now);
             }
-            flow.allowance -= 1.0;
-            flow.packaged += 1;
             sent += 1;
         }
         sent
-    }
-}
-
-impl Flow {
-    fn allowed(&self) -> u32 {
-        self.allowance as u32
     }
 }
 

@@ -17,8 +17,9 @@ use rustls::ServerConfig;
 use tidegate_control::machine::Machine as _;
 use tidegate_control::units::{Rate, Time};
 use tidegate_proto::cell::RelayId;
-use tidegate_proto::crypto::encrypted::{self, Encrypted};
+use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::crypto::ntor::{self, RelaySecret};
+use tidegate_proto::crypto::wire;
 use tidegate_proto::flashflow::cell::{self, CELL, CellBuffer, Token};
 use tidegate_proto::flashflow::echo::RelayEnd;
 use tidegate_proto::flashflow::hold::Hold;
@@ -340,7 +341,7 @@ impl Connection {
         let Some(admitted) = shared.admission.run(handshake).await else { return Ok(()) };
         let (stream, peer, first) = admitted?;
         // The first cell decides: an overlay peer, a coordinator or a measurer.
-        if encrypted::command(first[4], &first[5..]).is_some() {
+        if wire::circuit_command(first[4], &first[5..]).is_some() {
             let neighbour = peer.is_some_and(|peer| shared.neighbours.contains(&peer));
             let counted = shared.addresses.enter(self.from);
             if neighbour || counted.is_some() {

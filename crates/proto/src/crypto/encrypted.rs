@@ -15,8 +15,7 @@ use super::names::{Peer, SharedNames, Target};
 use super::ntor::{self, HopKeys, RelayPublic, RelaySecret};
 use super::ntor_v3;
 use super::own_keys::OwnKeys;
-use super::wire;
-use crate::cell::{Cell, CircId, Command, DATA_BYTES, DestroyReason, Digest, Message, Nonce, RelayId};
+use crate::cell::{DATA_BYTES, DestroyReason, Digest, Message, RelayId};
 use crate::onion::{Malformed, Onion};
 use crate::switching::CongestionNotice;
 
@@ -117,73 +116,6 @@ impl Encrypted {
         mac.update(&self.drawn.to_be_bytes());
         self.drawn += 1;
         mac.finalize().into_bytes().into()
-    }
-}
-
-/// Commands of moves between neighbours ([`crate::switching`]). They extend Tor's numbers; the cells have variable
-/// length and contain a nonce only.
-const LEAVE: u8 = 241;
-const JOIN: u8 = 242;
-const CONGESTED: u8 = 243;
-/// Command of messages between controllers ([`crate::control::predictor`]).
-const PLAN: u8 = 244;
-
-/// Appends a cell in wire format.
-pub fn write_cell(cell: &Cell<Encrypted>, bytes: &mut Vec<u8>) {
-    let (number, said): (u8, &[u8]) = match &cell.command {
-        Command::Relay => (3, &cell.body.0[..]),
-        Command::Destroy => (4, &cell.body.0[..]),
-        Command::CreateFast => (5, &cell.body.0[..]),
-        Command::CreatedFast => (6, &cell.body.0[..]),
-        Command::Early => (9, &cell.body.0[..]),
-        Command::Create => (10, &cell.body.0[..]),
-        Command::Created => (11, &cell.body.0[..]),
-        Command::Leave => (LEAVE, Encrypted::plain(&cell.body)),
-        Command::Join => (JOIN, Encrypted::plain(&cell.body)),
-        Command::Congested => (CONGESTED, &[]),
-        Command::Plan => (PLAN, Encrypted::plain(&cell.body)),
-    };
-    bytes.extend_from_slice(&cell.circ.0.to_be_bytes());
-    bytes.push(number);
-    if wire::is_variable(number) {
-        bytes.extend_from_slice(&(said.len() as u16).to_be_bytes());
-    }
-    bytes.extend_from_slice(said);
-}
-
-/// Parses a cell, reusing the memory of `spare` if there is one. `None` if the command does not concern circuits.
-pub fn read_cell(circ: CircId, number: u8, said: &[u8], spare: &mut Vec<Body>) -> Option<Cell<Encrypted>> {
-    let command = command(number, said)?;
-    let body = match command {
-        Command::Plan | Command::Leave | Command::Join => Encrypted::from_plain(said.to_vec()),
-        _ => {
-            let mut body = spare.pop().unwrap_or_else(Encrypted::empty);
-            match <&[u8; BODY]>::try_from(said) {
-                Ok(said) => *body.0 = *said,
-                Err(_) => body.0.fill(0),
-            }
-            body
-        }
-    };
-    Some(Cell { circ, command, body })
-}
-
-/// Parses the command of a cell. `None` if it does not concern circuits.
-pub fn command(number: u8, body: &[u8]) -> Option<Command> {
-    let has_nonce = body.len() >= size_of::<Nonce>();
-    match number {
-        3 => Some(Command::Relay),
-        4 => Some(Command::Destroy),
-        5 => Some(Command::CreateFast),
-        6 => Some(Command::CreatedFast),
-        9 => Some(Command::Early),
-        10 => Some(Command::Create),
-        11 => Some(Command::Created),
-        LEAVE if has_nonce => Some(Command::Leave),
-        JOIN if has_nonce => Some(Command::Join),
-        CONGESTED => Some(Command::Congested),
-        PLAN => Some(Command::Plan),
-        _ => None,
     }
 }
 
@@ -385,7 +317,7 @@ pub fn data(bytes: &[u8]) -> (u16, Box<[u8]>) {
 mod tests {
     use super::super::names::Router;
     use super::*;
-    use crate::cell::{EndReason, Payload, StreamId};
+    use crate::cell::{EndReason, Nonce, Payload, StreamId};
     use crate::conflux::{Link, Wish};
     use proptest::prelude::*;
 

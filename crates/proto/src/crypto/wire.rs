@@ -1,6 +1,9 @@
 //! Wire format of cells (tor-spec, "Cell packet format"): 514 bytes, or variable length.
 
-use crate::cell::CircId;
+use super::encrypted::Encrypted;
+use super::layer::{BODY, Body};
+use crate::cell::{Cell, CircId, Command, Nonce};
+use crate::onion::Onion as _;
 
 /// Commands of cells that concern the connection, not a circuit.
 pub mod command {
@@ -44,6 +47,73 @@ pub fn write(command: u8, body: &[u8], wire: &mut Vec<u8>) {
     } else {
         wire.extend_from_slice(body);
         wire.resize(at + FIXED, 0);
+    }
+}
+
+/// Commands of moves between neighbours ([`crate::switching`]). They extend Tor's numbers; the cells have variable
+/// length and contain a nonce only.
+const LEAVE: u8 = 241;
+const JOIN: u8 = 242;
+const CONGESTED: u8 = 243;
+/// Command of messages between controllers ([`crate::control::predictor`]).
+const PLAN: u8 = 244;
+
+/// Appends a cell in wire format.
+pub fn write_cell(cell: &Cell<Encrypted>, bytes: &mut Vec<u8>) {
+    let (number, said): (u8, &[u8]) = match &cell.command {
+        Command::Relay => (3, &cell.body.0[..]),
+        Command::Destroy => (4, &cell.body.0[..]),
+        Command::CreateFast => (5, &cell.body.0[..]),
+        Command::CreatedFast => (6, &cell.body.0[..]),
+        Command::Early => (9, &cell.body.0[..]),
+        Command::Create => (10, &cell.body.0[..]),
+        Command::Created => (11, &cell.body.0[..]),
+        Command::Leave => (LEAVE, Encrypted::plain(&cell.body)),
+        Command::Join => (JOIN, Encrypted::plain(&cell.body)),
+        Command::Congested => (CONGESTED, &[]),
+        Command::Plan => (PLAN, Encrypted::plain(&cell.body)),
+    };
+    bytes.extend_from_slice(&cell.circ.0.to_be_bytes());
+    bytes.push(number);
+    if is_variable(number) {
+        bytes.extend_from_slice(&(said.len() as u16).to_be_bytes());
+    }
+    bytes.extend_from_slice(said);
+}
+
+/// Parses a cell, reusing the memory of `spare` if there is one. `None` if the command does not concern circuits.
+pub fn read_cell(circ: CircId, number: u8, said: &[u8], spare: &mut Vec<Body>) -> Option<Cell<Encrypted>> {
+    let command = circuit_command(number, said)?;
+    let body = match command {
+        Command::Plan | Command::Leave | Command::Join => Encrypted::from_plain(said.to_vec()),
+        _ => {
+            let mut body = spare.pop().unwrap_or_else(Encrypted::empty);
+            match <&[u8; BODY]>::try_from(said) {
+                Ok(said) => *body.0 = *said,
+                Err(_) => body.0.fill(0),
+            }
+            body
+        }
+    };
+    Some(Cell { circ, command, body })
+}
+
+/// Parses the command of a cell. `None` if it does not concern circuits.
+pub fn circuit_command(number: u8, body: &[u8]) -> Option<Command> {
+    let has_nonce = body.len() >= size_of::<Nonce>();
+    match number {
+        3 => Some(Command::Relay),
+        4 => Some(Command::Destroy),
+        5 => Some(Command::CreateFast),
+        6 => Some(Command::CreatedFast),
+        9 => Some(Command::Early),
+        10 => Some(Command::Create),
+        11 => Some(Command::Created),
+        LEAVE if has_nonce => Some(Command::Leave),
+        JOIN if has_nonce => Some(Command::Join),
+        CONGESTED => Some(Command::Congested),
+        PLAN => Some(Command::Plan),
+        _ => None,
     }
 }
 

@@ -328,19 +328,24 @@ impl<O: Onion> Queues<O> {
 
     /// Puts a cell into an output buffer behind all others, past the circuit queues.
     pub fn buffer(&mut self, now: Time, id: ChannelId, cell: Cell<O>) {
-        assert!(cell.command.skips_queues(), "{:?} waits in its circuit's queue", cell.command);
-        let port = &mut self.ports[id.index()];
-        port.out.push_back(Departure { cell, queued: now, buffered: now });
-        port.unqueued += 1;
-        self.buffered_cells += 1;
-        self.want_flush(id);
+        self.skip_queues(now, id, cell, Waiting::push_back);
     }
 
     /// As [`buffer`](Self::buffer), but ahead of all others.
     pub fn buffer_first(&mut self, now: Time, id: ChannelId, cell: Cell<O>) {
+        self.skip_queues(now, id, cell, Waiting::push_front);
+    }
+
+    fn skip_queues(
+        &mut self,
+        now: Time,
+        id: ChannelId,
+        cell: Cell<O>,
+        put: fn(&mut Waiting<O>, Departure<O>),
+    ) {
         assert!(cell.command.skips_queues(), "{:?} waits in its circuit's queue", cell.command);
         let port = &mut self.ports[id.index()];
-        port.out.push_front(Departure { cell, queued: now, buffered: now });
+        put(&mut port.out, Departure { cell, queued: now, buffered: now });
         port.unqueued += 1;
         self.buffered_cells += 1;
         self.want_flush(id);

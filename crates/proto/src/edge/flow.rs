@@ -1,0 +1,129 @@
+//! Circuit-level flow control of one end, shared by all streams of the circuit.
+
+use std::collections::VecDeque;
+
+use tidegate_control::units::{Span, Time};
+
+use crate::cell::Digest;
+use crate::conflux::split::Capacity;
+use crate::control::windows::{Fixed, Windows};
+use crate::control::{Violation, Window};
+
+/// What one end of a circuit may send, and what it owes its peer.
+#[derive(Debug)]
+pub struct Flow {
+    /// The fixed windows, unless the circuit has congestion control.
+    windows: Option<Windows>,
+    in_flight: Box<dyn Window>,
+    /// Cells packaged since the last one that a SENDME will acknowledge by digest, and the digests of those that are not
+    /// acknowledged yet, oldest first (proposal 289).
+    since: u32,
+    expected: VecDeque<Digest>,
+    /// Cells delivered since the last circuit SENDME that we sent.
+    delivered: u32,
+    /// Cells that a controller lets this end package in the current step; infinite without one.
+    allowance: f64,
+    /// Cells per second that the controller has planned for the circuit, if it plans.
+    planned: Option<f64>,
+    /// Cells packaged since the controller last asked.
+    packaged: u32,
+}
+
+impl Flow {
+    /// With this congestion window, or else with the fixed windows.
+    pub fn new(congestion: Option<Box<dyn Window>>, windows: Windows, allowance: f64) -> Flow {
+        let fixed = || Box::new(Fixed::new(windows.circuit, windows.circuit_increment));
+        Flow {
+            windows: congestion.is_none().then_some(windows),
+            in_flight: congestion.unwrap_or_else(|| fixed()),
+            since: 0,
+            expected: VecDeque::new(),
+            delivered: 0,
+            allowance,
+            planned: None,
+            packaged: 0,
+        }
+    }
+
+    /// The fixed windows, unless the circuit has congestion control.
+    pub fn windows(&self) -> Option<Windows> {
+        self.windows
+    }
+
+    /// The circuit's round-trip time, if congestion control has measured it.
+    pub fn round_trip(&self) -> Option<Span> {
+        self.in_flight.round_trip()
+    }
+
+    /// Delivered cells that a circuit SENDME acknowledges.
+    pub fn increment(&self) -> u32 {
+        self.in_flight.sendme_increment()
+    }
+
+    /// Cells that may be packaged now. `queue`: cells that the circuit queue takes.
+    pub fn room(&self, queue: u32) -> u32 {
+        self.in_flight.room().min(queue).min(self.allowance as u32)
+    }
+
+    /// The capacity of this circuit as a leg of a conflux set.
+    pub fn capacity(&self, queue: u32) -> Capacity {
+        Capacity {
+            room: self.room(queue),
+            window: self.in_flight.room(),
+            planned: self.planned,
+            increment: self.increment(),
+        }
+    }
+
+    /// A DATA cell arrived. Returns whether a circuit SENDME is due.
+    pub fn deliver(&mut self) -> Result<bool, Violation> {
+        let increment = self.increment();
+        self.delivered += 1;
+        // The peer may use the window minus what our SENDMEs have not acknowledged. We send them at once, so the peer
+        // is never ahead by more than the window.
+        if self.windows.is_some_and(|windows| self.delivered > windows.circuit) {
+            return Err(Violation);
+        }
+        let due = self.delivered >= increment;
+        if due {
+            self.delivered -= increment;
+        }
+        Ok(due)
+    }
+
+    /// A circuit SENDME arrived. Its digest must be that of the oldest cell that awaits one (proposal 289).
+    pub fn acknowledged(
+        &mut self,
+        now: Time,
+        digest: Option<Digest>,
+        blocked: bool,
+    ) -> Result<(), Violation> {
+        if self.expected.pop_front().is_some_and(|expected| digest != Some(expected)) {
+            return Err(Violation);
+        }
+        self.in_flight.acknowledged(now, blocked)
+    }
+
+    /// Counts a DATA cell that `send` sends. It returns the cell's digest if asked to.
+    pub fn sent(&mut self, now: Time, send: impl FnOnce(bool) -> Option<Digest>) {
+        // A SENDME names the digest of the last cell of its increment (proposal 289).
+        self.since = (self.since + 1) % self.increment();
+        self.expected.extend(send(self.since == 0));
+        self.in_flight.sent(now);
+        self.allowance -= 1.0;
+        self.packaged += 1;
+    }
+
+    /// Sets the allowance of a controller's step and its planned rate in cells per second. With `begun`, the unused part
+    /// of a cell is added.
+    pub fn allow(&mut self, cells: f64, planned: Option<f64>, begun: bool) {
+        self.planned = planned;
+        let left = if begun && self.allowance < 1.0 { self.allowance } else { 0.0 };
+        self.allowance = cells + left;
+    }
+
+    /// Takes the number of cells packaged since the last call.
+    pub fn take_packaged(&mut self) -> u32 {
+        std::mem::take(&mut self.packaged)
+    }
+}
