@@ -11,7 +11,6 @@ use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tidegate_lab::input::InputError;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::report::folder;
-use tidegate_net::{clock, os};
 
 /// Whether standard error shows colours: it is a terminal and NO_COLOR is not set (no-color.org).
 fn has_colour() -> bool {
@@ -174,10 +173,10 @@ impl Monitor for Console {
     }
 
     fn unix_s(&self) -> u64 {
-        clock::unix()
+        tidegate_kernel::unix_s()
     }
 
     fn cpu_s(&self) -> f64 {
-        os::thread_cpu_s()
+        tidegate_kernel::thread_cpu_s()
     }
 }

@@ -15,6 +15,7 @@ pub enum Failure {
 
 impl Failure {
     /// Makes an error that is not about the input.
+    #[cfg(feature = "live")]
     pub fn other(error: impl fmt::Display) -> Failure {
         Failure::Other(error.to_string())
     }

@@ -5,7 +5,7 @@ use std::io::{IsTerminal as _, Write as _};
 
 use serde_json::{Map, Value, json};
 use tidegate_control::flashflow::bandwidth_file::iso;
-use tidegate_net::clock;
+use tidegate_kernel::unix_s;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
@@ -76,8 +76,8 @@ impl Subscriber for LineSubscriber {
         event.record(&mut fields);
         let level = event.metadata().level();
         let line = match self.format {
-            Format::Json => as_json(clock::unix(), &level.as_str().to_lowercase(), fields),
-            Format::Text => as_text(clock::unix(), level.as_str(), &fields),
+            Format::Json => as_json(unix_s(), &level.as_str().to_lowercase(), fields),
+            Format::Text => as_text(unix_s(), level.as_str(), &fields),
         };
         // A closed standard output must not stop the role.
         let mut out = std::io::stdout().lock();

@@ -7,10 +7,14 @@
 mod commands;
 mod console;
 mod failure;
+#[cfg(feature = "live")]
 mod logs;
+#[cfg(feature = "live")]
 mod more_processes;
+#[cfg(feature = "live")]
 mod roles;
 mod runners;
+#[cfg(feature = "live")]
 mod stage;
 
 use std::process::ExitCode;

@@ -1,6 +1,11 @@
-//! The kernel's view of a TCP connection (TCP_INFO, SIOCOUTQNSD): congestion window, data in flight and unsent data.
+//! What the operating system knows of a TCP connection (TCP_INFO, SIOCOUTQNSD), and of this process: processor time,
+//! memory and calendar time.
 //!
-//! This crate is the only one with unsafe code, since neither query has a safe interface.
+//! This crate is the only one with unsafe code, since most of these queries have no safe interface.
+
+mod process;
+
+pub use process::{peak_memory, process_cpu_s, thread_cpu_s, unix_s};
 
 /// The kernel's state of a TCP sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

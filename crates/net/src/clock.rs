@@ -2,9 +2,10 @@
 
 use std::cell::Cell;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use tidegate_control::units::{Span, Time};
+pub use tidegate_kernel::unix_s as unix;
 
 fn start() -> Instant {
     static START: OnceLock<Instant> = OnceLock::new();
@@ -24,13 +25,6 @@ pub async fn until(time: Time) {
         Some(instant) if time != Time::NEVER => tokio::time::sleep_until(instant.into()).await,
         _ => std::future::pending().await,
     }
-}
-
-/// Seconds since 1970, for files. Do not order events or measure spans with it.
-pub fn unix() -> u64 {
-    #[expect(clippy::disallowed_methods, reason = "the edge of the tool: files name calendar times")]
-    let now = SystemTime::now();
-    now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// Calendar time that ignores jumps of the system clock beyond a limit until the clock is back.

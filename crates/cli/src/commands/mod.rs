@@ -1,25 +1,33 @@
 //! The subcommands; each is a file or a folder.
 
 mod archive;
+#[cfg(feature = "live")]
 mod client;
+#[cfg(feature = "live")]
 mod directory;
-#[cfg(test)]
+#[cfg(all(test, feature = "live"))]
 mod documented;
 mod export;
 mod fairness;
+#[cfg(feature = "live")]
 mod flashflow;
 mod import;
 mod keys;
+mod live;
 mod manual;
+#[cfg(feature = "live")]
 pub mod more;
+#[cfg(feature = "live")]
 mod overlay;
 pub mod predictor;
+#[cfg(feature = "live")]
 mod relay;
 mod reproduce;
 mod run;
 mod runs;
 mod score;
 mod scoreboard;
+#[cfg(feature = "live")]
 mod stream;
 mod sweep;
 
@@ -28,6 +36,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::failure::Failure;
+#[cfg(feature = "live")]
 use crate::logs::Logs;
 
 /// Simulate, measure and run traffic control for onion-routed overlays.
@@ -36,6 +45,7 @@ use crate::logs::Logs;
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
+    #[cfg(feature = "live")]
     #[command(flatten)]
     logs: Logs,
 }
@@ -47,19 +57,14 @@ enum Command {
     Runs(runs::RunsArgs),
     Export(export::ExportArgs),
     Import(import::ImportArgs),
-    More(more::MoreArgs),
+    #[command(flatten)]
+    Live(live::LiveCommand),
     Score(score::ScoreArgs),
     Reproduce(reproduce::ReproduceArgs),
     Scoreboard(scoreboard::ScoreboardArgs),
-    Flashflow(flashflow::Arguments),
-    Overlay(overlay::OverlayArgs),
-    Relay(relay::RelayArgs),
-    Client(client::ClientArgs),
-    Directory(directory::DirectoryArgs),
     Predictor(predictor::PredictorArgs),
     Fairness(fairness::FairnessArgs),
     Keys(keys::KeysArgs),
-    Stream(stream::StreamArgs),
     Archive(archive::ArchiveArgs),
     Manual(manual::ManualArgs),
 }
@@ -67,6 +72,7 @@ enum Command {
 impl Cli {
     /// Runs the subcommand.
     pub fn run(self) -> Result<ExitCode, Failure> {
+        #[cfg(feature = "live")]
         self.logs.start();
         match self.command {
             Command::Run(arguments) => run::main(arguments),
@@ -74,19 +80,13 @@ impl Cli {
             Command::Runs(arguments) => runs::main(arguments),
             Command::Export(arguments) => export::main(arguments),
             Command::Import(arguments) => import::main(&arguments),
-            Command::More(arguments) => more::main(arguments),
+            Command::Live(command) => command.run(),
             Command::Score(arguments) => score::main(arguments),
             Command::Reproduce(arguments) => reproduce::main(arguments),
             Command::Scoreboard(arguments) => scoreboard::main(arguments),
-            Command::Flashflow(arguments) => flashflow::main(arguments),
-            Command::Overlay(arguments) => overlay::main(arguments),
-            Command::Relay(arguments) => relay::main(&arguments),
-            Command::Client(arguments) => client::main(&arguments),
-            Command::Directory(arguments) => directory::main(&arguments),
             Command::Predictor(arguments) => predictor::main(arguments),
             Command::Fairness(arguments) => fairness::main(arguments),
             Command::Keys(arguments) => keys::main(arguments),
-            Command::Stream(arguments) => stream::main(arguments),
             Command::Archive(arguments) => archive::main(arguments),
             Command::Manual(arguments) => manual::main(&arguments, <Cli as clap::CommandFactory>::command()),
         }

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::json;
+use tidegate_kernel::{peak_memory, process_cpu_s};
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::report::folder::{self, Contents};
 use tidegate_lab::report::{IllustratedExperiment, outcome_table, page_of_outcomes, svg};
 use tidegate_lab::scoreboard::experiment::{self, KeptRuns, PublishedRow};
 use tidegate_lab::scoreboard::record::{self, Cost, Recorded};
 use tidegate_lab::scoreboard::{Experiment, Measured, Outcome, RunError, Runner, Scale, Verdict, verdict};
-use tidegate_net::os::{peak_memory, process_cpu_s};
 
 use crate::console::{COMMIT, Console, command_line, terminal_width, write_results};
 use crate::failure::Failure;

@@ -2,12 +2,15 @@
 //!
 //! Runners in this folder start processes or use modules of the tool; the others are in `lab`.
 
+#[cfg(feature = "live")]
 mod flashflow_cycle;
+#[cfg(feature = "live")]
 mod flashflow_loopback;
+#[cfg(feature = "live")]
 mod hostile;
-#[cfg(target_os = "linux")]
+#[cfg(all(feature = "live", target_os = "linux"))]
 mod live;
-#[cfg(not(target_os = "linux"))]
+#[cfg(all(feature = "live", not(target_os = "linux")))]
 mod live {
     use tidegate_lab::monitor::Monitor;
     use tidegate_lab::scoreboard::{Experiment, Measured, RunError, Scale};
@@ -20,14 +23,41 @@ mod live {
         pub use super::run;
     }
 }
+#[cfg(feature = "live")]
 mod more_hidden;
+#[cfg(feature = "live")]
 mod more_live;
 mod predictor_open_loop;
+#[cfg(feature = "live")]
 mod stream_live;
+#[cfg(feature = "live")]
 mod tool;
 
 use tidegate_lab::scoreboard::{Runner, scenario_runner};
 use tidegate_lab::{archive, confirmation, flashflow, observer, parallel_paths, schedule, stream, threads};
+
+/// A runner that opens sockets or starts processes that do.
+#[cfg(feature = "live")]
+macro_rules! live {
+    ($run:path) => {
+        $run
+    };
+}
+#[cfg(not(feature = "live"))]
+macro_rules! live {
+    ($run:path) => {
+        no_sockets
+    };
+}
+
+#[cfg(not(feature = "live"))]
+fn no_sockets(
+    _: &tidegate_lab::scoreboard::Experiment,
+    _: tidegate_lab::scoreboard::Scale,
+    _: &dyn tidegate_lab::monitor::Monitor,
+) -> Result<tidegate_lab::scoreboard::Measured, tidegate_lab::scoreboard::RunError> {
+    Err(tidegate_lab::scoreboard::RunError::Unavailable("this build lacks the feature `live`".into()))
+}
 
 /// All runners, one line each. Error messages list these names.
 pub const RUNNERS: &[(&str, Runner)] = &[
@@ -36,18 +66,18 @@ pub const RUNNERS: &[(&str, Runner)] = &[
     ("observer", observer::run),
     ("parallel-paths", parallel_paths::run),
     ("q-stream", stream::run),
-    ("q-stream-live", stream_live::run),
+    ("q-stream-live", live!(stream_live::run)),
     ("flashflow", flashflow::run),
     ("flashflow-bounds", flashflow::bounds),
     ("flashflow-median", flashflow::median::run),
     ("flashflow-speed-test", flashflow::speed_test),
-    ("flashflow-cycle", flashflow_cycle::run),
-    ("flashflow-loopback", flashflow_loopback::run),
-    ("hostile", hostile::run),
-    ("live", live::run),
-    ("more-fair", live::fair::run),
-    ("more-hidden", more_hidden::run),
-    ("more-live", more_live::run),
+    ("flashflow-cycle", live!(flashflow_cycle::run)),
+    ("flashflow-loopback", live!(flashflow_loopback::run)),
+    ("hostile", live!(hostile::run)),
+    ("live", live!(live::run)),
+    ("more-fair", live!(live::fair::run)),
+    ("more-hidden", live!(more_hidden::run)),
+    ("more-live", live!(more_live::run)),
     ("predictor-open-loop", predictor_open_loop::run),
     ("archive", archive::runner::run),
     ("schedule", schedule::run),

@@ -16,11 +16,11 @@ use serde::Deserialize;
 use tidegate_control::paths::parameters::ControllerParameters;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
+use tidegate_kernel::thread_cpu_s;
 use tidegate_lab::input::InputError;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::scoreboard::{Experiment, Measured, RunError, Scale};
 use tidegate_more::wire::{PACKET, WIRE_SIZE};
-use tidegate_net::os::thread_cpu_s;
 use tidegate_sim::parallel::plan::Delays;
 use tidegate_sim::parallel::streams::{Read, Reading, download};
 

@@ -59,21 +59,6 @@ pub fn open_to_others(_: &Metadata) -> io::Result<Option<u32>> {
     unsupported("files that only their owner can read, which keys need")
 }
 
-/// Processor time of this process, seconds. Unknown on this system: 0.
-pub fn process_cpu_s() -> f64 {
-    0.0
-}
-
-/// Processor time of this thread, seconds. Unknown on this system: 0.
-pub fn thread_cpu_s() -> f64 {
-    0.0
-}
-
-/// Peak memory of this process, bytes. Unknown on this system: 0.
-pub fn peak_memory() -> u64 {
-    0
-}
-
 /// Memory of another process, bytes. Unknown on this system.
 pub fn memory_of(_: u32) -> Option<u64> {
     None

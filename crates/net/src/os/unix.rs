@@ -9,7 +9,6 @@ use std::path::Path;
 use std::process::Child;
 
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, kill_process, setrlimit};
-use rustix::time::{ClockId, clock_gettime};
 use tokio::net::UnixStream;
 use tokio::signal::unix::{self, SignalKind, signal};
 
@@ -61,26 +60,6 @@ pub fn private_directory() -> io::Result<DirBuilder> {
 /// Never on Unix.
 pub fn open_to_others(about: &Metadata) -> io::Result<Option<u32>> {
     Ok(Some(about.mode() & 0o777).filter(|mode| mode & 0o077 != 0))
-}
-
-fn seconds(clock: ClockId) -> f64 {
-    let time = clock_gettime(clock);
-    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
-}
-
-/// Processor time of this process, seconds.
-pub fn process_cpu_s() -> f64 {
-    seconds(ClockId::ProcessCPUTime)
-}
-
-/// Processor time of this thread, seconds.
-pub fn thread_cpu_s() -> f64 {
-    seconds(ClockId::ThreadCPUTime)
-}
-
-/// Peak memory of this process, bytes, from `/proc`; 0 without `/proc`.
-pub fn peak_memory() -> u64 {
-    memory("self", "VmHWM:").unwrap_or(0)
 }
 
 /// Memory of another process, bytes, from `/proc`; `None` without `/proc`.

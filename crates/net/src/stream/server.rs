@@ -20,7 +20,6 @@ use super::{input, quic};
 use crate::clock;
 use crate::driver::{Driver, Handler};
 use crate::identity::{Identity, random};
-use crate::os::process_cpu_s;
 
 /// Configuration of a server.
 pub struct ServerConfig {
@@ -298,7 +297,7 @@ impl Live {
             sent_video: accounts.video,
             sent_exploration: accounts.exploration,
             sent_all: accounts.all,
-            cpu_s: process_cpu_s(),
+            cpu_s: tidegate_kernel::process_cpu_s(),
         }
     }
 }

@@ -21,7 +21,6 @@ use super::path::Path;
 use crate::clock;
 use crate::driver::{Driver, Handler};
 use crate::identity::Identity;
-use crate::os::process_cpu_s;
 
 /// Configuration of a viewer.
 pub struct ViewerConfig {
@@ -291,7 +290,7 @@ impl Live<'_> {
             children: self.driver.machine.places().map(|(_, children)| children.len()).sum(),
             parents: self.driver.machine.places().map(|(parent, _)| parent).collect(),
             strange: self.driver.machine.counts().strange,
-            cpu_s: process_cpu_s(),
+            cpu_s: tidegate_kernel::process_cpu_s(),
         };
         *self.player.screen.status.lock().expect("the lock is not poisoned") = status.clone();
         status

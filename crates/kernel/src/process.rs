@@ -1,0 +1,46 @@
+//! Processor time and memory of this process, and the calendar.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Seconds since 1970, for files. Do not order events or measure spans with it.
+pub fn unix_s() -> u64 {
+    #[expect(clippy::disallowed_methods, reason = "the edge of the tool: files name calendar times")]
+    let now = SystemTime::now();
+    now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Processor time of this process, seconds; 0 where it is unknown.
+pub fn process_cpu_s() -> f64 {
+    #[cfg(unix)]
+    return seconds(libc::CLOCK_PROCESS_CPUTIME_ID);
+    #[cfg(not(unix))]
+    0.0
+}
+
+/// Processor time of this thread, seconds; 0 where it is unknown.
+pub fn thread_cpu_s() -> f64 {
+    #[cfg(unix)]
+    return seconds(libc::CLOCK_THREAD_CPUTIME_ID);
+    #[cfg(not(unix))]
+    0.0
+}
+
+/// Peak memory of this process, bytes, from `/proc`; 0 without `/proc`.
+pub fn peak_memory() -> u64 {
+    let kibibytes = || {
+        let status = std::fs::read_to_string("/proc/self/status").ok()?;
+        let rest = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+        rest.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    kibibytes().unwrap_or(0) * 1024
+}
+
+/// Reads a clock through the C library. A caller that resolves the vDSO itself crashes under valgrind, which hides it.
+#[cfg(unix)]
+fn seconds(clock: libc::clockid_t) -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    #[expect(unsafe_code, reason = "the call writes one timespec, which `time` is")]
+    let status = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    assert_eq!(status, 0, "POSIX has the clocks of this process and of this thread");
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
