@@ -19,20 +19,13 @@ const CLOSE: f64 = 1e-10;
 const FIRST: f64 = 30.0;
 const GROWTH: f64 = 3.0;
 
-/// Parameters of a search for prices.
-pub(super) struct Manner {
-    /// Newton steps per four circuits after which to give up.
-    steps: usize,
-    /// Damping of the first steps of the prices, relative to the circuits' curvature.
-    caution: f64,
-    /// Stiffness relative to the largest while the prices are far off.
-    soft: f64,
-}
-
-/// For most problems.
-pub(super) const QUICK: Manner = Manner { steps: 100, caution: 0.1, soft: 3e-5 };
-/// For problems with queues that press so hard against their bounds that soft springs give way for too long.
-pub(super) const FIRM: Manner = Manner { steps: 25_000, caution: 0.3, soft: 1e-2 };
+/// Newton steps per four circuits after which a search is given up.
+const STEPS: usize = 25_000;
+/// Damping of the first steps of the prices, relative to the circuits' curvature.
+const CAUTION: f64 = 0.3;
+/// Stiffness relative to the largest while the prices are far off. Queues that press hard against their bounds need
+/// this much: softer springs give way for too long.
+const SOFT: f64 = 1e-2;
 
 /// The method's memory for problems with `M` rates per circuit and step.
 #[derive(Debug, Default)]
@@ -79,16 +72,16 @@ impl<const M: usize> Dual<M> {
 
     /// Searches the prices that clear the capacity, from the present ones. Returns the distance from them,
     /// and whether it is small enough; increments `iterations`.
-    pub fn clear(&mut self, manner: &Manner, iterations: &mut u32) -> (Residuals, bool) {
-        let mut search = Search { caution: manner.caution, ..Search::default() };
+    pub fn clear(&mut self, iterations: &mut u32) -> (Residuals, bool) {
+        let mut search = Search { caution: CAUTION, ..Search::default() };
         let (mut last, mut growth) = (1.0f64, FIRST);
         let mut residuals = Residuals::default();
         self.effort = 0;
-        let most = manner.steps * self.starts.len();
+        let most = STEPS * self.starts.len();
         while self.effort < most {
             // Soft springs find the first answers in few steps; later their rest forces make up for the
             // stretch.
-            let hardest = self.springs.stiffness * (manner.soft / last).clamp(manner.soft, 1.0);
+            let hardest = self.springs.stiffness * (SOFT / last).clamp(SOFT, 1.0);
             for costs in &mut self.costs {
                 costs.stiffness = (growth * costs.curvature[0]).min(hardest);
             }

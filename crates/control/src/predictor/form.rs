@@ -164,7 +164,7 @@ pub(super) fn load<const M: usize>(dual: &mut Dual<M>, problem: &Problem, limits
 
 /// The goal of each kind of rate, in units of the capacity: the capacity, weighted with `middle` (the middle of real and
 /// virtual outgoing rates) if the objective weighs their deviation.
-pub(super) fn goals(weights: &Weights, middle: Option<&f64>) -> [f64; 3] {
+fn goals(weights: &Weights, middle: Option<&f64>) -> [f64; 3] {
     let middle = 2.0 * weights.deviation * middle.unwrap_or(&1.0);
     let [_, output, unhindered] = weights.rates();
     let unhindered = if unhindered > 0.0 { (weights.virtual_output + middle) / unhindered } else { 1.0 };
@@ -195,7 +195,7 @@ pub(super) fn left_by_fixed(problem: &Problem) -> [f64; STATES] {
 }
 
 /// Gives every free rate its fair share of the capacity, within source, queue and successor.
-pub(super) fn safe_rates<const M: usize>(dual: &mut Dual<M>, problem: &Problem, limits: &Limits) {
+fn safe_rates<const M: usize>(dual: &mut Dual<M>, problem: &Problem, limits: &Limits) {
     let (n, steps) = (problem.circuits(), problem.horizon);
     let share = 1.0 / n as f64;
     let left = left_by_fixed(problem);

@@ -5,7 +5,7 @@
 
 use super::circuit::Start;
 use super::lane::Lane;
-use super::point::{Common, Pace, Place, Point, Reach, Slacks, Soft};
+use super::point::{Common, Place, Point, Progress, Reach, Slacks, Soft};
 use super::riccati::{Factor, Mat, Network, Vector, add_inverse};
 
 /// Added to the Hessian of a rate that is fixed.
@@ -59,7 +59,7 @@ impl<const M: usize, const O: usize> Sums<M, O> {
 /// Four circuits over the horizon.
 pub(super) struct Four<'a, const M: usize, const O: usize> {
     pub start: &'a Start,
-    pub pace: &'a mut Pace,
+    pub pace: &'a mut Progress,
     pub places: &'a [Place<M>],
     pub points: &'a mut [Point<M, O>],
     /// The last step; during the search for a step, the affine step's effect on the slacks.

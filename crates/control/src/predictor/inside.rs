@@ -1,12 +1,11 @@
 //! A strictly feasible, exactly centred start for the interior point method.
 
-use super::centre::{inner_rates, pressure, soft_centre};
 use super::circuit::Start;
-use super::form::{EXACT, Limits, STATES, blocks};
+use super::form::{EXACT, Limits, ROOM, STATES, blocks, left_by_fixed};
 use super::four::Scratch;
 use super::lane::{LANES, Lane};
 use super::path::{Path, Row};
-use super::point::{Common, Pace, Place, Point};
+use super::point::{Common, Place, Point, Progress};
 use super::problem::Problem;
 use super::riccati::{Factor, block_index};
 
@@ -56,7 +55,7 @@ fn prepare<const M: usize, const O: usize>(path: &mut Path<M, O>, problem: &Prob
     path.starts.clear();
     path.starts.resize(blocks, Start { queue: Lane::ZERO, room: Lane::ONE });
     path.paces.clear();
-    path.paces.resize(blocks, Pace::BEGIN);
+    path.paces.resize(blocks, Progress::BEGIN);
     path.places.clear();
     path.places.resize(all, Place { free: [Lane::ZERO; M], limit: Lane::ONE, source: Lane::ONE });
     path.points.clear();
@@ -150,6 +149,84 @@ fn fill_prices<const M: usize, const O: usize>(
                 put(&mut point.spare[o], weight[o + 1], over);
                 point.over[o].0[lane] = over;
             }
+        }
+    }
+}
+
+/// Pressure of queues that start near or above their bound on the rates of each step: the largest sum of their
+/// penalties from that step on. `net`: the growth of a circuit's queue in a step at the start.
+fn pressure(
+    problem: &Problem,
+    limits: &Limits,
+    overflow: f64,
+    net: impl Fn(usize, usize) -> f64,
+) -> [f64; STATES] {
+    let (n, steps) = (problem.circuits(), problem.horizon);
+    let mut press = [0.0f64; STATES];
+    for circuit in 0..n {
+        let room = limits.of(circuit).queue_room;
+        let (mut grown, mut near) = (0.0, [false; STATES]);
+        for (step, near) in near.iter_mut().enumerate().take(steps) {
+            grown += net(circuit, step);
+            *near = room - grown < 1.0 / n as f64;
+        }
+        let mut own = 0.0;
+        for step in (0..steps).rev() {
+            own += if near[step] { overflow } else { 0.0 };
+            press[step] = press[step].max(own);
+        }
+    }
+    press
+}
+
+/// The centre of a soft bound with a linear cost: slack `h` and excess `e` with `h - e = room`; their
+/// multipliers `weight/h` and `weight/e` add up to the cost.
+fn soft_centre(room: f64, weight: f64, cost: f64) -> (f64, f64) {
+    let root = (cost * room).hypot(2.0 * weight);
+    // Compute first the one of h and e that is not a difference of large numbers.
+    if room >= 0.0 {
+        let slack = (cost * room + 2.0 * weight + root) / (2.0 * cost);
+        (slack, weight / (cost - weight / slack))
+    } else {
+        let excess = (-cost * room + 2.0 * weight + root) / (2.0 * cost);
+        (weight / (cost - weight / excess), excess)
+    }
+}
+
+/// Gives every free rate a part of its fair share of the capacity, within every bound, with room for
+/// later steps. Calls `put` with each circuit and step, the rates, and whether they are free.
+fn inner_rates<const M: usize>(
+    problem: &Problem,
+    limits: &Limits,
+    part: f64,
+    mut put: impl FnMut(usize, usize, [f64; M], [bool; M]),
+) {
+    let (n, steps) = (problem.circuits(), problem.horizon);
+    let share = 1.0 / n as f64;
+    let left = left_by_fixed(problem);
+    for circuit in 0..n {
+        let bounds = limits.of(circuit);
+        let mut queues = [0.0; M];
+        for step in 0..steps {
+            // Rates with room are free, and take the smaller of their fair share and their room.
+            let later = (steps - step + 1) as f64;
+            let take = |fair: f64, room: f64, own: f64| match room.min(own) > ROOM {
+                false => (0.0, false),
+                true => (part * fair.min(own).min(room / later), true),
+            };
+            let (mut rates, mut free) = ([0.0; M], [false; M]);
+            for m in 0..M {
+                (rates[m], free[m]) = match (m, bounds.steps[step].fixed) {
+                    (0, Some(rate)) => (rate, false),
+                    (0, None) => {
+                        take(share * left[step], bounds.steps[step].least_source - queues[0], left[step])
+                    }
+                    (1, _) => take(share, bounds.queue + queues[0] - queues[1], bounds.steps[step].limit),
+                    _ => take(share, bounds.queue + queues[0] - queues[m], 1.0),
+                };
+                queues[m] += rates[m];
+            }
+            put(circuit, step, rates, free);
         }
     }
 }

@@ -10,7 +10,6 @@
 
 #![expect(clippy::needless_range_loop, reason = "rates, rows and queues share an index")]
 
-mod centre;
 mod cholesky;
 mod circuit;
 mod dual;
@@ -18,19 +17,15 @@ pub mod exchange;
 mod form;
 mod four;
 mod inside;
-mod interior;
-mod iterate;
 mod lane;
 mod path;
 mod point;
 mod problem;
-mod refine;
 mod riccati;
 
-use dual::{Dual, FIRM, Manner, QUICK};
+use dual::Dual;
 use form::Limits;
-use iterate::{Care, Interior};
-use path::Path;
+use path::{End, MOST_ITERATIONS, Pace, Path};
 pub use problem::{Formulation, Problem, Refusal, Residuals, Solution, Weights};
 
 /// The most answers while the middles of real and virtual rates move, and the largest move of settled middles in
@@ -50,15 +45,17 @@ pub struct Solver {
 /// (queues).
 const FEASIBLE: f64 = 1e-9;
 
-/// Problems with at most this many circuits are solved exactly at any cost.
-const FEW: usize = 16;
+/// The most circuits of a problem that the dual method tries: it may take a thousand times as long as the other.
+const FEW: usize = 32;
 
-/// The method for nearly all problems, and two for the rest. Each circuit has `M` rates per step, `O = M - 1` of them outgoing.
+/// Accepted distance of an inexact answer from the optimum, as a multiple of the tolerance.
+const NEAR: f64 = 1e4;
+
+/// The interior point method, and the dual method for problems that it gives up. Each circuit has `M` rates per step, `O = M - 1` of them outgoing.
 #[derive(Debug, Default)]
 struct Method<const M: usize, const O: usize> {
     limits: Limits,
     dual: Dual<M>,
-    interior: Interior<M, O>,
     path: Path<M, O>,
 }
 
@@ -71,38 +68,78 @@ impl<const M: usize, const O: usize> Method<M, O> {
         }
         self.limits.load(problem);
         inside::load(&mut self.path, problem, &self.limits);
-        if let Some(residuals) = self.path.solve(problem.circuits(), &mut solution.iterations) {
-            self.path.store(problem, &self.limits, solution);
-            problem.complete(solution);
-            solution.residuals = residuals;
-            return;
+        let end = self.path.solve(problem.circuits(), MOST_ITERATIONS, Pace::Own);
+        solution.iterations = end.iterations;
+        if end.solved {
+            self.store_path(problem, &end, solution);
+        } else {
+            self.solve_degenerate(problem, solution);
         }
-        self.solve_degenerate(problem, solution);
     }
 
-    /// Solves problems that the interior point method gives up.
+    /// Writes the interior point method's present point to the solution.
+    fn store_path(&self, problem: &Problem, end: &End, solution: &mut Solution) {
+        self.path.store(problem, &self.limits, solution);
+        problem.complete(solution);
+        solution.residuals = end.residuals;
+    }
+
+    /// Solves problems that the interior point method gives up while circuits take steps of their own length.
+    ///
+    /// With one length for all, the rates' sums stay exact, so its best point is at least feasible. The dual method
+    /// improves it, if it can. If even the best point is far from the optimum, the answer is safe rates.
     fn solve_degenerate(&mut self, problem: &Problem, solution: &mut Solution) {
+        let circuits = problem.circuits();
+        inside::load(&mut self.path, problem, &self.limits);
+        let mut best = self.path.solve(circuits, MOST_ITERATIONS, Pace::Common);
+        solution.iterations += best.iterations;
+        if !best.solved {
+            // Only the number of the best iteration is kept, because storing every point would slow down all solves.
+            let iterations = self.path.best_iteration();
+            inside::load(&mut self.path, problem, &self.limits);
+            best = self.path.solve(circuits, iterations, Pace::Common);
+            solution.iterations += best.iterations;
+        }
+        self.store_path(problem, &best, solution);
+        if best.solved {
+            return;
+        }
+        let (inexact, near) = (solution.objective, best.distance <= NEAR);
+        let found = circuits <= FEW && self.solve_dual(problem, solution);
+        // Where the best objective is nearly zero, rounding can cost the dual method more than its exactness wins.
+        if near && !(found && solution.objective <= inexact) {
+            self.store_path(problem, &best, solution);
+        }
+        if near || found {
+            return;
+        }
+        form::load(&mut self.dual, problem, &self.limits);
+        form::store(&self.dual, problem, solution);
+        problem.complete(solution);
+        solution.fallback = true;
+    }
+
+    /// Solves a problem with the dual method; the solution's rates are where the middles begin. Returns whether it found
+    /// the optimum.
+    fn solve_dual(&mut self, problem: &Problem, solution: &mut Solution) -> bool {
         self.dual.middle.clear();
         if problem.kind == Formulation::Journal && problem.weights.deviation > 0.0 {
-            // Start the middles near the circuits' rates, because answers then move less.
-            let share = 1.0 / problem.circuits() as f64;
-            self.dual.middle.resize(problem.circuits() * problem.horizon, share);
+            self.dual.middle.resize(problem.circuits() * problem.horizon, 0.0);
+            self.move_middles(problem, solution);
         }
         form::load(&mut self.dual, problem, &self.limits);
         for _ in 0..ROUNDS {
-            let found = self.clear(&QUICK, problem, solution) || self.solve_surely(problem, solution);
-            if !found {
-                form::safe_rates(&mut self.dual, problem, &self.limits);
-                form::store(&self.dual, problem, solution);
-                problem.complete(solution);
-                solution.fallback = true;
-                return;
+            let (residuals, cleared) = self.dual.clear(&mut solution.iterations);
+            solution.residuals = residuals;
+            if !cleared || !self.answer(problem, solution) {
+                return false;
             }
             if self.move_middles(problem, solution) <= SAME {
-                return;
+                return true;
             }
             form::aim(&mut self.dual, problem);
         }
+        false
     }
 
     /// Moves the middles to the present rates; returns the largest move.
@@ -118,56 +155,9 @@ impl<const M: usize, const O: usize> Method<M, O> {
         })
     }
 
-    /// Solves problems that the quick search for prices gives up, with the second interior point method.
-    ///
-    /// It refines steps if needed. If rounding prevents an exact answer, the dual method clears from the answer's prices. If
-    /// that fails, problems with few circuits start again, and others keep the inexact answer.
-    fn solve_surely(&mut self, problem: &Problem, solution: &mut Solution) -> bool {
-        let mut near = None;
-        for care in [Care::Settled, Care::Refined] {
-            near =
-                self.interior.solve(problem, &self.limits, &self.dual.middle, care, &mut solution.iterations);
-            self.interior.hand_over(&mut self.dual);
-            if let Some((residuals, distance)) = near
-                && distance <= 1.0
-            {
-                solution.residuals = residuals;
-                if care == Care::Refined {
-                    form::trim(&mut self.dual, problem, &self.limits);
-                }
-                if self.answer(problem, solution) {
-                    return true;
-                }
-                self.interior.hand_over(&mut self.dual);
-            }
-        }
-        if self.clear(&QUICK, problem, solution) {
-            return true;
-        }
-        if problem.circuits() <= FEW {
-            for manner in [&QUICK, &FIRM] {
-                form::load(&mut self.dual, problem, &self.limits);
-                if self.clear(manner, problem, solution) {
-                    return true;
-                }
-            }
-        }
-        let Some((residuals, _)) = near else { return false };
-        self.interior.hand_over(&mut self.dual);
-        form::trim(&mut self.dual, problem, &self.limits);
-        solution.residuals = residuals;
-        self.answer(problem, solution)
-    }
-
-    /// Clears from the present prices; returns whether this gave an answer.
-    fn clear(&mut self, manner: &Manner, problem: &Problem, solution: &mut Solution) -> bool {
-        let exact;
-        (solution.residuals, exact) = self.dual.clear(manner, &mut solution.iterations);
-        exact && self.answer(problem, solution)
-    }
-
     /// Moves the rates into their bounds and writes the solution; false if a constraint is still violated.
     fn answer(&mut self, problem: &Problem, solution: &mut Solution) -> bool {
+        form::trim(&mut self.dual, problem, &self.limits);
         form::settle(&mut self.dual, problem, &self.limits);
         form::store(&self.dual, problem, solution);
         problem.complete(solution);

@@ -15,12 +15,12 @@ use super::circuit::Start;
 use super::form::{HAIR, Limits};
 use super::four::{Four, SHORT, Sums};
 use super::lane::{LANES, Lane};
-use super::point::{Common, Pace, Place, Point};
+use super::point::{Common, Place, Point, Progress};
 use super::problem::{Problem, Residuals, Solution};
 use super::riccati::{Factor, Vector, block_index};
 
-/// Iterations after which another method is tried; a solve needs 10 to 35.
-const ITERATIONS: u32 = 60;
+/// Iterations after which a solve is given up; it needs 10 to 35.
+pub(super) const MOST_ITERATIONS: u32 = 60;
 /// Share of the circuits that take a shorter step than the others.
 const FEW: f64 = 0.1;
 /// Duality gap, relative to the objective, at which a solve ends, and the least complementarity.
@@ -65,7 +65,7 @@ pub(super) struct Path<const M: usize, const O: usize> {
     pub rows: Vec<Row>,
     /// Blocks of [`LANES`] circuits.
     pub starts: Vec<Start>,
-    pub paces: Vec<Pace>,
+    pub paces: Vec<Progress>,
     /// The blocks' steps.
     pub places: Vec<Place<M>>,
     pub points: Vec<Point<M, O>>,
@@ -80,31 +80,64 @@ pub(super) struct Path<const M: usize, const O: usize> {
     weights: f64,
     /// Complementarity at which the solve ends.
     pub end: f64,
+    /// The shortest distance from the optimum in this solve, and the iteration that had it.
+    best: (f64, u32),
+}
+
+/// The lengths of the circuits' steps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Pace {
+    /// A few circuits take a shorter step than the others.
+    Own,
+    /// All take the same.
+    Common,
+}
+
+/// The end of a solve.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct End {
+    pub iterations: u32,
+    pub solved: bool,
+    /// Distance from the optimum as a multiple of the tolerance; at most one if solved.
+    pub distance: f64,
+    pub residuals: Residuals,
 }
 
 impl<const M: usize, const O: usize> Path<M, O> {
-    /// Solves a [loaded](super::inside::load) problem of `circuits`; returns the distance from the optimum, or `None` if it
-    /// does not converge. Increments `iterations`.
-    pub fn solve(&mut self, circuits: usize, iterations: &mut u32) -> Option<Residuals> {
+    /// Solves a [loaded](super::inside::load) problem of `circuits` in at most `most` iterations.
+    pub fn solve(&mut self, circuits: usize, most: u32, pace: Pace) -> End {
         let size = self.rows.len();
         self.schur.resize(size * size, 0.0);
         self.shift.resize(size, 0.0);
         self.weights = self.rows.iter().map(|row| row.weight).sum::<f64>()
             + self.paces.iter().map(|pace| pace.weight.sum()).sum::<f64>();
+        self.best = (f64::INFINITY, 0);
         let (mut along, mut moved) = (0.0, f64::INFINITY);
-        for _ in 0..ITERATIONS {
+        let mut iterations = 0;
+        loop {
             let gradient = self.advance(along);
             let product = self.product();
-            let mu = product / self.weights;
+            // Without a free rate there is nothing to weigh, and the start is the solution.
+            let mu = if self.weights > 0.0 { product / self.weights } else { 0.0 };
             let value: f64 = self.paces.iter().map(|pace| pace.value.sum()).sum();
             self.end = self.end.min((OBJECTIVE * value / self.weights).max(LEAST));
             let excess = self.rows.iter().fold(0.0f64, |most, row| most.max(row.excess.abs()));
-            if mu <= self.end && excess <= EXCESS && (gradient <= GRADIENT || moved <= STILL) {
-                return Some(Residuals { dual: excess.max(moved.min(gradient)), complementarity: mu });
+            let mut end = End {
+                iterations,
+                solved: mu <= self.end && excess <= EXCESS && (gradient <= GRADIENT || moved <= STILL),
+                distance: (mu / self.end).max(excess / EXCESS).max((gradient / GRADIENT).min(moved / STILL)),
+                residuals: Residuals { dual: excess.max(moved.min(gradient)), complementarity: mu },
+            };
+            if end.distance < self.best.0 {
+                self.best = (end.distance, iterations);
             }
-            *iterations += 1;
-            if mu.is_nan() || !self.factor() {
-                return None;
+            if end.solved || iterations == most || mu.is_nan() {
+                return end;
+            }
+            iterations += 1;
+            end.iterations = iterations;
+            if !self.factor() {
+                return end;
             }
             self.direct(0.0);
             Arch::new().dispatch(Foresee(self));
@@ -114,12 +147,16 @@ impl<const M: usize, const O: usize> Path<M, O> {
             Arch::new().dispatch(Correct(self, target));
             self.direct(target);
             moved = Arch::new().dispatch(Go(self, target)).largest();
-            along = self.keep_pace(circuits);
+            along = self.keep_pace(circuits, pace);
             if along.is_nan() || along < STUCK {
-                return None;
+                return end;
             }
         }
-        None
+    }
+
+    /// The number of the iteration that came nearest to the optimum in the last solve.
+    pub fn best_iteration(&self) -> u32 {
+        self.best.1
     }
 
     /// Takes the last step, with `along` for the prices of the capacity; computes factors and the circuits' goals without
@@ -201,7 +238,7 @@ impl<const M: usize, const O: usize> Path<M, O> {
     }
 
     /// Step lengths: the longest step of the rows and of all circuits but a few; these take their own longest step.
-    fn keep_pace(&mut self, circuits: usize) -> f64 {
+    fn keep_pace(&mut self, circuits: usize, pace: Pace) -> f64 {
         let mut shrink = SHORT;
         for (index, row) in self.rows.iter().enumerate().filter(|(_, row)| row.weight > 0.0) {
             let price = self.common[index / M].price[index % M];
@@ -211,7 +248,7 @@ impl<const M: usize, const O: usize> Path<M, O> {
         }
         self.lengths.clear();
         self.lengths.extend(self.paces.iter().flat_map(|pace| pace.along.0).take(circuits));
-        let few = (FEW * circuits as f64) as usize;
+        let few = if pace == Pace::Own { (FEW * circuits as f64) as usize } else { 0 };
         let (_, most, _) = self.lengths.select_nth_unstable_by(few, f64::total_cmp);
         let along = most.min(SHORT / shrink);
         for pace in &mut self.paces {

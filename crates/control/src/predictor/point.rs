@@ -285,7 +285,7 @@ fn present(price: Lane) -> Lane {
 
 /// Progress of four circuits, each on its own.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
+pub(super) struct Progress {
     /// Length of the last step.
     pub along: Lane,
     /// Sum of the products, and of their weights.
@@ -297,8 +297,8 @@ pub(super) struct Pace {
     pub left: Lane,
 }
 
-impl Pace {
-    pub const BEGIN: Pace = Pace {
+impl Progress {
+    pub const BEGIN: Progress = Progress {
         along: Lane::ZERO,
         product: Lane::ZERO,
         weight: Lane::ZERO,
