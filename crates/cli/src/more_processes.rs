@@ -57,7 +57,8 @@ impl Processes {
     /// Makes the command that runs a peer.
     pub fn command(&self, role: &str, peer: u16) -> Command {
         let mut command = Command::new(&self.tool);
-        command.args(["more", role, "--number", &peer.to_string(), "--overlay"]).arg(&self.folder);
+        command.args(["more", role, "--allow-private-addresses", "--number", &peer.to_string(), "--overlay"]);
+        command.arg(&self.folder);
         command.args(&self.common).stdout(Stdio::null());
         if self.shows {
             command.args(["--status", &self.addresses[usize::from(peer)].to_string()]);

@@ -66,7 +66,10 @@ impl Stage {
     pub fn write(&self, name: &str, text: &str) -> Result<PathBuf, Failure> {
         let path = self.directory.join(name);
         let failed = |cause| Failure::Other(format!("{}: {cause}", path.display()));
-        fs::write(&path, text).map_err(failed)?;
+        // Some files hold keys and tokens.
+        let file = os::private_file()
+            .and_then(|mut options| options.write(true).create(true).truncate(true).open(&path));
+        file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(failed)?;
         Ok(path)
     }
 

@@ -30,5 +30,6 @@ pub mod positions;
 pub mod predictor;
 pub mod random;
 pub mod registry;
+pub mod shares;
 pub mod text;
 pub mod units;

@@ -15,6 +15,7 @@ use tidegate_more::keys::PeerKeys;
 use tidegate_more::link::{LINK, Links};
 use tidegate_more::onion::{Epoch, build};
 use tidegate_net::clock;
+use tidegate_net::gate::Gate;
 use tidegate_net::more::entropy;
 use tidegate_net::more::{PeerConfig, Role, run};
 
@@ -82,6 +83,7 @@ fn round(packets: usize) -> (f64, f64) {
         attempt_every: Span::from_millis(5),
         guards: Vec::new(),
         status: None,
+        gate: Gate::Private,
     };
     let stop = AtomicBool::new(false);
     let live = std::thread::scope(|scope| {

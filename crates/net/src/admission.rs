@@ -1,13 +1,15 @@
-//! Admission of peers that have not authenticated yet.
+//! Admission of peers: a bounded number of places, shared by address ([`tidegate_control::shares`]).
 //!
-//! The number of places is bounded, and a new peer displaces the oldest. So neither many peers nor silent peers lock
-//! out a peer that authenticates at once, even from the same address (NAT, loopback).
+//! A new peer always gets a place. If all are taken, the network with the most places loses its idlest one. So neither
+//! many peers nor silent peers lock out a peer from elsewhere, and from the same address (NAT, loopback) the newest stay.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 
-use tidegate_control::units::Span;
+use tidegate_control::shares::{Shares, network};
+use tidegate_control::units::{Span, Time};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
@@ -25,14 +27,23 @@ pub async fn next_connection(listener: &TcpListener) -> (TcpStream, SocketAddr) 
     }
 }
 
-/// Places for unauthenticated peers, shared by the tasks of one thread.
+/// Places for peers, shared by the tasks of one thread.
 #[derive(Debug)]
 pub struct Admission {
-    places: usize,
-    /// By age. Dropping a sender tells the peer that it lost its place.
-    peers: RefCell<BTreeMap<u64, oneshot::Sender<()>>>,
+    shares: RefCell<Shares<IpAddr, IpAddr, u64>>,
+    peers: RefCell<BTreeMap<u64, Peer>>,
     last: Cell<u64>,
 }
+
+#[derive(Debug)]
+struct Peer {
+    /// Dropping it tells the peer that it lost its place.
+    _keep: oneshot::Sender<()>,
+    used: Used,
+}
+
+/// When a peer was last active; its task sets it.
+pub type Used = Rc<Cell<Time>>;
 
 impl Admission {
     /// Creates an admission with this number of places.
@@ -40,26 +51,33 @@ impl Admission {
     /// # Panics
     /// If `places` is zero.
     pub fn new(places: usize) -> Admission {
-        assert!(places > 0, "zero places admit no peer");
-        Admission { places, peers: RefCell::default(), last: Cell::new(0) }
+        let (peers, last) = Default::default();
+        Admission { shares: RefCell::new(Shares::new(places)), peers, last }
     }
 
     /// Runs a peer's handshake. `None` if the peer lost its place meanwhile.
-    pub async fn run<T>(&self, handshake: impl Future<Output = T>) -> Option<T> {
+    pub async fn run<T>(&self, from: IpAddr, handshake: impl Future<Output = T>) -> Option<T> {
+        self.run_in_use(from, Used::default(), handshake).await
+    }
+
+    /// As [`run`](Self::run), for a task that sets when it was last used: of a network's peers, the idlest goes first.
+    pub async fn run_in_use<T>(&self, from: IpAddr, used: Used, task: impl Future<Output = T>) -> Option<T> {
         let (keep, lost) = oneshot::channel();
         let number = self.last.get() + 1;
         self.last.set(number);
         {
-            let mut peers = self.peers.borrow_mut();
-            if peers.len() >= self.places {
-                peers.pop_first();
+            let (mut shares, mut peers) = (self.shares.borrow_mut(), self.peers.borrow_mut());
+            let last = |number: &u64| peers.get(number).map_or(Time::ZERO, |peer| peer.used.get());
+            if let Some(displaced) = shares.displaced(&network(from), last) {
+                peers.remove(&displaced);
             }
-            peers.insert(number, keep);
+            shares.admit(clock::now(), network(from), number);
+            peers.insert(number, Peer { _keep: keep, used });
         }
         let _place = Place { admission: self, number };
         tokio::select! {
             biased;
-            result = handshake => Some(result),
+            result = task => Some(result),
             _ = lost => None,
         }
     }
@@ -77,15 +95,16 @@ struct Place<'a> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
+        self.admission.shares.borrow_mut().release(&self.number);
         self.admission.peers.borrow_mut().remove(&self.number);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::rc::Rc;
-
     use super::*;
+
+    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
     #[test]
     fn a_new_peer_displaces_the_oldest() {
@@ -93,8 +112,9 @@ mod tests {
         let local = tokio::task::LocalSet::new();
         runtime.block_on(local.run_until(async {
             let admission = Rc::new(Admission::new(3));
-            let silent =
-                |admission: Rc<Admission>| async move { admission.run(std::future::pending::<()>()).await };
+            let silent = |admission: Rc<Admission>| async move {
+                admission.run(HERE, std::future::pending::<()>()).await
+            };
             let first: Vec<_> =
                 (0..10_000).map(|_| tokio::task::spawn_local(silent(admission.clone()))).collect();
             // The runtime polls only a few tasks per turn.
@@ -102,7 +122,7 @@ mod tests {
                 tokio::task::yield_now().await;
             }
             assert_eq!(admission.peers(), 3);
-            assert_eq!(admission.run(async { 7 }).await, Some(7));
+            assert_eq!(admission.run(HERE, async { 7 }).await, Some(7));
             assert_eq!(admission.peers(), 2, "one of the three made room");
             for _ in 0..1000 {
                 tokio::task::yield_now().await;
@@ -130,7 +150,7 @@ mod tests {
                 most = most.max(here.get());
                 let (admission, here) = (admission.clone(), here.clone());
                 tokio::task::spawn_local(async move {
-                    admission.run(std::future::pending::<()>()).await;
+                    admission.run(HERE, std::future::pending::<()>()).await;
                     drop(tcp);
                     here.set(here.get() - 1);
                 });

@@ -4,12 +4,12 @@
 //! (DNS rebinding).
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
-use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::header::{
@@ -19,6 +19,7 @@ use axum::http::uri::{Authority, Uri};
 use axum::http::{Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::TokioIo;
@@ -29,6 +30,7 @@ use prometheus_client::registry::Registry;
 use tidegate_control::units::Span;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, oneshot};
+use tokio_io_timeout::TimeoutStream;
 
 use crate::admission::{Admission, next_connection};
 use crate::clock;
@@ -42,6 +44,11 @@ const HEAD: usize = 16 << 10;
 const REQUEST: Span = Span::from_secs(5);
 /// Maximum size of a posted body, bytes.
 pub const BODY: usize = 8192;
+/// Timeout of a public client that does not read its answer: as long as [`crate::live::fetch`] waits for one.
+const UNREAD: Span = Span::from_secs(20);
+/// Send buffer of a public client's connection, bytes; Linux doubles it. Unread answers wait here instead of in megabytes
+/// of the kernel, and a directory of 6 MB still arrives within 10 s over a round trip of 100 ms.
+const SENT: usize = 64 << 10;
 /// Requests that wait for their page.
 const WAITING: usize = 16;
 
@@ -73,6 +80,8 @@ pub fn metrics(prefix: &str, numbers: &[Number]) -> Page {
 /// A request to a role.
 #[derive(Debug)]
 pub struct PageRequest {
+    /// The client's address.
+    pub from: IpAddr,
     /// The method.
     pub method: Method,
     /// The path.
@@ -84,10 +93,11 @@ pub struct PageRequest {
 /// A router that calls `answer` on the thread that runs the returned future, where the role's state lives.
 pub fn answers(answer: impl Fn(PageRequest) -> Response) -> (Router, impl Future<Output = ()>) {
     let (ask, mut asked) = mpsc::channel::<(PageRequest, oneshot::Sender<Response>)>(WAITING);
-    let pass_on = move |method: Method, uri: Uri, body: Bytes| async move {
+    let pass_on = move |Extension(Client(from)): Extension<Client>, method: Method, uri: Uri, body: Bytes| async move {
         let (reply, replied) = oneshot::channel();
+        let request = PageRequest { from: from.ip(), method, path: uri.path().to_owned(), body };
         // A dropped sender means that the role has ended.
-        let _ = ask.send((PageRequest { method, path: uri.path().to_owned(), body }, reply)).await;
+        let _ = ask.send((request, reply)).await;
         replied.await.unwrap_or_else(|_| StatusCode::SERVICE_UNAVAILABLE.into_response())
     };
     let answering = async move {
@@ -114,22 +124,39 @@ pub async fn serve(listener: TcpListener, pages: Router) -> io::Result<()> {
     if !listener.local_addr()?.ip().is_loopback() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "pages are served on loopback only"));
     }
-    serve_public(listener, pages.layer(middleware::from_fn(guard))).await;
+    // A player of a stream may pause, so an answer may stay unread.
+    serve_all(listener, pages.layer(middleware::from_fn(guard)), None).await;
     Ok(())
 }
 
-/// Serves all clients until dropped. Must run inside a [`tokio::task::LocalSet`].
+/// Serves all clients until dropped, and disconnects those that do not read. Must run inside a
+/// [`tokio::task::LocalSet`].
 pub async fn serve_public(listener: TcpListener, pages: Router) {
+    serve_all(listener, pages, Some(UNREAD)).await;
+}
+
+/// The address of a request's client.
+#[derive(Clone, Copy)]
+struct Client(SocketAddr);
+
+async fn serve_all(listener: TcpListener, pages: Router, unread: Option<Span>) {
     let [admission, answering] = [(); 2].map(|()| Rc::new(Admission::new(CONNECTIONS)));
     loop {
-        let (tcp, _) = next_connection(&listener).await;
+        let (tcp, from) = next_connection(&listener).await;
+        if unread.is_some() {
+            // The kernel may grant less; the connection works with any size.
+            let _ = socket2::SockRef::from(&tcp).set_send_buffer_size(SENT);
+        }
+        let mut tcp = TimeoutStream::new(tcp);
+        tcp.set_write_timeout(unread.map(|unread| Duration::from_nanos(unread.0)));
         let (pages, admission, answering) = (pages.clone(), admission.clone(), answering.clone());
         tokio::task::spawn_local(async move {
             let began = Rc::new(Notify::new());
             let service = {
                 let began = began.clone();
                 let answer = TowerToHyperService::new(pages);
-                service_fn(move |request| {
+                service_fn(move |mut request: Request<_>| {
+                    request.extensions_mut().insert(Client(from));
                     let (began, response) = (began.clone(), answer.call(request));
                     async move {
                         let response = response.await;
@@ -141,7 +168,7 @@ pub async fn serve_public(listener: TcpListener, pages: Router) {
             let mut server = http1::Builder::new();
             server.keep_alive(false).max_buf_size(HEAD).header_read_timeout(None);
             // An invalid request only affects its sender.
-            let mut connection = pin!(server.serve_connection(TokioIo::new(tcp), service));
+            let mut connection = pin!(server.serve_connection(TokioIo::new(Box::pin(tcp)), service));
             let asked = async {
                 tokio::select! {
                     biased;
@@ -150,8 +177,8 @@ pub async fn serve_public(listener: TcpListener, pages: Router) {
                     () = clock::until(clock::now() + REQUEST) => false,
                 }
             };
-            if admission.run(asked).await == Some(true) {
-                answering.run(connection).await;
+            if admission.run(from.ip(), asked).await == Some(true) {
+                answering.run(from.ip(), connection).await;
             }
         });
     }
@@ -186,8 +213,6 @@ async fn guard(request: Request, next: Next) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpStream;
 
@@ -245,6 +270,35 @@ mod tests {
             let long = format!("GET /a HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(HEAD));
             assert!(!ask(address, &long).await.contains("this is a"));
         });
+    }
+
+    /// 300 clients ask for 1 MB and read nothing.
+    #[test]
+    fn unread_answers_are_bounded() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let local = tokio::task::LocalSet::new();
+        runtime.block_on(local.run_until(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let text = Bytes::from(vec![b'a'; 1 << 20]);
+            let (router, answering) = answers(move |_| text.clone().into_response());
+            tokio::task::spawn_local(answering);
+            tokio::task::spawn_local(serve_all(listener, router, Some(Span::from_millis(300))));
+            let mut silent = Vec::new();
+            for _ in 0..300 {
+                let mut tcp = TcpStream::connect(address).await.unwrap();
+                tcp.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+                silent.push(tcp);
+            }
+            let answer = ask(address, "GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+            assert!(answer.starts_with("HTTP/1.1 200") && answer.len() > 1 << 20, "{} bytes", answer.len());
+            clock::until(clock::now() + Span::from_millis(500)).await;
+            for tcp in &mut silent {
+                let mut rest = Vec::new();
+                let _ = tcp.read_to_end(&mut rest).await;
+                assert!(rest.len() < 1 << 20, "{} bytes in the kernel", rest.len());
+            }
+        }));
     }
 
     #[test]

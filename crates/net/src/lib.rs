@@ -8,6 +8,7 @@
 //!   adds worker threads.
 //! - [`stream`]: server and viewers of live video.
 //! - [`more`]: peers with per-packet paths, hidden services and their clients.
+//! - [`gate`]: the addresses that roles may connect to.
 //! - [`proxy`]: the SOCKS5 and HTTP CONNECT handshakes of the local fronts.
 //! - [`os`]: what differs between operating systems. [`ports`]: free ports for processes that start later.
 //!
@@ -32,6 +33,7 @@ pub mod clock;
 pub mod controller_time;
 pub mod driver;
 pub mod flashflow;
+pub mod gate;
 pub mod http;
 pub mod identity;
 pub mod link;
@@ -40,7 +42,7 @@ pub mod more;
 pub mod os;
 pub mod overlay;
 pub mod ports;
-mod private_file;
+pub mod private_file;
 pub mod private_tor;
 pub mod proxy;
 pub mod quic_stream;

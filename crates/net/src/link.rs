@@ -14,8 +14,9 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Re
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream, client, server};
 
+use crate::gate::Gate;
 use crate::quic_stream::QuicStream;
-use crate::{clock, tls};
+use crate::{clock, sockets, tls};
 
 pub use crate::buffered_tcp::BufferedTcp;
 
@@ -92,13 +93,14 @@ pub fn buffered(tcp: TcpStream) -> io::Result<BufferedTcp> {
 /// Connects, and authenticates the server and, if the configuration has a certificate, the client.
 ///
 /// # Errors
-/// If the connection or the handshake fails, or both take longer than `limit`.
+/// If the connection or the handshake fails, both take longer than `limit`, or the address is never connected to.
 pub async fn connect(
     address: std::net::SocketAddr,
     config: Arc<ClientConfig>,
     limit: Span,
 ) -> io::Result<client::TlsStream<BufferedTcp>> {
-    within(limit, async { secure(TcpStream::connect(address).await?, config).await }).await
+    // FlashFlow's roles authenticate each other, so they may be in a private network.
+    within(limit, async { secure(sockets::connect(Gate::Private, address, None).await?, config).await }).await
 }
 
 /// Runs the TLS handshake on a connection.

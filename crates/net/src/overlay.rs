@@ -23,7 +23,7 @@ use crate::controller_time::ControllerTime;
 use crate::driver::{Handler, SharedDriver, WeakDriver};
 use crate::identity::{Contact, Identity};
 use crate::link::{BufferedTcp, Carrier};
-use crate::{clock, link, os, tls};
+use crate::{clock, link, os, sockets, tls};
 
 pub use crate::rate_limit::{RateLimit, Unlimited};
 
@@ -138,6 +138,9 @@ impl Default for Timeouts {
     }
 }
 
+/// Maximum unsent bytes of a connection in the kernel, as much as a QUIC connection may hold unacknowledged
+/// ([`crate::quic_stream`]). A neighbour that does not read costs no more.
+const UNSENT: u32 = 1 << 20;
 /// If a write is stalled for this long, reads are slowed to one batch per [`SLOW`].
 const STALLED: Span = Span::from_secs(2);
 /// See [`STALLED`].
@@ -352,6 +355,9 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
         {
             // The cell is set only here.
             let _ = channel.socket.set(socket);
+        }
+        if let Some(tcp) = peer_link.carrier.tcp() {
+            sockets::bound_unsent(tcp, UNSENT);
         }
         peer_link.carrier.may_hold(HELD);
         let (mut reader, mut writer) = tokio::io::split(peer_link.carrier);

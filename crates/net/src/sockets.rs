@@ -7,6 +7,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::clock;
+use crate::gate::Gate;
 use tidegate_control::units::Span;
 
 /// Connections that wait to be accepted. A burst of clients fits.
@@ -46,12 +47,24 @@ pub fn datagrams(at: SocketAddr, apart: bool) -> io::Result<UdpSocket> {
     Ok(bound(at, Type::DGRAM, Protocol::UDP, apart)?.into())
 }
 
+/// Bounds the bytes that a connection holds in the kernel before they are sent, where the system can (Linux). Unlike a
+/// small send buffer, it leaves room for any amount of data in flight.
+pub fn bound_unsent(tcp: &TcpStream, bytes: u32) {
+    #[cfg(target_os = "linux")]
+    // A connection works without it.
+    let _ = socket2::SockRef::from(tcp).set_tcp_notsent_lowat(bytes);
+    #[cfg(not(target_os = "linux"))]
+    let _ = (tcp, bytes);
+}
+
 /// Connects to a peer by the address that answers first. IPv6 gets a head start (RFC 8305).
 ///
 /// # Errors
-/// If both addresses fail.
-pub async fn connect(first: SocketAddr, second: Option<SocketAddr>) -> io::Result<TcpStream> {
+/// If the gate refuses one of the addresses, or both fail.
+pub async fn connect(gate: Gate, first: SocketAddr, second: Option<SocketAddr>) -> io::Result<TcpStream> {
+    gate.check(first)?;
     let Some(v6) = second else { return TcpStream::connect(first).await };
+    gate.check(v6)?;
     let (mut early, mut late) =
         (std::pin::pin!(TcpStream::connect(v6)), std::pin::pin!(TcpStream::connect(first)));
     tokio::select! {

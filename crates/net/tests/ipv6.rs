@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use one_hop::{OneHop, on_sockets};
+use tidegate_net::gate::Gate;
 use tidegate_net::identity::fill;
 use tidegate_net::link::Carrier;
 use tidegate_net::live::addresses::Addresses;
@@ -56,6 +57,7 @@ fn settings(keys: RouterKeys, address: Addresses, transport: Transport, announce
         keys: keys.into(),
         config: Config { transport, limits: Some(Limits::default()), ..Config::default() },
         exit: Exit { policy: Policy::new(rules.to_vec(), true, Vec::new()), directory },
+        extends: Gate::Private,
         announce,
         status: None,
     }
@@ -95,7 +97,7 @@ async fn met(router: Router, also: Option<SocketAddr>) -> (SocketAddr, bool) {
     let names = SharedNames::default();
     let id = names.borrow_mut().keep(router);
     names.borrow_mut().also(id, also);
-    let links = Rc::new(Links::client(names, true).unwrap());
+    let links = Rc::new(Links::client(names, true).unwrap().with_gate(Gate::Private));
     match links.dial(id).await.unwrap().carrier {
         Carrier::Tls(stream) => (stream.get_ref().0.get_ref().peer_addr().unwrap(), false),
         Carrier::Quic(lane) => (lane.connection().remote_address(), true),

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use one_hop::{OneHop, on_sockets};
 use tidegate_control::units::Span;
 use tidegate_net::clock;
+use tidegate_net::gate::Gate;
 use tidegate_net::identity::{hex, random};
 use tidegate_net::link::Carrier;
 use tidegate_net::live::channel::Links;
@@ -70,6 +71,7 @@ async fn relay(
         keys: Keys { router, file: Some(path.into()), lifetimes },
         config: Config { transport, limits: Some(Limits::default()), ..Config::default() },
         exit: Exit { policy: Policy::new(Vec::new(), false, Vec::new()), directory: None },
+        extends: Gate::Private,
         announce,
         status: None,
     };
@@ -133,7 +135,7 @@ fn circuits_survive_a_change_of_onion_keys() {
 async fn meets(router: Router) -> (Vec<u8>, bool) {
     let names = SharedNames::default();
     let id = names.borrow_mut().keep(router);
-    let links = Rc::new(Links::client(names, true).unwrap());
+    let links = Rc::new(Links::client(names, true).unwrap().with_gate(Gate::Private));
     let (carrier, ..) = links.connect(&router, None).await.unwrap();
     let Carrier::Tls(stream) = carrier else { panic!("it is TLS") };
     let certificate = stream.get_ref().1.peer_certificates().unwrap()[0].to_vec();

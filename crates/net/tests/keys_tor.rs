@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate_control::units::Span;
+use tidegate_net::gate::Gate;
 use tidegate_net::identity::fill;
 use tidegate_net::live::exit::Exit;
 use tidegate_net::live::policy::Policy;
@@ -48,6 +49,7 @@ fn relays(authority: SocketAddr, said: Said) {
                     keys: Keys { lifetimes: LIFETIMES, ..RouterKeys::generate(&mut fill).into() },
                     config: Config { limits: Some(Limits::default()), ..Config::default() },
                     exit: Exit { policy, directory: Some(authority) },
+                    extends: Gate::Private,
                     announce: Announce::Tor(authority),
                     status: None,
                 };

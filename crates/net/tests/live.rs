@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use tidegate_control::units::Span;
 use tidegate_net::clock;
+use tidegate_net::gate::Gate;
 use tidegate_net::identity::fill;
 use tidegate_net::live::channel::Links;
 use tidegate_net::live::exit::Exit;
@@ -31,6 +32,7 @@ fn against_a_relay<F: Future>(limits: Limits, client: impl FnOnce(Router) -> F) 
             keys: keys.into(),
             config: Config { limits: Some(limits), ..Config::default() },
             exit: Exit { policy: Policy::new(Vec::new(), false, Vec::new()), directory: None },
+            extends: Gate::Private,
             announce: Announce::None,
             status: None,
         };
@@ -41,7 +43,7 @@ fn against_a_relay<F: Future>(limits: Limits, client: impl FnOnce(Router) -> F) 
 }
 
 fn client() -> Links {
-    Links::client(SharedNames::default(), false).unwrap()
+    Links::client(SharedNames::default(), false).unwrap().with_gate(Gate::Private)
 }
 
 #[test]

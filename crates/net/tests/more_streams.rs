@@ -74,7 +74,7 @@ fn with_overlay_of(
         let fronting = scope.spawn(move || {
             let reread = || published.lock().expect("not poisoned").clone();
             let receiver = Receiver { descriptor, names: vec![NAME.into()], reread: Box::new(reread) };
-            let front = Front { listener, receivers: vec![receiver], handshake: Span::from_millis(300) };
+            let front = Front { listener, receivers: vec![receiver], handshake: Span::from_secs(1) };
             socks(&settings(directory, 0), front, stop).expect("fronts")
         });
         talk(front, directory.peers[0].address.parse().expect("an address"), &silent);
@@ -177,7 +177,7 @@ fn a_silent_receiver_causes_an_error_reply() {
 #[test]
 fn silent_connections_and_a_flood_do_not_lock_out_an_application() {
     with_overlay(reversing(), |front, peer, _| {
-        let silent: Vec<TcpStream> = (0..200)
+        let silent: Vec<TcpStream> = (0..400)
             .map(|n| {
                 let mut tcp = TcpStream::connect(front).expect("listens");
                 tcp.write_all(&[5, 1, 0][..n % 4]).expect("sent");
@@ -192,8 +192,11 @@ fn silent_connections_and_a_flood_do_not_lock_out_an_application() {
                     let _ = socket.send_to(&[9; 100], peer);
                 }
             });
+            let began = Instant::now();
             let (mut tcp, code) = ask(front, NAME);
             assert_eq!(code, 0);
+            // The silent ones would take six handshake timeouts, 64 at a time.
+            assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
             tcp.write_all(b"through").expect("sent");
             tcp.shutdown(Shutdown::Write).expect("ends");
             let mut answer = Vec::new();

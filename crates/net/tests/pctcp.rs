@@ -8,6 +8,7 @@ use std::path::Path;
 use one_hop::{OneHop, on_sockets};
 use tidegate_control::units::Span;
 use tidegate_net::clock;
+use tidegate_net::gate::Gate;
 use tidegate_net::identity::{fill, unhex};
 use tidegate_net::live::exit::Exit;
 use tidegate_net::live::policy::Policy;
@@ -56,6 +57,7 @@ fn a_client_has_one_connection_per_circuit_to_our_guard() {
             keys: keys.into(),
             config,
             exit: Exit { policy: Policy::new(Vec::new(), false, Vec::new()), directory: None },
+            extends: Gate::Private,
             announce: Announce::None,
             status: None,
         };

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use tidegate_control::units::Span;
 use tidegate_net::clock;
+use tidegate_net::gate::Gate;
 use tidegate_net::identity::{Identity, fill, random};
 use tidegate_net::link::{Carrier, within};
 use tidegate_net::live::channel::Links;
@@ -50,6 +51,7 @@ async fn relay(transport: Transport) -> Router {
         keys: keys.into(),
         config: Config { transport, limits: Some(Limits::default()), ..Config::default() },
         exit: Exit { policy: Policy::new(Vec::new(), false, Vec::new()), directory: None },
+        extends: Gate::Private,
         announce: Announce::None,
         status: None,
     };
@@ -67,7 +69,7 @@ fn links_of(keys: &RouterKeys, names: SharedNames, address: SocketAddr, quic: So
     let [signing, link] = KeyLifetimes::default().certified(clock::unix());
     let signing = Signing::new(random(), signing);
     let certified = keys.certify(signing, link, identity.certificate(), random());
-    Links::relay(certified, names, vec![address.ip()], &identity, &[quic]).unwrap()
+    Links::relay(certified, names, vec![address.ip()], &identity, &[quic]).unwrap().with_gate(Gate::Private)
 }
 
 /// The TLS side of a relay that announces QUIC, which listens at another address.
@@ -90,7 +92,7 @@ async fn with_quic_elsewhere(quic: SocketAddr) -> Router {
 fn client(router: Router) -> (Rc<Links>, RelayId) {
     let names = SharedNames::default();
     let id = names.borrow_mut().keep(router);
-    (Rc::new(Links::client(names, true).unwrap()), id)
+    (Rc::new(Links::client(names, true).unwrap().with_gate(Gate::Private)), id)
 }
 
 fn lane(met: &PeerLink) -> &QuicStream {
@@ -201,7 +203,7 @@ fn a_neighbour_without_quic_is_reached_over_shared_tls() {
         let names = SharedNames::default();
         let router = relay(Transport::Quic).await;
         let id = names.borrow_mut().keep(router);
-        let links = Rc::new(Links::client(names, false).unwrap());
+        let links = Rc::new(Links::client(names, false).unwrap().with_gate(Gate::Private));
         let met = links.dial(id).await.unwrap();
         assert!(matches!(met.carrier, Carrier::Tls(_)) && !met.shared);
     });

@@ -81,19 +81,23 @@ impl<O: Onion> Relay<O> {
         self.watch.as_ref().map(|watch| &watch.limits)
     }
 
-    /// Whether to reject a connection from an address. If the relay is full, a channel without circuits is closed to make
-    /// room.
+    /// Whether to reject a connection from an address, because the address has too many. If the relay is full, another
+    /// connection is closed to make room: the idlest one of the network that has the most.
     pub fn turns_away(&mut self, now: Time, address: IpAddr) -> bool {
-        let Some(watch) = &self.watch else { return false };
-        if watch.is_crowded(address) {
+        if self.watch.as_ref().is_some_and(|watch| watch.is_crowded(address)) {
             return true;
         }
-        if watch.is_full() {
-            let links = &self.table.links;
-            let Some(bare) = watch.candidates().find(|id| links.is_bare(*id)) else { return true };
-            self.close_channel(now, bare);
+        while let Some(watch) = &mut self.watch
+            && let Some(displaced) = watch.displaced(address, |id| self.table.links.is_bare(id))
+        {
+            self.close_channel(now, displaced);
         }
         false
+    }
+
+    /// The network of the neighbour that a circuit comes from.
+    pub fn network_of(&self, circuit: CircuitKey) -> Option<IpAddr> {
+        self.table.circuits.get(circuit.0 as usize)?.owner
     }
 
     /// Refuses further circuits.

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use serde::Deserialize;
 use serde_json::Value;
 use tidegate_lab::input::{InputError, SourceFile};
+use tidegate_net::gate::Gate;
 use tidegate_net::identity::unhex;
 use tidegate_net::live::client::{ClientConfig, Event, run};
 use toml::Spanned;
@@ -24,6 +25,9 @@ pub struct ClientArgs {
     /// Accept SOCKS5 and HTTP CONNECT at this address
     #[arg(long, default_value = "127.0.0.1:9050")]
     socks: SocketAddr,
+    /// Let other machines use the proxy; without it, --socks must be a loopback address
+    #[arg(long)]
+    allow_remote_applications: bool,
     /// Ask the directory at this address
     #[arg(long)]
     directory: SocketAddr,
@@ -39,6 +43,9 @@ pub struct ClientArgs {
     /// Use these relays for every circuit, by nickname, guard first; only for experiments, as it removes anonymity
     #[arg(long, value_delimiter = ',', conflicts_with = "hops", value_name = "NAME,NAME,..")]
     path: Option<Vec<String>>,
+    /// Use relays in private networks and on this machine
+    #[arg(long)]
+    allow_private_addresses: bool,
     /// Exit when the parent process exits
     #[arg(long, hide = true)]
     owned: bool,
@@ -56,6 +63,11 @@ pub fn main(arguments: &ClientArgs) -> Result<ExitCode, Failure> {
         let cause = "is not a key of 32 bytes in hexadecimal";
         Failure::Input(InputError::new("--authority", cause, "copy the key that `tidegate directory` prints"))
     })?;
+    if !arguments.socks.ip().is_loopback() && !arguments.allow_remote_applications {
+        let cause = format!("{} lets other machines use this proxy", arguments.socks);
+        let cure = "listen at 127.0.0.1, or pass --allow-remote-applications as well";
+        return Err(InputError::new("--socks", cause, cure).into());
+    }
     let config = match &arguments.system {
         Some(path) => {
             let source = SourceFile::read(path)?;
@@ -70,7 +82,8 @@ pub fn main(arguments: &ClientArgs) -> Result<ExitCode, Failure> {
         return Err(InputError::new("--path", cause, "name each relay once").into());
     }
     let hops = path.as_ref().map_or(arguments.hops.into(), Vec::len);
-    let settings = ClientConfig { directory: (arguments.directory, key), config, hops, path };
+    let gate = Gate::allowing_private(arguments.allow_private_addresses);
+    let settings = ClientConfig { directory: (arguments.directory, key), config, hops, path, gate };
     end_with_parent(arguments.owned);
     on_this_thread(async {
         let listener = listen(arguments.socks).await?;

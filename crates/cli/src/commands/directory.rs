@@ -6,9 +6,11 @@ use std::process::ExitCode;
 
 use tidegate_control::units::Span;
 use tidegate_lab::input::InputError;
+use tidegate_net::gate::Gate;
 use tidegate_net::identity::{hex, unhex};
 use tidegate_net::live::directory::{Admission, Authority};
 use tidegate_net::live::{authority, keys};
+use tidegate_net::private_file;
 
 use crate::failure::Failure;
 use crate::roles::{end_with_parent, listen, on_this_thread};
@@ -31,6 +33,12 @@ pub struct DirectoryArgs {
     /// Admit relays that send the token in this file
     #[arg(long)]
     token_file: Option<PathBuf>,
+    /// Admit at most this many relays of one address (IPv6: one /48) with the token; tor's authorities admit 8
+    #[arg(long, default_value_t = 8)]
+    relays_per_address: usize,
+    /// Admit relays in private networks and on this machine
+    #[arg(long)]
+    allow_private_addresses: bool,
     /// Make each directory valid for this time
     #[arg(long, default_value = "10 min")]
     validity: Span,
@@ -58,8 +66,8 @@ pub fn main(arguments: &DirectoryArgs) -> Result<ExitCode, Failure> {
     let token = match &arguments.token_file {
         Some(path) => {
             let name = path.display().to_string();
-            let text = std::fs::read_to_string(path)
-                .map_err(|cause| wrong(name.clone(), format!("cannot be read: {cause}"), "check the path"))?;
+            let text = private_file::read(path)
+                .map_err(|cause| wrong(name.clone(), cause, "name a file of mode 0600 with the token"))?;
             let token = text.trim().to_owned();
             if token.len() < 16 || token.contains(char::is_whitespace) {
                 return Err(wrong(
@@ -84,7 +92,10 @@ pub fn main(arguments: &DirectoryArgs) -> Result<ExitCode, Failure> {
     on_this_thread(async {
         tracing::info!(authority = public, "key");
         let listener = listen(arguments.listen).await?;
-        let authority = Authority::new(key, Admission { allowed, token }, seconds);
+        let per_address = arguments.relays_per_address;
+        let gate = Gate::allowing_private(arguments.allow_private_addresses);
+        let admission = Admission { allowed, token, per_address, gate };
+        let authority = Authority::new(key, admission, seconds);
         authority::run(authority, listener, |relays| tracing::info!(relays, "relays")).await;
         Ok(())
     })?;

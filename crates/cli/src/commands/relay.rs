@@ -11,6 +11,7 @@ use tidegate_control::keys::{Parameters, read};
 use tidegate_control::random::Seed;
 use tidegate_control::units::Rate;
 use tidegate_lab::input::{InputError, SourceFile};
+use tidegate_net::gate::Gate;
 use tidegate_net::identity::{hex, random};
 use tidegate_net::live::addresses::Addresses;
 use tidegate_net::live::directory::is_nickname;
@@ -67,6 +68,9 @@ struct RelayFile {
     exit_policy: Vec<Spanned<String>>,
     #[serde(default)]
     exit_to_private_addresses: bool,
+    /// Extend circuits to relays in private networks (tor's ExtendAllowPrivateAddresses).
+    #[serde(default)]
+    extend_to_private_addresses: bool,
     directory: Option<DirectoryFile>,
     tor: Option<TorFile>,
     system: Option<Spanned<Value>>,
@@ -266,7 +270,8 @@ fn load(path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
     let keys = Keys { router, file: Some(path), lifetimes };
     let directory = file.tor.as_ref().map(|tor| *tor.authority.get_ref());
     let (nickname, exit) = (nickname.clone(), Exit { policy, directory });
-    let settings = RelayConfig { nickname, address, keys, config, exit, announce, status: None };
+    let extends = Gate::allowing_private(file.extend_to_private_addresses);
+    let settings = RelayConfig { nickname, address, keys, config, exit, extends, announce, status: None };
     Ok(Loaded { listen, status, settings })
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use tidegate_control::units::Span;
+use tidegate_net::gate::Gate;
 use tidegate_net::identity::random;
 use tidegate_net::live::channel::Links;
 use tidegate_net::live::keys;
@@ -39,7 +40,7 @@ struct Seen {
 fn client(router: Router, onion: [u8; 32]) -> (Node, RelayId, Rc<Seen>) {
     let names = SharedNames::default();
     let relay = names.borrow_mut().keep(router);
-    let links = Rc::new(Links::client(names.clone(), false).unwrap());
+    let links = Rc::new(Links::client(names.clone(), false).unwrap().with_gate(Gate::Private));
     let encrypted = Encrypted::new(None, BTreeMap::new(), random()).with_names(names);
     let all = Rc::<Seen>::default();
     let seen = all.clone();
@@ -63,7 +64,7 @@ async fn pause(span: Span) {
 
 /// Bytes that a connection takes of a relay's memory.
 async fn of_a_connection(router: Router, memory: impl Fn() -> f64) -> f64 {
-    let links = Links::client(SharedNames::default(), false).unwrap();
+    let links = Links::client(SharedNames::default(), false).unwrap().with_gate(Gate::Private);
     let mut open = Vec::new();
     // What the first take, it takes once.
     for _ in 0..50 {

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -45,14 +46,17 @@ impl Overlay {
         let mut overlay = Overlay { folder, roles: Vec::new(), lines: Arc::default() };
         let [key, token] = ["key", "token"].map(|name| overlay.at(name));
         std::fs::write(&token, "0123456789abcdef").unwrap();
-        overlay.start(&["directory", "--listen", at[0], "--key", &key, "--token-file", &token], "listening");
+        std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let admits = ["--token-file", &token, "--allow-private-addresses"];
+        let directory = ["directory", "--listen", at[0], "--key", &key];
+        overlay.start(&[&directory[..], &admits].concat(), "listening");
         let listening = overlay.listening().remove(0);
         let key: Value = serde_json::from_str(&overlay.lines()[0]).unwrap();
         for (name, system) in ["a", "b", "c"].into_iter().zip(systems) {
             assert!(tidegate(&["relay", "--keygen", &overlay.at(name)]).status.success());
             let config = format!(
                 "nickname = \"{name}\"\nlisten = {}\nkeys = \"{name}\"\nexit-policy = [\"accept *:*\"]\n\
-                 exit-to-private-addresses = true\n[directory]\naddress = \"{listening}\"\ntoken = \"0123456789abcdef\"\n\
+                 exit-to-private-addresses = true\nextend-to-private-addresses = true\n[directory]\naddress = \"{listening}\"\ntoken = \"0123456789abcdef\"\n\
                  [system]\nname = \"test\"\n{system}\n",
                 at[1]
             );
@@ -63,7 +67,7 @@ impl Overlay {
         let system = overlay.at("system.toml");
         std::fs::write(&system, format!("[system]\nname = \"test\"\n{own}\n")).unwrap();
         let role = ["client", "--socks", "127.0.0.1:0", "--system", &system, "--directory", &listening];
-        let key = ["--authority", key["authority"].as_str().unwrap()];
+        let key = ["--allow-private-addresses", "--authority", key["authority"].as_str().unwrap()];
         overlay.start(&[&role[..], &key].concat(), "directory");
         overlay
     }

@@ -187,7 +187,7 @@ fn who_is_throttled_carries_less_and_nobody_else_misses_anything() {
     );
     let (address, fingerprint) = (server.text("address"), server.text("fingerprint"));
     let strong = Role::start(
-        &format!("client --server {address} --fingerprint {fingerprint}"),
+        &format!("client --allow-private-addresses --server {address} --fingerprint {fingerprint}"),
         &["--uplink", "4 Mbit/s", "--throttle", "150 kbit/s", "6 s"],
     );
     strong.until("in", |status| status["phase"] == "in");

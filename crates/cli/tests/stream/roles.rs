@@ -129,6 +129,7 @@ pub fn server(rate: &str, uplink: &str, more: &str) -> Role {
 /// A client of it.
 pub fn client(server: &Role, uplink: &str, more: &str) -> Role {
     let (address, fingerprint) = (server.text("address"), server.text("fingerprint"));
-    let options = format!("client --server {address} --fingerprint {fingerprint} {more}");
+    let options =
+        format!("client --allow-private-addresses --server {address} --fingerprint {fingerprint} {more}");
     Role::start(&options, &["--uplink", uplink])
 }

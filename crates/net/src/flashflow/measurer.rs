@@ -65,12 +65,12 @@ pub async fn serve(
     let mut tasks = JoinSet::new();
     loop {
         tokio::select! {
-            (tcp, _) = next_connection(&listener) => {
+            (tcp, from) = next_connection(&listener) => {
                 let admission = admission.clone();
                 let (config, identity, options) = (config.clone(), identity.clone(), options.clone());
                 let (sessions, free) = (sessions.clone(), free.clone());
                 tasks.spawn_local(async move {
-                    let accepted = admission.run(link::accept(tcp, config, HANDSHAKE)).await;
+                    let accepted = admission.run(from.ip(), link::accept(tcp, config, HANDSHAKE)).await;
                     let Some(Ok((stream, Some(peer)))) = accepted else { return };
                     if options.coordinators.contains(&peer)
                         && let Ok(_session) = sessions.try_acquire_owned()

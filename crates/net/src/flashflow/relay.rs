@@ -338,7 +338,7 @@ impl Connection {
             let first = link::within(limit, link::read_cell(&mut stream)).await?;
             io::Result::Ok((stream, peer, first))
         };
-        let Some(admitted) = shared.admission.run(handshake).await else { return Ok(()) };
+        let Some(admitted) = shared.admission.run(self.from, handshake).await else { return Ok(()) };
         let (stream, peer, first) = admitted?;
         // The first cell decides: an overlay peer, a coordinator or a measurer.
         if wire::circuit_command(first[4], &first[5..]).is_some() {

@@ -23,6 +23,7 @@ use tokio::sync::mpsc;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use super::quic::{self, Neighbour, PATIENCE as QUICKLY, Quic, Way};
+use crate::gate::Gate;
 use crate::identity::{Identity, random};
 use crate::link::{Carrier, buffered, within};
 use crate::overlay::{Dial, PeerLink};
@@ -49,6 +50,8 @@ pub struct Links {
     client: Arc<ClientConfig>,
     names: SharedNames,
     addresses: Vec<IpAddr>,
+    /// The relays that it may connect to.
+    gate: Gate,
     quic: Option<Quic>,
     /// QUIC connections that this node opened. The node's owner accepts the neighbour's streams on them.
     opened: (mpsc::UnboundedSender<(RelayId, Neighbour)>, RefCell<Opened>),
@@ -108,6 +111,7 @@ impl Links {
             client: tls::any_server().map_err(io::Error::other)?,
             names,
             addresses,
+            gate: Gate::Public,
             quic,
             opened: (tell, RefCell::new(Some(told))),
         };
@@ -139,9 +143,16 @@ impl Links {
             client,
             names,
             addresses: Vec::new(),
+            gate: Gate::Public,
             quic,
             opened: (mpsc::unbounded_channel().0, RefCell::new(None)),
         })
+    }
+
+    /// Sets which addresses it may connect to: hosts on the Internet by default.
+    #[must_use]
+    pub fn with_gate(self, gate: Gate) -> Links {
+        Links { gate, ..self }
     }
 
     /// The node's QUIC endpoint.
@@ -174,7 +185,7 @@ impl Links {
         router: &Router,
         also: Option<SocketAddr>,
     ) -> io::Result<(Carrier, Peer, Vec<u8>)> {
-        let tcp = sockets::connect(router.address, also).await?;
+        let tcp = sockets::connect(self.gate, router.address, also).await?;
         let router = Router { address: tcp.peer_addr()?, ..*router };
         let tcp = buffered(tcp)?;
         let stream = TlsConnector::from(self.client.clone()).connect(tls::name(), tcp).await?;
@@ -186,6 +197,7 @@ impl Links {
 
     /// Connects to `router` over QUIC, and authenticates it.
     async fn connect_quic(&self, quic: &Quic, router: &Router) -> io::Result<(Carrier, Vec<u8>, Neighbour)> {
+        self.gate.check(router.address)?;
         let neighbour = quic.connect(router.address).await?;
         let certificate = neighbour.certificate().ok_or(io::ErrorKind::InvalidData)?;
         let lane = Carrier::Quic(Box::new(neighbour.open().await?));

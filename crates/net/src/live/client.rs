@@ -6,7 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use tidegate_control::units::Span;
+use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::{EndReason, RelayId};
 use tidegate_proto::client::Client as Node;
 use tidegate_proto::conflux::Wish;
@@ -25,10 +25,11 @@ use super::channel::Links;
 use super::choice::{self, Avoided, Known};
 use super::directory::{self, Directory};
 use super::fetch::fetch;
-
+use super::patience::{self, BuildTimes};
 use super::stream::{self, AtEnd, Local, Locals};
-use crate::admission::next_connection;
+use crate::admission::{Admission, Used, next_connection};
 use crate::clock;
+use crate::gate::Gate;
 use crate::identity::random;
 use crate::link::within;
 use crate::overlay::{Handle, Overlay, Owner, Unlimited};
@@ -47,16 +48,17 @@ pub struct ClientConfig {
     pub hops: usize,
     /// The relays of all circuits, by nickname, guard first. Without it the client selects them.
     pub path: Option<Vec<String>>,
+    /// The relays that it may use.
+    pub gate: Gate,
 }
 
-/// Timeouts of the application's handshake, of building a circuit (as long as tor's without measurements), and of
-/// connecting a stream.
+/// Timeouts of the application's handshake, and of building a circuit (as long as tor's without measurements).
 const HANDSHAKE: Span = Span::from_secs(10);
 const BUILDING: Span = Span::from_secs(60);
-const CONNECTING: Span = Span::from_secs(60);
-/// Timeout of a second circuit: this multiple of the first one's building time, and at least [`LEAST_PATIENCE`].
-const PATIENCE: u64 = 4;
-const LEAST_PATIENCE: Span = Span::from_secs(1);
+/// Timeout of the exit's answer to a stream, as in tor (`CircuitStreamTimeout`). Then another circuit is tried, once.
+const ANSWERING: Span = Span::from_secs(15);
+/// Circuits that race a slow one.
+const RACES: usize = 2;
 /// Circuits tried per stream, and the pause after the first failure. The pause doubles each time, to 2.5 s in all.
 const ATTEMPTS: u32 = 8;
 const PAUSE: Span = Span::from_millis(20);
@@ -86,6 +88,9 @@ struct Circuit {
     pair: bool,
     stage: Cell<Stage>,
     changed: Notify,
+    begun: Time,
+    /// The user was told.
+    announced: Cell<bool>,
 }
 
 /// The state of a circuit.
@@ -111,6 +116,14 @@ impl Circuit {
     }
 }
 
+/// A connection of a local application.
+#[derive(Default)]
+struct Application {
+    used: Used,
+    /// Its last stream.
+    stream: Cell<Option<StreamKey>>,
+}
+
 /// A stream that waits for the exit's answer.
 #[derive(Default)]
 struct Opening {
@@ -130,6 +143,17 @@ struct State {
     /// The guard of second circuits.
     second_guard: Cell<Option<RelayId>>,
     avoided: RefCell<Avoided>,
+    build_times: RefCell<BuildTimes>,
+    /// A circuit entered another stage.
+    changed: Notify,
+}
+
+impl State {
+    /// Notes a circuit's stage, and wakes those that wait for it.
+    fn enter(&self, circuit: &Circuit, stage: Stage) {
+        circuit.enter(stage);
+        self.changed.notify_waiters();
+    }
 }
 
 /// A running client. Clones are handles to the same client.
@@ -142,6 +166,8 @@ struct Client {
     chosen: Option<Rc<[String]>>,
     /// Link two circuits per user (conflux), with these preferences.
     wish: Option<Wish>,
+    /// The relays that it may use.
+    gate: Gate,
     on_event: Rc<dyn Fn(Event)>,
 }
 
@@ -158,9 +184,9 @@ async fn run_on(
     listener: TcpListener,
     on_event: Rc<dyn Fn(Event)>,
 ) -> io::Result<()> {
-    let ClientConfig { directory: (at, key), config, hops, path } = settings;
+    let ClientConfig { directory: (at, key), config, hops, path, gate } = settings;
     let names = SharedNames::default();
-    let links = Rc::new(Links::client(names.clone(), config.transport == Transport::Quic)?);
+    let links = Rc::new(Links::client(names.clone(), config.transport == Transport::Quic)?.with_gate(gate));
     let onion = Encrypted::new(None, BTreeMap::new(), random()).with_names(names.clone());
     let state = Rc::<State>::default();
     let wish = config.conflux.as_ref().map(|split| split.wish());
@@ -170,7 +196,7 @@ async fn run_on(
     let owner = |_: Handle<_, _, _>| owner(state.clone());
     let overlay = Overlay::with_dial(node, Unlimited, links, owner);
     let chosen = path.map(Rc::from);
-    let client = Client { overlay, names, state, hops, chosen, wish, on_event };
+    let client = Client { overlay, names, state, hops, chosen, wish, gate, on_event };
     let learning = async {
         let mut seen = 0;
         loop {
@@ -178,9 +204,15 @@ async fn run_on(
             let pause = match learned {
                 Ok(directory) => {
                     seen = directory.number;
-                    client.know(&directory, modern);
-                    (client.on_event)(Event::Directory(directory.relays.len()));
-                    if directory.relays.len() < hops { Span::ZERO } else { REFRESH }
+                    let relays = client.know(&directory, modern);
+                    let hidden = directory.relays.len() - relays;
+                    (client.on_event)(match relays {
+                        0 if hidden > 0 => Event::NoDirectory(format!(
+                            "all {hidden} relays have addresses of private networks; pass --allow-private-addresses"
+                        )),
+                        _ => Event::Directory(relays),
+                    });
+                    if relays < hops { Span::ZERO } else { REFRESH }
                 }
                 Err(why) => {
                     (client.on_event)(Event::NoDirectory(why));
@@ -217,19 +249,20 @@ fn owner(state: Rc<State>) -> Owner<Node<Encrypted>> {
     Box::new(move |node, now, output| match output {
         Output::CircuitBuilt(key) => {
             if let Some(circuit) = state.circuits.borrow().get(&key) {
-                circuit.enter(if circuit.pair { Stage::Built } else { Stage::Ready });
+                state.build_times.borrow_mut().add(now.since(circuit.begun));
+                state.enter(circuit, if circuit.pair { Stage::Built } else { Stage::Ready });
             }
         }
         Output::Linked(key) => {
             if let Some(circuit) = state.circuits.borrow().get(&key) {
-                circuit.enter(Stage::Ready);
+                state.enter(circuit, Stage::Ready);
             }
         }
         Output::CircuitClosed(key) => {
             if let Some(circuit) = state.circuits.borrow_mut().remove(&key) {
                 let behind = circuit.path.get(1..).unwrap_or_default();
                 state.avoided.borrow_mut().add(clock::now(), behind);
-                circuit.enter(Stage::Gone);
+                state.enter(&circuit, Stage::Gone);
             }
             // Its streams end with it.
             let of_it = |stream: &StreamKey| stream.circuit == key;
@@ -240,7 +273,7 @@ fn owner(state: Rc<State>) -> Owner<Node<Encrypted>> {
         Output::StreamClosed(key, reason) => close(&state, key, reason),
         Output::Deliver(key, _, data) => {
             if let Some(local) = state.locals.borrow().get(&key) {
-                node.backlog(now, key, local.deliver(data));
+                node.backlog(now, key, local.deliver(now, data));
             }
         }
         Output::Package(key, cells) => {
@@ -267,8 +300,10 @@ fn close(state: &State, key: StreamKey, reason: EndReason) {
 }
 
 impl Client {
-    fn know(&self, directory: &Directory, modern: bool) {
-        let known = directory.relays.iter().map(|entry| {
+    /// Learns the relays of a directory that the gate passes. Returns their number.
+    fn know(&self, directory: &Directory, modern: bool) -> usize {
+        let usable = directory.relays.iter().filter(|entry| entry.passes(self.gate).is_ok());
+        let known = usable.map(|entry| {
             let router = Router {
                 address: entry.address.first(),
                 fingerprint: entry.fingerprint,
@@ -280,7 +315,10 @@ impl Client {
             self.overlay.with(|node, _| node.onion().learn(id, public, modern.then_some(entry.ed25519)));
             Known { id, nickname: entry.nickname.clone(), bandwidth: entry.bandwidth, exit: entry.exit }
         });
-        *self.state.relays.borrow_mut() = known.collect();
+        let known: Vec<Known> = known.collect();
+        let count = known.len();
+        *self.state.relays.borrow_mut() = known;
+        count
     }
 
     /// The configured path, or a random one.
@@ -313,8 +351,9 @@ impl Client {
         let ids = path.iter().map(|relay| relay.id).collect();
         let key = self.overlay.with(|node, now| node.build(now, ids));
         let path = path.into_iter().map(|relay| relay.nickname).collect();
-        let (stage, changed) = (Cell::new(Stage::Building), Notify::new());
-        let circuit = Rc::new(Circuit { user: user.map(str::to_owned), path, pair, stage, changed });
+        let (user, stage, begun) = (user.map(str::to_owned), Cell::new(Stage::Building), clock::now());
+        let (changed, announced) = Default::default();
+        let circuit = Rc::new(Circuit { user, path, pair, stage, changed, begun, announced });
         self.state.circuits.borrow_mut().insert(key, circuit.clone());
         (key, circuit)
     }
@@ -335,8 +374,8 @@ impl Client {
     async fn link(self, first: (CircuitKey, Rc<Circuit>), second: (CircuitKey, Rc<Circuit>), wish: Wish) {
         let begun = clock::now();
         first.1.passes(Stage::Building).await;
-        let patience = clock::now().since(begun) * PATIENCE;
-        let _ = within(patience.max(LEAST_PATIENCE), async {
+        let patience = clock::now().since(begun) * patience::TIMES;
+        let _ = within(patience.max(patience::LEAST), async {
             second.1.passes(Stage::Building).await;
             Ok(())
         })
@@ -353,83 +392,138 @@ impl Client {
             self.overlay.with(|node, now| node.close(now, second.0));
         }
         if first.1.stage.get() == Stage::Built {
-            first.1.enter(Stage::Ready);
+            self.state.enter(&first.1, Stage::Ready);
         }
     }
 
-    /// A circuit of that user, once it is ready.
+    /// A circuit of that user, once one is ready.
     async fn circuit(&self, user: &str) -> Option<CircuitKey> {
-        let known = self.state.circuits.borrow().iter().find_map(|(key, circuit)| {
-            let fits = circuit.user.as_deref() == Some(user) && circuit.stage.get() != Stage::Gone;
-            fits.then(|| (*key, circuit.clone()))
+        if self.circuits_of(user).is_empty() {
+            let begun = self.begin_for(user)?;
+            tokio::task::spawn_local(self.clone().race(user.to_owned(), begun));
+        }
+        let ready = || self.circuits_of(user).into_iter().find(|(_, circuit)| circuit.stage.get() == Stage::Ready);
+        if ready().is_none() {
+            self.state.failed.notify_one();
+        }
+        let waited = within(BUILDING, async {
+            while ready().is_none() && !self.circuits_of(user).is_empty() {
+                self.state.changed.notified().await;
+            }
+            Ok(())
         });
-        let (key, circuit) = match known {
-            Some(known) => known,
-            None => self.begin_for(user)?,
-        };
-        if circuit.stage.get() != Stage::Ready {
-            let waited = within(BUILDING, async {
-                circuit.passes(Stage::Building).await;
-                circuit.passes(Stage::Built).await;
-                Ok(())
-            });
-            if circuit.stage.get() != Stage::Ready {
-                self.state.failed.notify_one();
-            }
-            if waited.await.is_err() {
+        if waited.await.is_err() {
+            for (key, circuit) in self.circuits_of(user) {
                 tracing::debug!(path = circuit.path.join(","), "no circuit in time");
-                // Select another guard next time.
-                self.state.guard.set(None);
                 self.overlay.with(|node, now| node.close(now, key));
-                return None;
             }
-            if circuit.stage.get() == Stage::Ready {
-                (self.on_event)(Event::Built(circuit.path.clone()));
-            } else if self.state.guard.get().is_some_and(|guard| !self.names.borrow().is_connected(guard)) {
+            // Select another guard next time.
+            self.state.guard.set(None);
+            return None;
+        }
+        let Some((key, circuit)) = ready() else {
+            if self.state.guard.get().is_some_and(|guard| !self.names.borrow().is_connected(guard)) {
                 // The guard is unreachable.
                 self.state.guard.set(None);
             }
+            return None;
+        };
+        if !circuit.announced.replace(true) {
+            (self.on_event)(Event::Built(circuit.path.clone()));
         }
-        (circuit.stage.get() == Stage::Ready).then_some(key)
+        Some(key)
+    }
+
+    /// The circuits of a user that are ready or may become so, the oldest first.
+    fn circuits_of(&self, user: &str) -> Vec<(CircuitKey, Rc<Circuit>)> {
+        let circuits = self.state.circuits.borrow();
+        let of_user = circuits.iter().filter(|(_, circuit)| {
+            circuit.user.as_deref() == Some(user) && circuit.stage.get() != Stage::Gone
+        });
+        of_user.map(|(key, circuit)| (*key, circuit.clone())).collect()
+    }
+
+    /// Begins further circuits while the first one takes longer than circuits usually do: a relay of it may be silent.
+    /// The first circuit that is ready serves, and the others end.
+    async fn race(self, user: String, first: (CircuitKey, Rc<Circuit>)) {
+        let mut racing = vec![first];
+        let ready = |racing: &[(CircuitKey, Rc<Circuit>)]| {
+            racing.iter().position(|(_, circuit)| circuit.stage.get() == Stage::Ready)
+        };
+        loop {
+            let until = match racing.len() <= RACES && self.chosen.is_none() {
+                true => clock::now() + self.state.build_times.borrow().patience(),
+                false => Time::NEVER,
+            };
+            let settled = async {
+                while ready(&racing).is_none()
+                    && racing.iter().any(|(_, circuit)| circuit.stage.get() != Stage::Gone)
+                {
+                    self.state.changed.notified().await;
+                }
+            };
+            tokio::select! {
+                () = settled => break,
+                () = clock::until(until) => {}
+            }
+            let slow = &racing[racing.len() - 1].1.path;
+            let connected = self.state.guard.get().is_some_and(|guard| self.names.borrow().is_connected(guard));
+            if !connected {
+                self.state.guard.set(None);
+            }
+            let suspects = &slow[usize::from(connected).min(slow.len())..];
+            self.state.avoided.borrow_mut().add(clock::now(), suspects);
+            tracing::debug!(path = slow.join(","), "a circuit is slow: another one races it");
+            let Some(another) = self.begin_for(&user) else { break };
+            racing.push(another);
+        }
+        let Some(winner) = ready(&racing) else { return };
+        for (number, (key, circuit)) in racing.iter().enumerate() {
+            if number != winner && matches!(circuit.stage.get(), Stage::Building | Stage::Built) {
+                self.overlay.with(|node, now| node.close(now, *key));
+            }
+        }
     }
 
     async fn accept(&self, listener: TcpListener) {
-        let connections = Rc::new(Cell::new(0));
+        let admission = Rc::new(Admission::new(CONNECTIONS));
         loop {
-            let (tcp, _) = next_connection(&listener).await;
-            if connections.get() >= CONNECTIONS {
-                continue;
-            }
-            connections.set(connections.get() + 1);
-            let (client, connections) = (self.clone(), connections.clone());
+            let (tcp, from) = next_connection(&listener).await;
+            let (client, admission) = (self.clone(), admission.clone());
             tokio::task::spawn_local(async move {
+                let application = Application::default();
+                let serving = client.serve(tcp, &application);
                 // Errors are not propagated.
-                let _ = client.serve(tcp).await;
-                connections.set(connections.get() - 1);
+                let served = admission.run_in_use(from.ip(), application.used.clone(), serving).await;
+                if let (None, Some(stream)) = (served, application.stream.get()) {
+                    client.overlay.with(|node, now| node.stream_ended(now, stream));
+                }
             });
         }
     }
 
-    async fn serve(&self, mut tcp: TcpStream) -> io::Result<()> {
+    async fn serve(&self, mut tcp: TcpStream, application: &Application) -> io::Result<()> {
         tcp.set_nodelay(true)?;
         let asked = within(HANDSHAKE, handshake(&mut tcp)).await?;
         let Some((target, user, rest, protocol)) = asked else { return Ok(()) };
-        let mut outcome = Outcome::Failed;
+        let (mut outcome, mut silent) = (Outcome::Failed, false);
         if message::fits(&target) {
             for attempt in 0..ATTEMPTS {
                 if attempt > 0 {
                     clock::until(clock::now() + PAUSE * (1 << (attempt - 1))).await;
                 }
                 let Some(circuit) = self.circuit(&user).await else { continue };
-                match self.open(circuit, &target).await {
+                match self.open(circuit, &target, application).await {
                     Ok((key, local)) => {
                         tcp.write_all(&proxy::answer(protocol, Outcome::Connected)).await?;
                         stream::run(&self.overlay, key, &local, tcp, (rest, AtEnd::Listen)).await;
                         return Ok(());
                     }
                     // The circuit broke. Try another.
-                    Err(EndReason::DESTROY) => {}
+                    Err(Some(EndReason::DESTROY)) => {}
+                    Err(None) if !std::mem::replace(&mut silent, true) => {}
                     Err(reason) => {
+                        let reason = reason.unwrap_or(EndReason::TIMEOUT);
                         outcome = outcome_of(reason);
                         break;
                     }
@@ -439,22 +533,41 @@ impl Client {
         tcp.write_all(&proxy::answer(protocol, outcome)).await
     }
 
-    /// Opens a stream on a circuit, and waits for the exit's answer.
-    async fn open(&self, circuit: CircuitKey, target: &Target) -> Result<(StreamKey, Rc<Local>), EndReason> {
+    /// Opens a stream on a circuit, and waits for the exit's answer. The error is the exit's; `None` without an answer.
+    async fn open(
+        &self,
+        circuit: CircuitKey,
+        target: &Target,
+        application: &Application,
+    ) -> Result<(StreamKey, Rc<Local>), Option<EndReason>> {
         let key = self.overlay.with(|node, now| node.open(now, circuit, target.clone()));
-        let key = key.ok_or(EndReason::DESTROY)?;
-        let (opening, local) = (Rc::<Opening>::default(), Rc::<Local>::default());
+        let key = key.ok_or(Some(EndReason::DESTROY))?;
+        application.stream.set(Some(key));
+        let (opening, local) = (Rc::<Opening>::default(), Rc::new(Local::noting(application.used.clone(), Default::default())));
         self.state.openings.borrow_mut().insert(key, opening.clone());
         self.state.locals.borrow_mut().insert(key, local.clone());
-        let answered = within(CONNECTING, async {
+        let asked = clock::now();
+        let answered = within(ANSWERING, async {
             opening.changed.notified().await;
             Ok(())
         });
         if answered.await.is_err() {
             self.overlay.with(|node, now| node.stream_ended(now, key));
-            return Err(EndReason::TIMEOUT);
+            self.close_if_silent(circuit, asked);
+            return Err(None);
         }
-        opening.answer.get().unwrap_or(Err(EndReason::MISC)).map(|()| (key, local))
+        opening.answer.get().unwrap_or(Err(EndReason::MISC)).map(|()| (key, local)).map_err(Some)
+    }
+
+    /// Closes a circuit if no stream has moved data on it since a time, and avoids its relays.
+    fn close_if_silent(&self, key: CircuitKey, since: Time) {
+        let moves = |(stream, local): (&StreamKey, &Rc<Local>)| stream.circuit == key && local.used().get() > since;
+        if !self.state.locals.borrow().iter().any(moves) {
+            let path = self.state.circuits.borrow().get(&key).map(|circuit| circuit.path.clone());
+            tracing::debug!(path = path.unwrap_or_default().join(","), "no answer from the exit");
+            // Closing it notes its relays as avoided.
+            self.overlay.with(|node, now| node.close(now, key));
+        }
     }
 }
 

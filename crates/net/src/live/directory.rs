@@ -3,11 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 
 use ed25519_dalek::{Signer as _, SigningKey};
+use subtle::ConstantTimeEq as _;
+use tidegate_control::shares::{Shares, network};
+use tidegate_control::units::{Span, Time};
 use tidegate_proto::crypto::cert::{self, RouterKeys};
 
 use super::addresses::Addresses;
+use crate::gate::{Gate, Refused};
 use crate::identity::{hex, unhex};
 
 const HEAD: &str = "tidegate-overlay 1";
@@ -16,6 +21,8 @@ const RELAY_PREFIX: &str = "tidegate overlay relay 1\n";
 const DIRECTORY_PREFIX: &str = "tidegate overlay directory 1\n";
 /// Maximum number of relays.
 const MAX_RELAYS: usize = 10_000;
+/// Maximum bandwidth of a relay, bytes per second: a port of the fastest Ethernet (800 Gbit/s, IEEE 802.3df).
+const MAX_BANDWIDTH: u64 = 100_000_000_000;
 /// Maximum clock difference, seconds.
 const SKEW: u64 = 300;
 
@@ -48,6 +55,10 @@ pub enum DirectoryError {
     Syntax(usize),
     /// The signature does not verify.
     Signature,
+    /// The entry names an address that is never connected to.
+    Address(Refused),
+    /// The entry names a bandwidth that no machine has.
+    Bandwidth(u64),
     /// Not valid now: our time, and the bounds of the validity.
     Time(u64, [u64; 2]),
     /// Older than a directory seen before: both numbers.
@@ -58,6 +69,10 @@ impl fmt::Display for DirectoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DirectoryError::Syntax(line) => write!(f, "line {line} is malformed"),
+            DirectoryError::Address(why) => why.fmt(f),
+            DirectoryError::Bandwidth(rate) => {
+                write!(f, "a bandwidth of {rate} B/s is impossible; give 1 to {MAX_BANDWIDTH} B/s")
+            }
             DirectoryError::Signature => f.write_str("the signature does not verify under the expected key"),
             DirectoryError::Time(now, [from, until]) => {
                 write!(
@@ -119,7 +134,7 @@ impl Entry {
     /// Parses a line and verifies its signature.
     ///
     /// # Errors
-    /// If the line is malformed, or not signed by the identity in it.
+    /// If the line is malformed, not signed by the identity in it, or has impossible values.
     pub fn parse(line: &str) -> Result<Entry, DirectoryError> {
         let syntax = DirectoryError::Syntax(1);
         let words: Vec<&str> = line.split(' ').collect();
@@ -144,7 +159,23 @@ impl Entry {
         };
         let entry = read().ok_or(syntax)?;
         let valid = cert::verifies(&entry.ed25519, &entry.signed(), &entry.signature);
-        if valid { Ok(entry) } else { Err(DirectoryError::Signature) }
+        if !valid {
+            return Err(DirectoryError::Signature);
+        }
+        // No setting allows these addresses.
+        entry.passes(Gate::Private).map_err(DirectoryError::Address)?;
+        if !(1..=MAX_BANDWIDTH).contains(&entry.bandwidth) {
+            return Err(DirectoryError::Bandwidth(entry.bandwidth));
+        }
+        Ok(entry)
+    }
+
+    /// Checks the addresses.
+    ///
+    /// # Errors
+    /// Why the gate refuses one of them.
+    pub fn passes(&self, gate: Gate) -> Result<(), Refused> {
+        self.address.all().into_iter().try_for_each(|address| gate.check(address))
     }
 }
 
@@ -206,10 +237,13 @@ pub fn check(text: &str, key: &[u8; 32], now: u64, seen: u64) -> Result<Director
     }
     let mut relays = Vec::new();
     for (line, at) in lines.zip(4..) {
-        let entry = Entry::parse(line).map_err(|error| match error {
-            DirectoryError::Syntax(_) => DirectoryError::Syntax(at),
-            other => other,
-        })?;
+        let entry = match Entry::parse(line) {
+            Ok(entry) => entry,
+            // One relay with impossible values must not take the others away from clients.
+            Err(DirectoryError::Address(_) | DirectoryError::Bandwidth(_)) => continue,
+            Err(DirectoryError::Syntax(_)) => return Err(DirectoryError::Syntax(at)),
+            Err(other) => return Err(other),
+        };
         if relays.len() == MAX_RELAYS {
             return Err(DirectoryError::Syntax(at));
         }
@@ -219,12 +253,16 @@ pub fn check(text: &str, key: &[u8; 32], now: u64, seen: u64) -> Result<Director
 }
 
 /// Admission to an authority's directory: relays by identity, or with a token.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Admission {
     /// Ed25519 identities of relays. A fingerprint alone would prove nothing.
     pub allowed: Vec<[u8; 32]>,
     /// The join token; never empty.
     pub token: Option<String>,
+    /// How many relays of one IPv4 address or IPv6 /48 may join with the token.
+    pub per_address: usize,
+    /// The addresses that relays may have.
+    pub gate: Gate,
 }
 
 /// The relays of an authority.
@@ -233,19 +271,23 @@ pub struct Authority {
     admission: Admission,
     validity: u64,
     relays: BTreeMap<[u8; 20], Entry>,
+    /// The places of relays that joined with the token, by the address that they joined from.
+    places: Shares<IpAddr, IpAddr, [u8; 20]>,
 }
 
 impl Authority {
     /// Without relays. A relay that is silent for `validity` seconds is removed.
     pub fn new(key: SigningKey, admission: Admission, validity: u64) -> Authority {
-        Authority { key, admission, validity, relays: BTreeMap::new() }
+        // Relays of the allow-list always have a place.
+        let places = Shares::new(MAX_RELAYS.saturating_sub(admission.allowed.len()).max(1));
+        Authority { key, admission, validity, relays: BTreeMap::new(), places }
     }
 
-    /// Handles a relay's post: an optional `token ...` line, and its entry. Returns the answer.
+    /// Handles a relay's post from an address: an optional `token ...` line, and its entry. Returns the answer.
     ///
     /// # Errors
     /// Why the entry is rejected.
-    pub fn join(&mut self, now: u64, text: &str) -> Result<&'static str, String> {
+    pub fn join(&mut self, now: u64, from: IpAddr, text: &str) -> Result<&'static str, String> {
         let (token, line) = match text.trim_end().split_once('\n') {
             Some((token, line)) => (token.strip_prefix("token "), line),
             None => (None, text.trim_end()),
@@ -253,7 +295,8 @@ impl Authority {
         let entry = Entry::parse(line).map_err(|error| format!("the entry is invalid: {error}"))?;
         let by_token =
             self.admission.token.as_deref().zip(token).is_some_and(|(ours, theirs)| same(ours, theirs));
-        if !by_token && !self.admission.allowed.contains(&entry.ed25519) {
+        let by_name = self.admission.allowed.contains(&entry.ed25519);
+        if !by_token && !by_name {
             let identity = hex(&entry.ed25519);
             return Err(format!("relay {identity} is not on the allow-list, and its token is not valid"));
         }
@@ -263,24 +306,65 @@ impl Authority {
                 entry.published
             ));
         }
-        self.relays.retain(|_, entry| entry.published + self.validity >= now);
-        let known = self.relays.get(&entry.fingerprint);
-        if known.is_some_and(|known| known.ed25519 != entry.ed25519) {
-            return Err(format!("fingerprint {} belongs to another identity", hex(&entry.fingerprint)));
+        entry
+            .passes(self.admission.gate)
+            .map_err(|why| format!("{why}: start the directory with --allow-private-addresses"))?;
+        self.expire(now);
+        if let Some(known) = self.relays.get(&entry.fingerprint) {
+            let other = known.ed25519 != entry.ed25519;
+            // A holder of the token cannot keep a relay of the allow-list out by its fingerprint.
+            if other && (!by_name || self.admission.allowed.contains(&known.ed25519)) {
+                return Err(format!("fingerprint {} belongs to another identity", hex(&entry.fingerprint)));
+            }
+            if !other && known.published > entry.published {
+                return Err("a later entry of this relay is listed".into());
+            }
         }
-        if known.is_some_and(|known| known.published > entry.published) {
-            return Err("a later entry of this relay is listed".into());
-        }
-        if known.is_none() && self.relays.len() == MAX_RELAYS {
-            return Err("the directory is full".into());
-        }
+        self.place(from, &entry, by_name)?;
         self.relays.insert(entry.fingerprint, entry);
         Ok("listed\n")
     }
 
+    /// Gives a relay a place: the policy of [`tidegate_control::shares`], with a limit per address.
+    fn place(&mut self, from: IpAddr, entry: &Entry, by_name: bool) -> Result<(), String> {
+        if by_name {
+            self.places.release(&entry.fingerprint);
+            return Ok(());
+        }
+        if self.relays.contains_key(&entry.fingerprint) {
+            return Ok(());
+        }
+        let (of, most) = (network(from), self.admission.per_address);
+        if self.places.of_group(&of.0) >= most {
+            return Err(format!(
+                "{most} relays joined from this address with the token; list identities with --allow, or start the \
+                 directory with a higher --relays-per-address"
+            ));
+        }
+        let seconds = |seconds: u64| Time::ZERO + Span::from_secs(seconds);
+        let last = |key: &[u8; 20]| self.relays.get(key).map_or(Time::ZERO, |entry| seconds(entry.published));
+        if let Some(displaced) = self.places.displaced(&of, last) {
+            self.relays.remove(&displaced);
+        }
+        self.places.admit(seconds(entry.published), of, entry.fingerprint);
+        Ok(())
+    }
+
+    /// Removes relays that are silent.
+    fn expire(&mut self, now: u64) {
+        let (validity, places) = (self.validity, &mut self.places);
+        self.relays.retain(|fingerprint, entry| {
+            let stays = entry.published + validity >= now;
+            if !stays {
+                places.release(fingerprint);
+            }
+            stays
+        });
+    }
+
     /// The signed directory as of now.
     pub fn directory(&mut self, now: u64) -> String {
-        self.relays.retain(|_, entry| entry.published + self.validity >= now);
+        self.expire(now);
         sign(&self.key, now, self.validity, &self.relays)
     }
 
@@ -295,10 +379,9 @@ impl Authority {
     }
 }
 
-/// Compares two texts in constant time.
+/// Compares two texts in constant time. Their lengths are not secret.
 fn same(a: &str, b: &str) -> bool {
-    let differ = a.bytes().zip(b.bytes()).fold(0, |differ, (a, b)| differ | (a ^ b));
-    a.len() == b.len() && differ == 0
+    a.as_bytes().ct_eq(b.as_bytes()).into()
 }
 
 #[cfg(test)]
@@ -309,6 +392,11 @@ mod tests {
     use crate::identity::fill;
 
     const NOW: u64 = 1_800_000_000;
+    const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    fn rules() -> Admission {
+        Admission { allowed: Vec::new(), token: None, per_address: 100, gate: Gate::Private }
+    }
 
     fn relay(name: &str, published: u64) -> Entry {
         let keys = RouterKeys::generate(&mut fill);
@@ -325,13 +413,15 @@ mod tests {
     #[test]
     fn a_fingerprint_belongs_to_one_identity() {
         let listed = relay("listed", NOW);
-        let admission = Admission { allowed: vec![listed.ed25519], token: Some("secret".into()) };
+        let admission = Admission { allowed: vec![listed.ed25519], token: Some("secret".into()), ..rules() };
         let mut authority = Authority::new(SigningKey::from_bytes(&[7; 32]), admission, 3600);
         let keys = RouterKeys::generate(&mut fill);
-        authority.join(NOW, &listed.line()).unwrap();
-        assert!(authority.join(NOW, &thief(&keys, &listed)).unwrap_err().contains("not on the allow-list"));
+        authority.join(NOW, HOME, &listed.line()).unwrap();
+        assert!(
+            authority.join(NOW, HOME, &thief(&keys, &listed)).unwrap_err().contains("not on the allow-list")
+        );
         let insider = format!("token secret\n{}", thief(&keys, &listed));
-        assert!(authority.join(NOW, &insider).unwrap_err().contains("another identity"));
+        assert!(authority.join(NOW, HOME, &insider).unwrap_err().contains("another identity"));
         assert!(authority.directory(NOW).contains(&listed.line()));
     }
 
@@ -357,15 +447,17 @@ mod tests {
     #[test]
     fn relays_join_by_identity_or_token() {
         let (listed, unlisted) = (relay("listed", NOW), relay("unlisted", NOW));
-        let admission = Admission { allowed: vec![listed.ed25519], token: Some("secret".into()) };
+        let admission = Admission { allowed: vec![listed.ed25519], token: Some("secret".into()), ..rules() };
         let mut authority = Authority::new(SigningKey::from_bytes(&[7; 32]), admission, 3600);
-        assert!(authority.join(NOW, &listed.line()).is_ok());
-        assert!(authority.join(NOW, &unlisted.line()).unwrap_err().contains("not on the allow-list"));
-        assert!(authority.join(NOW, &format!("token wrong\n{}", unlisted.line())).is_err());
-        assert!(authority.join(NOW, &format!("token secret\n{}\n", unlisted.line())).is_ok());
+        assert!(authority.join(NOW, HOME, &listed.line()).is_ok());
+        assert!(authority.join(NOW, HOME, &unlisted.line()).unwrap_err().contains("not on the allow-list"));
+        assert!(authority.join(NOW, HOME, &format!("token wrong\n{}", unlisted.line())).is_err());
+        assert!(authority.join(NOW, HOME, &format!("token secret\n{}\n", unlisted.line())).is_ok());
         let forged = unlisted.line().replace("unlisted", "unlistet");
-        assert!(authority.join(NOW, &format!("token secret\n{forged}")).unwrap_err().contains("signature"));
-        assert!(authority.join(NOW + 3600, &listed.line()).unwrap_err().contains("clocks"));
+        assert!(
+            authority.join(NOW, HOME, &format!("token secret\n{forged}")).unwrap_err().contains("signature")
+        );
+        assert!(authority.join(NOW + 3600, HOME, &listed.line()).unwrap_err().contains("clocks"));
         assert_eq!(authority.len(), 2);
         authority.directory(NOW + 3601);
         assert!(authority.is_empty(), "a relay that is silent for an hour is removed");
@@ -387,7 +479,7 @@ mod tests {
             let entry = |keys: &RouterKeys, published| {
                 Entry::new("any", "127.0.0.1:9001".parse().unwrap(), keys, (1_000_000, true, published))
             };
-            let admission = Admission { allowed: vec![KEYS[0].ed25519(), KEYS[1].ed25519()], token: Some("secret".into()) };
+            let admission = Admission { allowed: vec![KEYS[0].ed25519(), KEYS[1].ed25519()], token: Some("secret".into()), ..rules() };
             let key = SigningKey::from_bytes(&[7; 32]);
             let public = key.verifying_key().to_bytes();
             let mut authority = Authority::new(key, admission, 600);
@@ -398,7 +490,7 @@ mod tests {
                     let at = at % bytes.len();
                     bytes[at] = byte;
                 }
-                let heard = authority.join(NOW, &String::from_utf8_lossy(&bytes));
+                let heard = authority.join(NOW, HOME, &String::from_utf8_lossy(&bytes));
                 prop_assert!(heard.is_err() || who < 2 || token, "{:?}", heard);
                 let text = authority.directory(NOW);
                 prop_assert!(text.len() <= 300 + 600 * authority.len());

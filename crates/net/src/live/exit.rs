@@ -16,8 +16,10 @@ use super::bandwidth::Limit;
 use super::channel::Links;
 use super::policy::Policy;
 use super::stream::{self, AtEnd, Local};
+use crate::gate::Gate;
 use crate::link::within;
 use crate::overlay::Overlay;
+use crate::sockets;
 
 /// Timeouts of a name lookup, and of connecting to each of its addresses.
 const PATIENCE: Span = Span::from_secs(10);
@@ -39,26 +41,47 @@ pub struct Exit {
 
 /// Serves one stream from its request to its end.
 pub async fn serve(overlay: Exiting, exit: Rc<Exit>, key: StreamKey, target: Target, local: Rc<Local>) {
-    let connected = match &target {
-        Target::Resolve(name) => return resolve(&overlay, key, name).await,
-        Target::Directory => match exit.directory {
-            Some(address) => connect(address).await,
-            None => Err(EndReason::NOT_DIRECTORY),
-        },
-        Target::Host { host, port, flags } => to_host(&exit.policy, host, *port, *flags).await,
+    tokio::select! {
+        biased;
+        () = local.aborted() => {}
+        () = open(&overlay, &exit, key, &target, &local) => {}
+    }
+}
+
+async fn open(overlay: &Exiting, exit: &Exit, key: StreamKey, target: &Target, local: &Local) {
+    let opening = async {
+        match target {
+            Target::Resolve(name) => {
+                resolve(overlay, &exit.policy, key, name).await;
+                None
+            }
+            Target::Directory => match exit.directory {
+                // The operator chose it, so it may be in a private network.
+                Some(address) if Gate::Private.check(address).is_ok() => Some(connect(address).await),
+                _ => Some(Err(EndReason::NOT_DIRECTORY)),
+            },
+            Target::Host { host, port, flags } => Some(to_host(&exit.policy, host, *port, *flags).await),
+        }
+    };
+    let connected = tokio::select! {
+        biased;
+        // The circuit closed the stream: a pending connection must not outlive it.
+        () = local.over() => return,
+        connected = opening => connected,
     };
     match connected {
-        Ok(socket) => {
+        Some(Ok(socket)) => {
             if let Ok(own) = socket.local_addr() {
                 local.leaves_by(own.port());
             }
             overlay.with(|node, now| node.stream_connected(now, key));
-            stream::run(&overlay, key, &local, socket, (Vec::new(), AtEnd::End)).await;
+            stream::run(overlay, key, local, socket, (Vec::new(), AtEnd::End)).await;
         }
-        Err(reason) => {
+        Some(Err(reason)) => {
             tracing::debug!(reason = reason.0, "no stream");
             overlay.with(|node, now| node.end_stream(now, key, reason));
         }
+        None => {}
     }
 }
 
@@ -101,7 +124,10 @@ async fn lookup(host: &str, port: u16) -> Result<Vec<SocketAddr>, EndReason> {
 async fn connect(address: SocketAddr) -> Result<TcpStream, EndReason> {
     let connecting = async {
         let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // Before connecting: the window scale follows from it.
+        socket.set_recv_buffer_size(stream::RECEIVED)?;
         let socket = socket.connect(address).await?;
+        sockets::bound_unsent(&socket, stream::UNSENT);
         socket.set_nodelay(true)?;
         Ok(socket)
     };
@@ -114,10 +140,12 @@ async fn connect(address: SocketAddr) -> Result<TcpStream, EndReason> {
     })
 }
 
-/// Answers a name lookup (tor-spec, "Remote hostname lookup").
-async fn resolve(overlay: &Exiting, key: StreamKey, name: &str) {
+/// Answers a name lookup (tor-spec, "Remote hostname lookup"). As in tor, only relays that allow some destination look
+/// names up. Addresses of private networks are not told.
+async fn resolve(overlay: &Exiting, policy: &Policy, key: StreamKey, name: &str) {
+    let found = if policy.is_exit() { lookup(name, 0).await.unwrap_or_default() } else { Vec::new() };
     let mut answer = Vec::new();
-    for address in lookup(name, 0).await.unwrap_or_default().iter().take(ADDRESSES) {
+    for address in found.iter().filter(|address| policy.may_tell(address.ip())).take(ADDRESSES) {
         match address.ip() {
             IpAddr::V4(ip) => answer.extend([&[4, 4][..], &ip.octets(), &TTL.to_be_bytes()].concat()),
             IpAddr::V6(ip) => answer.extend([&[6, 16][..], &ip.octets(), &TTL.to_be_bytes()].concat()),

@@ -11,9 +11,10 @@ use hyper::ext::ReasonPhrase;
 use hyper::header::HOST;
 use hyper_util::rt::TokioIo;
 use tidegate_control::units::Span;
-use tokio::net::TcpStream;
 
+use crate::gate::Gate;
 use crate::link::within;
+use crate::sockets;
 
 /// Timeout of a request, and maximum size of an answer, bytes.
 const PATIENCE: Span = Span::from_secs(20);
@@ -25,8 +26,11 @@ const MOST: usize = 16 << 20;
 /// If the request fails, times out, or the answer is not HTTP.
 pub async fn fetch(at: SocketAddr, path: &str, body: Option<&[u8]>) -> io::Result<(u16, String, Vec<u8>)> {
     within(PATIENCE, async {
+        // The operator chose the directory, so it may be in a private network.
         let (mut sender, connection) =
-            handshake(TokioIo::new(TcpStream::connect(at).await?)).await.map_err(io::Error::other)?;
+            handshake(TokioIo::new(sockets::connect(Gate::Private, at, None).await?))
+                .await
+                .map_err(io::Error::other)?;
         let request = Request::builder()
             .method(if body.is_some() { "POST" } else { "GET" })
             .uri(path)

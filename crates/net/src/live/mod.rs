@@ -15,6 +15,7 @@ pub mod directory;
 pub mod exit;
 pub mod fetch;
 pub mod keys;
+mod patience;
 pub mod policy;
 pub mod quic;
 pub mod relay;

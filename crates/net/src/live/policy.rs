@@ -1,16 +1,20 @@
-//! Exit policies: rules in the order of Tor's `ExitPolicy`, applied to every resolved address, and addresses that are
-//! denied by default.
+//! Exit policies: rules in the order of Tor's `ExitPolicy`, applied to every resolved address behind the address gate.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
+use ipnet::IpNet;
+
+use crate::gate::{self, Gate};
+
 /// An exit policy. Without rules it accepts nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     rules: Vec<Rule>,
-    private: bool,
-    refused: Vec<SocketAddr>,
+    gate: Gate,
+    /// Addresses where the relay listens or that it publishes.
+    own: Vec<SocketAddr>,
 }
 
 /// One rule: `accept 192.0.2.0/24:80-443`, `reject *:25`, `accept [2001:db8::]/32:*`.
@@ -18,7 +22,7 @@ pub struct Policy {
 pub struct Rule {
     accept: bool,
     /// The network; `None` means any address.
-    network: Option<(IpAddr, u8)>,
+    network: Option<IpNet>,
     ports: (u16, u16),
 }
 
@@ -44,13 +48,13 @@ impl FromStr for Rule {
         };
         let network = match address.split_once('/') {
             _ if address == "*" => None,
-            Some((address, bits)) => Some((ip(address).ok_or_else(bad)?, bits.parse().map_err(|_| bad())?)),
-            None => ip(address)
-                .map(|address| Some((address, if address.is_ipv4() { 32 } else { 128 })))
-                .ok_or_else(bad)?,
+            Some((address, bits)) => {
+                let bits = bits.parse().map_err(|_| bad())?;
+                Some(IpNet::new(ip(address).ok_or_else(bad)?, bits).map_err(|_| bad())?)
+            }
+            None => Some(IpNet::from(ip(address).ok_or_else(bad)?)),
         };
-        let fits = network.is_none_or(|(address, bits)| bits <= if address.is_ipv4() { 32 } else { 128 });
-        if !fits || ports.0 == 0 || ports.0 > ports.1 {
+        if ports.0 == 0 || ports.0 > ports.1 {
             return Err(bad());
         }
         Ok(Rule { accept, network, ports })
@@ -66,8 +70,8 @@ impl fmt::Display for Rule {
         f.write_str(if self.accept { "accept " } else { "reject " })?;
         match self.network {
             None => f.write_str("*:")?,
-            Some((address @ IpAddr::V4(_), bits)) => write!(f, "{address}/{bits}:")?,
-            Some((address, bits)) => write!(f, "[{address}]/{bits}:")?,
+            Some(IpNet::V4(network)) => write!(f, "{network}:")?,
+            Some(IpNet::V6(network)) => write!(f, "[{}]/{}:", network.addr(), network.prefix_len())?,
         }
         match self.ports {
             (1, u16::MAX) => f.write_str("*"),
@@ -80,90 +84,52 @@ impl fmt::Display for Rule {
 impl Rule {
     /// Whether the rule covers only IPv6 addresses.
     pub fn is_of_ipv6(&self) -> bool {
-        self.network.is_some_and(|(network, _)| network.is_ipv6())
+        matches!(self.network, Some(IpNet::V6(_)))
     }
 
     /// Whether the rule covers all IPv6 addresses.
     fn is_of_all_ipv6(&self) -> bool {
-        self.network.is_none_or(|(network, bits)| network.is_ipv6() && bits == 0)
+        self.network.is_none_or(|network| matches!(network, IpNet::V6(_)) && network.prefix_len() == 0)
     }
 
     fn matches(&self, address: &SocketAddr) -> bool {
-        let within = self.network.is_none_or(|(network, bits)| same_prefix(network, address.ip(), bits));
+        let within = self.network.is_none_or(|network| network.contains(&address.ip()));
         within && (self.ports.0..=self.ports.1).contains(&address.port())
     }
 }
 
-fn same_prefix(a: IpAddr, b: IpAddr, bits: u8) -> bool {
-    match (a, b) {
-        (IpAddr::V4(a), IpAddr::V4(b)) => {
-            (u32::from(a) ^ u32::from(b)).checked_shr(32 - u32::from(bits)).unwrap_or(0) == 0
-        }
-        (IpAddr::V6(a), IpAddr::V6(b)) => {
-            (u128::from(a) ^ u128::from(b)).checked_shr(128 - u32::from(bits)).unwrap_or(0) == 0
-        }
-        _ => false,
-    }
-}
-
-/// Special-purpose ranges (RFC 6890) and cloud metadata endpoints.
-const PRIVATE: [(&str, u8); 20] = [
-    ("0.0.0.0", 8),
-    ("10.0.0.0", 8),
-    ("100.64.0.0", 10),
-    ("127.0.0.0", 8),
-    ("169.254.0.0", 16),
-    ("172.16.0.0", 12),
-    ("192.0.0.0", 24),
-    ("192.168.0.0", 16),
-    ("198.18.0.0", 15),
-    ("224.0.0.0", 3),
-    ("::", 127),
-    // These embed IPv4 addresses, and would bypass the rules for those.
-    ("::", 96),
-    ("64:ff9b::", 96),
-    ("2001::", 32),
-    ("2002::", 16),
-    ("fc00::", 7),
-    ("fe80::", 10),
-    ("fec0::", 10),
-    ("ff00::", 8),
-    ("100::", 64),
-];
-/// Link-local addresses of IPv4 and cloud metadata endpoints: always denied.
-const METADATA: [(&str, u8); 3] = [("169.254.0.0", 16), ("fd00:ec2::254", 128), ("100.100.100.200", 32)];
-
-fn is_in(address: IpAddr, networks: &[(&str, u8)]) -> bool {
-    networks
-        .iter()
-        .any(|(network, bits)| same_prefix(network.parse().expect("a network of the table"), address, *bits))
-}
-
 impl Policy {
-    /// A policy: the first rule that matches decides. `private` allows special-purpose ranges. The relay's own ports
-    /// are always denied.
+    /// A policy: the first rule that matches decides, behind the gate. `private` lets the gate pass private networks.
+    /// `own` are the relay's addresses.
     pub fn new(rules: Vec<Rule>, private: bool, own: Vec<SocketAddr>) -> Policy {
-        Policy { rules, private, refused: own }
+        Policy { rules, gate: Gate::allowing_private(private), own }
     }
 
     /// Denies another address of the relay itself.
     pub fn refuse(&mut self, own: SocketAddr) {
-        self.refused.push(own);
+        self.own.push(own);
     }
 
     /// Whether an exit may connect to an address. IPv4-mapped IPv6 addresses count as IPv4.
     pub fn allows(&self, address: SocketAddr) -> bool {
         let address = SocketAddr::new(address.ip().to_canonical(), address.port());
-        let own = self.refused.iter().any(|own| {
-            own.port() == address.port() && (own.ip() == address.ip() || own.ip().is_unspecified())
-        });
-        if own || address.port() == 0 || is_in(address.ip(), &METADATA) {
-            return false;
-        }
-        if !self.private && is_in(address.ip(), &PRIVATE) {
-            return false;
-        }
-        self.rules.iter().find(|rule| rule.matches(&address)).is_some_and(|rule| rule.accept)
+        self.gate.check(address).is_ok()
+            && !self.is_own(address)
+            && self.rules.iter().find(|rule| rule.matches(&address)).is_some_and(|rule| rule.accept)
+    }
+
+    /// Whether an exit may tell an address that a name resolves to.
+    pub fn may_tell(&self, address: IpAddr) -> bool {
+        self.gate.check_ip(address).is_ok()
+    }
+
+    /// Whether the address is the relay's own. Tor's exits refuse every port of their addresses
+    /// (`ExitPolicyRejectPrivate`). In a private network other servers may share the address, so only the relay's
+    /// ports are refused.
+    fn is_own(&self, address: SocketAddr) -> bool {
+        let known = |own: &SocketAddr| own.ip().to_canonical() == address.ip();
+        let here = self.own.iter().any(known) || gate::is_this_machine(address.ip());
+        here && (self.gate == Gate::Public || self.own.iter().any(|own| own.port() == address.port()))
     }
 
     /// Whether any address may be allowed.
@@ -214,11 +180,11 @@ mod tests {
 
     #[test]
     fn the_first_matching_rule_decides() {
-        let policy = policy(&["reject *:25", "accept 192.0.2.0/24:*", "accept *:80-443"], false);
+        let policy = policy(&["reject *:25", "accept 8.8.8.0/24:*", "accept *:80-443"], false);
         let allows = |address: &str| policy.allows(address.parse().unwrap());
-        assert!(allows("192.0.2.7:22") && allows("203.0.113.1:443") && allows("[2001:db8::1]:80"));
-        assert!(!allows("192.0.2.7:25") && !allows("203.0.113.1:22"));
-        assert!(!Policy::default().allows("203.0.113.1:80".parse().unwrap()));
+        assert!(allows("8.8.8.7:22") && allows("1.1.1.1:443") && allows("[2606:4700::1]:80"));
+        assert!(!allows("8.8.8.7:25") && !allows("1.1.1.1:22"));
+        assert!(!Policy::default().allows("1.1.1.1:80".parse().unwrap()));
     }
 
     #[test]
@@ -240,7 +206,9 @@ mod tests {
             "[fd00::1]:80",
             "[64:ff9b::7f00:1]:80",
             "[2002:7f00:1::]:80",
-            "203.0.113.1:0",
+            "1.1.1.1:0",
+            "203.0.113.1:80",
+            "[64:ff9b:1::1.1.1.1]:80",
         ] {
             assert!(!open.allows(address.parse().unwrap()), "{address}");
         }
@@ -249,6 +217,32 @@ mod tests {
         for never in ["127.0.0.1:9001", "[::ffff:127.0.0.1]:9001", "169.254.169.254:80", "[fd00:ec2::254]:80"]
         {
             assert!(!private.allows(never.parse().unwrap()), "{never}");
+        }
+    }
+
+    #[test]
+    fn an_exit_refuses_its_own_addresses() {
+        let own = ["0.0.0.0:9001", "8.8.4.4:443"].map(|own| own.parse().unwrap()).to_vec();
+        let rules = || vec!["accept *:*".parse().unwrap()];
+        let public = Policy::new(rules(), false, own.clone());
+        for (address, allowed) in [
+            ("8.8.4.4:443", false),
+            ("8.8.4.4:22", false),
+            ("[::ffff:8.8.4.4]:22", false),
+            ("8.8.8.8:443", true),
+            // The port of a relay that listens on every address is open on other machines.
+            ("8.8.8.8:9001", true),
+        ] {
+            assert_eq!(public.allows(address.parse().unwrap()), allowed, "{address}");
+        }
+        let private = Policy::new(rules(), true, own);
+        for (address, allowed) in [
+            ("127.0.0.1:9001", false),
+            ("127.0.0.9:443", false),
+            ("[::1]:9001", false),
+            ("127.0.0.1:80", true),
+        ] {
+            assert_eq!(private.allows(address.parse().unwrap()), allowed, "{address}");
         }
     }
 

@@ -4,14 +4,15 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
-use tidegate_control::units::Span;
+use tidegate_control::shares::Shares;
+use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::{EndReason, RelayId};
 use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::crypto::names::{SharedNames, Target};
 use tidegate_proto::links::{Config, Limits};
-use tidegate_proto::node::{Node as _, Output};
+use tidegate_proto::node::{Node as _, Output, StreamKey};
 use tidegate_proto::relay::Relay;
 use tidegate_proto::transport::Transport;
 use tokio::net::TcpListener;
@@ -27,9 +28,10 @@ use super::fetch::fetch;
 use super::quic::Neighbour;
 use super::renewal::{Change, Keys, Renewed};
 use super::status;
-use super::stream::{Local, Locals};
+use super::stream::{Local, Locals, Outside};
 use crate::admission::{Admission, next_connection};
 use crate::clock;
+use crate::gate::Gate;
 use crate::identity::random;
 use crate::link::Carrier;
 use crate::overlay::{Handle, Overlay, Owner, PeerLink};
@@ -58,6 +60,8 @@ pub struct RelayConfig {
     pub config: Config,
     /// Its exit configuration.
     pub exit: Exit,
+    /// The relays that circuits may be extended to.
+    pub extends: Gate,
     /// Where it publishes itself.
     pub announce: Announce,
     /// Its status page.
@@ -119,6 +123,8 @@ pub struct Changes {
     pub announce: Announce,
 }
 
+/// Interval of comparing the memory of streams with the limit.
+const MEMORY_CHECK: Span = Span::from_secs(1);
 /// How long a draining relay waits for its circuits.
 const DRAINING: Span = Span::from_secs(30);
 
@@ -130,6 +136,9 @@ struct RelayLoop {
     handshakes: Rc<Admission>,
     /// Local ends of exit streams.
     leaving: Locals,
+    /// Bytes that they hold outside of the node, and closed streams that still hold some.
+    outside: Outside,
+    closing: Closing,
     /// Circuits that it has switched to another connection.
     switched: Rc<Cell<u64>>,
     exit: Rc<RefCell<Rc<Exit>>>,
@@ -167,8 +176,11 @@ async fn run_on(
     mut orders: mpsc::Receiver<Order>,
     on_event: &dyn Fn(Event),
 ) -> io::Result<()> {
-    let RelayConfig { nickname, address, keys, config, mut exit, announce, status } = settings;
+    let RelayConfig { nickname, address, keys, config, mut exit, extends, announce, status } = settings;
     let own = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
+    // The status page trusts this machine, and exit streams come from it.
+    let page = status.as_ref().map(|status| status.listener.local_addr()).transpose()?;
+    let own: Vec<SocketAddr> = own.into_iter().chain(page).collect();
     own.iter().for_each(|own| exit.policy.refuse(*own));
     let names = SharedNames::default();
     let keys = Renewed::new(keys, !matches!(announce, Announce::Overlay(..)));
@@ -177,7 +189,7 @@ async fn run_on(
     let (identity, certified) = keys.everyday(None).await;
     let quic = if config.transport == Transport::Quic { &own[..] } else { &[] };
     let named = address.all().iter().map(SocketAddr::ip).collect();
-    let links = Rc::new(Links::relay(certified, names.clone(), named, &identity, quic)?);
+    let links = Rc::new(Links::relay(certified, names.clone(), named, &identity, quic)?.with_gate(extends));
     let mut onion = Encrypted::new(None, Default::default(), random()).with_names(names);
     onion.answer_with(keys.own());
     let (limit, inspects) = (Limit::new(config.bandwidth), config.kist.is_some());
@@ -201,6 +213,7 @@ async fn run_on(
             () = relay.serve_opened() => {}
             () = relay.announce(&announced, on_event) => {}
             () = relay.renew(&announced.keys, on_event) => {}
+            () = relay.bound_memory() => {}
             () = relay.obey(&mut orders, &own, on_event) => {}
         }
     };
@@ -220,6 +233,9 @@ async fn run_on(
     Ok(())
 }
 
+/// Closed streams that may still hold data for their servers.
+type Closing = Rc<RefCell<Vec<Weak<Local>>>>;
+
 impl RelayLoop {
     fn new(
         node: Relay<Encrypted>,
@@ -232,11 +248,14 @@ impl RelayLoop {
         let exiting = exit.clone();
         let locals = Locals::default();
         let leaving = locals.clone();
+        let (outside, closing) = (Outside::default(), Closing::default());
+        let (counted, lasting) = (outside.clone(), closing.clone());
         let announce = Rc::new(RefCell::new(announce));
         let announced = announce.clone();
         let moved = Rc::<Cell<u64>>::default();
         let switched = moved.clone();
-        let streams = node.limits().map_or(usize::MAX, |limits| limits.streams as usize);
+        let streams = node.limits().map_or(usize::MAX, |limits| limits.streams.max(1) as usize);
+        let mut places = Shares::new(streams);
         let owner = |own: Handle<_, _, _>| -> Owner<Relay<Encrypted>> {
             Box::new(move |node, now, output| match output {
                 Output::Connect(key, target) => {
@@ -246,10 +265,18 @@ impl RelayLoop {
                     if alone && matches!(&*announced.borrow(), Announce::Tor(_)) {
                         return node.end_stream(now, key, EndReason::PROTOCOL);
                     }
-                    if locals.borrow().len() >= streams {
-                        return node.end_stream(now, key, EndReason::MISC);
+                    // The group is the neighbour that the circuit comes from, the holder is the circuit.
+                    let of = (node.network_of(key.circuit), key.circuit);
+                    let last = |key: &StreamKey| {
+                        locals.borrow().get(key).map_or(Time::ZERO, |local| local.used().get())
+                    };
+                    while let Some(displaced) = places.displaced(&of, last) {
+                        tracing::debug!("a stream made room for a newer one");
+                        node.end_stream(now, displaced, EndReason::RESOURCE_LIMIT);
+                        locals.borrow_mut().remove(&displaced).inspect(|local| local.abort());
                     }
-                    let local = Rc::<Local>::default();
+                    places.admit(now, of, key);
+                    let local = Rc::new(Local::noting(Rc::new(Cell::new(now)), counted.clone()));
                     locals.borrow_mut().insert(key, local.clone());
                     tokio::task::spawn_local(exit::serve(
                         overlay,
@@ -261,7 +288,7 @@ impl RelayLoop {
                 }
                 Output::Deliver(key, _, data) => {
                     if let Some(local) = locals.borrow().get(&key) {
-                        node.backlog(now, key, local.deliver(data));
+                        node.backlog(now, key, local.deliver(now, data));
                     }
                 }
                 Output::Package(key, cells) => {
@@ -270,8 +297,10 @@ impl RelayLoop {
                     }
                 }
                 Output::StreamClosed(key, _) => {
+                    places.release(&key);
                     if let Some(local) = locals.borrow_mut().remove(&key) {
                         local.end();
+                        lasting.borrow_mut().extend(local.holds_outside().then(|| Rc::downgrade(&local)));
                     }
                 }
                 Output::Switched(..) => switched.set(switched.get() + 1),
@@ -284,6 +313,8 @@ impl RelayLoop {
             links,
             handshakes: Rc::new(Admission::new(HANDSHAKES)),
             leaving,
+            outside,
+            closing,
             switched: moved,
             exit,
             announce,
@@ -296,6 +327,45 @@ impl RelayLoop {
         let (overlay, switched) = (self.overlay.clone(), self.switched.clone());
         let circuits = circuits.then(|| self.leaving.clone());
         status::Shown { overlay, switched, nickname: nickname.to_owned(), circuits }
+    }
+
+    /// Keeps cells, streams' bytes and kernel buffers together below the memory limit: above it, streams end that hold
+    /// bytes outside of the node, the idlest first, until 90 % of the limit is in use.
+    async fn bound_memory(&self) {
+        loop {
+            clock::until(clock::now() + MEMORY_CHECK).await;
+            self.closing.borrow_mut().retain(|local| local.strong_count() > 0);
+            let (limit, held) = self.overlay.with(|node, _| {
+                (node.limits().map_or(u64::MAX, |limits| limits.memory.0), node.memory())
+            });
+            if held + self.outside.get() > limit {
+                self.relieve_memory((limit / 10 * 9).saturating_sub(held));
+            }
+        }
+    }
+
+    /// Ends the idlest streams with bytes outside of the node until `target` of those bytes remain.
+    fn relieve_memory(&self, target: u64) {
+        let closing = self.closing.borrow().iter().filter_map(Weak::upgrade).map(|local| (None, local)).collect();
+        let mut holding: Vec<(Option<StreamKey>, Rc<Local>)> = closing;
+        let open = self.leaving.borrow();
+        let open_ones = open.iter().filter(|(_, local)| local.holds_outside());
+        holding.extend(open_ones.map(|(key, local)| (Some(*key), local.clone())));
+        drop(open);
+        holding.sort_by_key(|(_, local)| local.used().get());
+        let mut ended = 0;
+        for (key, local) in holding {
+            if self.outside.get() <= target {
+                break;
+            }
+            if let Some(key) = key {
+                self.overlay.with(|node, now| node.end_stream(now, key, EndReason::RESOURCE_LIMIT));
+            }
+            local.abort();
+            local.forget_outside();
+            ended += 1;
+        }
+        tracing::warn!(streams = ended, "ended streams above the memory limit");
     }
 
     /// Follows orders until one is to drain.
@@ -410,7 +480,7 @@ impl RelayLoop {
             let relay = self.clone();
             tokio::task::spawn_local(async move {
                 // Errors are not propagated, and the peer's address is deliberately not logged.
-                let peer_link = match relay.handshakes.run(relay.links.accept(tcp)).await {
+                let peer_link = match relay.handshakes.run(from, relay.links.accept(tcp)).await {
                     Some(Ok(peer_link)) => peer_link,
                     Some(Err(cause)) => return tracing::debug!(%cause, "handshake failed"),
                     None => {
@@ -435,7 +505,7 @@ impl RelayLoop {
             let relay = self.clone();
             tokio::task::spawn_local(async move {
                 let (peer_link, neighbour) =
-                    match relay.handshakes.run(relay.links.accept_quic(incoming)).await {
+                    match relay.handshakes.run(from, relay.links.accept_quic(incoming)).await {
                         Some(Ok(peer_link)) => peer_link,
                         Some(Err(cause)) => return tracing::debug!(%cause, "QUIC handshake failed"),
                         None => {

@@ -6,17 +6,35 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::rc::Rc;
 
-use tidegate_control::units::Span;
+use tidegate_control::units::{Span, Time};
 use tidegate_proto::crypto::encrypted::{self, Encrypted};
 use tidegate_proto::node::{Node, Source, StreamKey};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::Notify;
 
+use crate::admission::Used;
 use crate::link::within;
+use crate::{clock, os};
 use crate::overlay::{Dial, Overlay, RateLimit};
 
 /// Bytes per socket read.
 const READ: usize = 32 * 498;
+
+/// Bytes of a relay's streams that its node does not count: in the kernel's socket buffers, and of closed streams.
+pub type Outside = Rc<Cell<u64>>;
+
+/// What a stream adds to [`Outside`].
+#[derive(Clone, Copy)]
+enum Held {
+    /// The server's data that the stream's windows do not let in.
+    Unread,
+    /// Data for the server that the server's kernel does not take.
+    Unsent,
+    /// Received data that is still written after the circuit closed the stream.
+    Last,
+}
 
 /// A stream's local end. The overlay's owner fills it; [`run`] moves the data.
 #[derive(Default)]
@@ -30,16 +48,52 @@ pub struct Local {
     /// The stream is closed. Received data is still written.
     ended: Cell<bool>,
     over: Notify,
+    /// It lost its place: received data is dropped.
+    abort: Notify,
     /// The local port of an exit stream's connection.
     port: Cell<Option<u16>>,
+    /// When it last moved data.
+    used: Used,
+    /// Its parts of `outside`, by [`Held`].
+    held: [Cell<u64>; 3],
+    outside: Outside,
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        self.forget_outside();
+    }
 }
 
 /// All local ends of a node.
 pub type Locals = Rc<RefCell<BTreeMap<StreamKey, Rc<Local>>>>;
 
 impl Local {
+    /// A local end that notes when it was last used, and what it holds outside of the node.
+    pub fn noting(used: Used, outside: Outside) -> Local {
+        let mut local = Local::default();
+        (local.used, local.outside) = (used, outside);
+        local
+    }
+
+    fn holds(&self, what: Held, bytes: u64) {
+        let before = self.held[what as usize].replace(bytes);
+        self.outside.set(self.outside.get() + bytes - before);
+    }
+
+    /// Counts nothing of it any more: it is about to close.
+    pub fn forget_outside(&self) {
+        [Held::Unread, Held::Unsent, Held::Last].into_iter().for_each(|what| self.holds(what, 0));
+    }
+
+    /// Whether it holds bytes that its node does not count.
+    pub fn holds_outside(&self) -> bool {
+        self.held.iter().any(|bytes| bytes.get() > 0)
+    }
+
     /// Adds received data. Returns how many bytes wait for the socket.
-    pub fn deliver(&self, data: Box<[u8]>) -> u64 {
+    pub fn deliver(&self, now: Time, data: Box<[u8]>) -> u64 {
+        self.used.set(now);
         self.waiting.set(self.waiting.get() + data.len() as u64);
         self.incoming.borrow_mut().push_back(data);
         self.arrived.notify_one();
@@ -52,6 +106,11 @@ impl Local {
         self.may_package.notify_one();
     }
 
+    /// When it last moved data.
+    pub fn used(&self) -> &Used {
+        &self.used
+    }
+
     /// Sets the local port of the stream's connection.
     pub fn leaves_by(&self, port: u16) {
         self.port.set(Some(port));
@@ -62,9 +121,33 @@ impl Local {
         self.port.get()
     }
 
+    /// Bytes that wait for the socket.
+    pub fn waiting(&self) -> u64 {
+        self.waiting.get()
+    }
+
+    /// Returns once the circuit closed the stream.
+    pub async fn over(&self) {
+        if !self.ended.get() {
+            self.over.notified().await;
+        }
+    }
+
+    /// Ends the stream without writing what it received.
+    pub fn abort(&self) {
+        self.end();
+        self.abort.notify_one();
+    }
+
+    /// Returns once the stream was aborted.
+    pub async fn aborted(&self) {
+        self.abort.notified().await;
+    }
+
     /// The circuit closed the stream.
     pub fn end(&self) {
         self.ended.set(true);
+        self.holds(Held::Last, self.waiting.get());
         self.arrived.notify_one();
         self.may_package.notify_one();
         self.over.notify_one();
@@ -99,6 +182,15 @@ pub enum AtEnd {
 
 /// Idle timeout of a stream after the application's end of input.
 const IDLE: Span = Span::from_secs(300);
+/// A read or write that is blocked for this long is counted with what the kernel may hold for it. Windows open within a
+/// round trip, so an honest stream is seldom counted.
+const BLOCKED: Span = Span::from_secs(1);
+/// Receive buffer of an exit's connection, bytes: a stream window of 500 cells (tor-spec, "Stream-level flow control").
+/// Linux doubles it for its bookkeeping, and may grant less (`net.core.rmem_max`).
+pub const RECEIVED: u32 = 249 << 10;
+/// Maximum unsent bytes of a connection in the kernel (TCP_NOTSENT_LOWAT). Data in flight comes on top, so a long fast path
+/// stays full. 128 KiB feeds 1 Gbit/s for 1 ms, in which this process writes again.
+pub const UNSENT: u32 = 128 << 10;
 /// Timeout of writing the last received data to the socket.
 const LINGER: Span = Span::from_secs(60);
 
@@ -107,14 +199,14 @@ pub async fn run<N, G, D>(
     overlay: &Overlay<N, G, D>,
     key: StreamKey,
     local: &Local,
-    socket: impl AsyncRead + AsyncWrite,
+    mut socket: TcpStream,
     (first, at_end): (Vec<u8>, AtEnd),
 ) where
     N: Node<Encrypted> + 'static,
     G: RateLimit + 'static,
     D: Dial + 'static,
 {
-    let (mut reader, mut writer) = tokio::io::split(socket);
+    let (mut reader, mut writer) = socket.split();
     let end = || {
         if !local.ended.get() {
             overlay.with(|node, now| node.stream_ended(now, key));
@@ -140,11 +232,23 @@ pub async fn run<N, G, D>(
     }
 }
 
+/// Waits for `event`, and calls `count` whenever it is blocked for another second.
+async fn counting<T>(event: impl Future<Output = T>, count: impl Fn()) -> T {
+    let mut event = std::pin::pin!(event);
+    loop {
+        tokio::select! {
+            biased;
+            happened = &mut event => return happened,
+            () = clock::until(clock::now() + BLOCKED) => count(),
+        }
+    }
+}
+
 async fn send<N, G, D>(
     overlay: &Overlay<N, G, D>,
     key: StreamKey,
     local: &Local,
-    reader: &mut (impl AsyncRead + Unpin),
+    reader: &mut ReadHalf<'_>,
     mut bytes: Vec<u8>,
 ) -> io::Result<()>
 where
@@ -161,7 +265,10 @@ where
             overlay.with(|node, now| node.package(now, key, room, &mut source));
             rest = source.bytes;
             if !rest.is_empty() {
-                local.may_package.notified().await;
+                // Linux counts about twice the bytes that it stores.
+                let unread = || local.holds(Held::Unread, 2 * os::unread(reader.as_ref()));
+                counting(local.may_package.notified(), unread).await;
+                local.holds(Held::Unread, 0);
                 room = local.room.take();
             }
         }
@@ -175,6 +282,7 @@ where
         if count == 0 {
             return Ok(());
         }
+        local.used.set(clock::now());
         bytes.clear();
         bytes.extend_from_slice(&buffer[..count]);
     }
@@ -184,7 +292,7 @@ async fn receive<N, G, D>(
     overlay: &Overlay<N, G, D>,
     key: StreamKey,
     local: &Local,
-    writer: &mut (impl AsyncWrite + Unpin),
+    writer: &mut WriteHalf<'_>,
 ) -> io::Result<()>
 where
     N: Node<Encrypted> + 'static,
@@ -195,9 +303,14 @@ where
         let next = local.incoming.borrow_mut().pop_front();
         match next {
             Some(data) => {
-                let written = writer.write_all(&data).await;
+                let unsent = || local.holds(Held::Unsent, 2 * u64::from(UNSENT));
+                let written = counting(writer.write_all(&data), unsent).await;
+                local.holds(Held::Unsent, 0);
                 local.waiting.set(local.waiting.get() - data.len() as u64);
                 let waiting = local.waiting.get();
+                if local.ended.get() {
+                    local.holds(Held::Last, waiting);
+                }
                 // Lets the node resume a stream that it paused (XOFF).
                 overlay.with(|node, now| node.backlog(now, key, waiting));
                 written?;

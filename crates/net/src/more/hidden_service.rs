@@ -10,13 +10,14 @@ use tidegate_more::descriptor::{Descriptor, MAX_PATHS};
 use tidegate_more::machine::{Output, StreamEvent};
 use tidegate_more::onion::{Epoch, Opened};
 use tidegate_more::service::{self, Service};
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
 use super::local::{Local, NAP, Pump, StreamKey, Wire, Woken, check_hops, runtime, woken};
 use super::peer::{PeerConfig, Summary, randomness};
 use crate::clock;
 use crate::driver::{Driver, Handler};
+use crate::gate::Gate;
+use crate::sockets;
 
 /// Publishes a descriptor.
 pub type Publish<'a> = Box<dyn FnMut(&Descriptor) -> io::Result<()> + 'a>;
@@ -150,7 +151,7 @@ impl Outputs<'_, '_> {
     fn came(&mut self, came: StreamEvent) {
         let key = (self.number, came.stream);
         if came.opened {
-            let connect = TcpStream::connect(self.serving.target);
+            let connect = sockets::connect(Gate::Private, self.serving.target, None);
             self.pumps.insert(key, Pump::start(key, connect, self.events.clone()));
         }
         self.wire.peer.summary.bytes += came.bytes.len() as u64;

@@ -13,7 +13,7 @@ use tidegate_more::onion::{MAX_RELAYS, Opened};
 use tidegate_more::wire::WIRE_SIZE;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::{TcpStream, UdpSocket};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 
 use super::peer::{Handled, LivePeer, PeerConfig, invalid};
 use crate::clock;
@@ -32,8 +32,8 @@ pub type StreamKey = (usize, u64);
 
 /// An event of a local connection.
 pub enum Local {
-    /// An application wants a stream of a machine. The permit counts its handshake.
-    Wants(usize, TcpStream, Vec<u8>, OwnedSemaphorePermit),
+    /// An application wants a stream of a machine.
+    Wants(usize, TcpStream, Vec<u8>),
     /// Bytes of a stream.
     Bytes(StreamKey, Vec<u8>),
     /// The end of a stream's input.
@@ -191,8 +191,8 @@ impl Wire {
 pub enum Woken {
     /// Datagrams can be received or sent.
     Datagrams(io::Result<()>),
-    /// An application connected.
-    Accepted(TcpStream),
+    /// An application connected, from this address.
+    Accepted((TcpStream, SocketAddr)),
     /// Local connections have events, or the time is over.
     Nothing,
 }
@@ -200,14 +200,14 @@ pub enum Woken {
 /// Waits for an event. The select is fair: neither datagrams nor local connections starve the other.
 pub async fn woken(
     datagrams: impl Future<Output = io::Result<()>>,
-    accept: impl Future<Output = TcpStream>,
+    accept: impl Future<Output = (TcpStream, SocketAddr)>,
     local: &mut mpsc::Receiver<Local>,
     heard: &mut Vec<Local>,
     until: Time,
 ) -> Woken {
     let woken = tokio::select! {
         ready = datagrams => Woken::Datagrams(ready),
-        tcp = accept => Woken::Accepted(tcp),
+        accepted = accept => Woken::Accepted(accepted),
         _ = local.recv_many(heard, TURN) => Woken::Nothing,
         () = clock::until(until) => Woken::Nothing,
     };
@@ -253,7 +253,7 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has ports");
             let address = listener.local_addr().expect("bound");
             let _application = TcpStream::connect(address).await.expect("listens");
-            let accept = async { listener.accept().await.expect("connected").0 };
+            let accept = async { listener.accept().await.expect("connected") };
             tokio::pin!(accept);
             let (mut accepted, mut ended, mut flooded) = (0, 0, 0);
             // The select is random: in 1000 turns each branch is taken.

@@ -20,6 +20,7 @@ use tidegate_more::onion::{Epoch, Opened};
 use tidegate_more::service;
 
 use super::status::Status;
+use crate::gate::Gate;
 use crate::http::Number;
 use crate::{clock, os};
 
@@ -50,6 +51,8 @@ pub struct PeerConfig {
     pub guards: Vec<Peer>,
     /// The address of the status page, on loopback.
     pub status: Option<SocketAddr>,
+    /// The peers that it may send to.
+    pub gate: Gate,
 }
 
 /// Counters of a peer's run.
@@ -143,7 +146,18 @@ impl LivePeer {
         };
         let socket = UdpSocket::bind(listen)?;
         os::ask_for_buffers(&socket, [RECEIVED, SENT]);
-        let addresses = directory.peers.iter().map(|peer| resolve(&peer.address, Some(&listen))).collect();
+        let addresses: Vec<Option<SocketAddr>> = directory
+            .peers
+            .iter()
+            .map(|peer| resolve(&peer.address, Some(&listen)).filter(|at| settings.gate.check(*at).is_ok()))
+            .collect();
+        if addresses.iter().zip(0..).all(|(address, peer)| address.is_none() || peer == me) && peers > 1 {
+            return Err(invalid(
+                "the gate refuses the address of every other peer; in a private network, pass \
+                 --allow-private-addresses"
+                    .into(),
+            ));
+        }
         // A random phase, so that relays do not refill their limits in step.
         let phase = Span(number() % 1_000_000_000);
         let mut node = Node::new(NodeConfig {

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::Arc;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidegate_control::paths::Peer;
 use tidegate_control::paths::sender::Sender;
 use tidegate_control::random::{Random, Seed};
+use tidegate_control::shares::Shares;
 use tidegate_control::units::{Span, Time};
 use tidegate_more::client::{self, Client};
 use tidegate_more::descriptor::Descriptor;
@@ -17,17 +18,19 @@ use tidegate_more::onion::{Epoch, Opened};
 use tidegate_more::wire::PACKET;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
+use tokio::task::LocalSet;
 
 use super::local::{Local, NAP, Pump, StreamKey, Wire, Woken, check_hops, runtime, woken};
 use super::peer::{PeerConfig, Summary, invalid, number, randomness};
+use crate::admission::{Admission, next_connection};
 use crate::clock;
 use crate::driver::{Driver, Handler};
 use crate::proxy::{Accepts, Handshake, Host, Outcome, Protocol, Step, answer};
 
-/// Maximum number of streams. Further ones are refused.
+/// Maximum number of streams. A new one displaces the idlest of the receiver that has the most.
 const STREAMS: usize = 128;
-/// Maximum number of pending handshakes. Further connections wait to be accepted.
+/// Maximum number of pending handshakes. A new one displaces the oldest.
 const HANDSHAKES: usize = 64;
 /// Timeout of a receiver's first answer.
 const FIRST_ANSWER: Span = Span::from_secs(10);
@@ -60,7 +63,7 @@ pub struct Receiver<'a> {
 /// Errors of the sockets, and [`io::ErrorKind::InvalidInput`] for an invalid configuration.
 pub fn socks(settings: &PeerConfig, front: Front, stop: &AtomicBool) -> io::Result<Summary> {
     check_hops(settings, 1)?;
-    runtime()?.block_on(socks_all(settings, front, stop))
+    runtime()?.block_on(LocalSet::new().run_until(socks_all(settings, front, stop)))
 }
 
 /// The client of one receiver, and the source of its paths.
@@ -142,12 +145,16 @@ struct Fronted {
     opened: bool,
     ended: bool,
     since: Time,
+    /// When it last moved bytes.
+    used: Time,
 }
 
 /// All clients and streams of a front.
 struct Streams<'a> {
     reached: Vec<Reached<'a>>,
     streams: BTreeMap<StreamKey, Fronted>,
+    /// The places of streams, by receiver.
+    places: Shares<usize, usize, StreamKey>,
     events: mpsc::Sender<Local>,
     /// Bytes that applications sent.
     bytes: u64,
@@ -159,7 +166,7 @@ async fn socks_all(settings: &PeerConfig, mut front: Front<'_>, stop: &AtomicBoo
     let names = front.receivers.iter_mut().enumerate();
     let names = names
         .flat_map(|(number, it)| std::mem::take(&mut it.names).into_iter().map(move |name| (name, number)));
-    let names: Arc<Vec<(String, usize)>> = Arc::new(names.collect());
+    let names: Rc<Vec<(String, usize)>> = Rc::new(names.collect());
     let reached = front.receivers.into_iter();
     let reached = reached
         .map(|it| Reached::new(settings, wire.peer.keys(), it, &mut random))
@@ -167,8 +174,9 @@ async fn socks_all(settings: &PeerConfig, mut front: Front<'_>, stop: &AtomicBoo
     front.listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(front.listener)?;
     let (events, mut local) = mpsc::channel(256);
-    let mut streams = Streams { reached, streams: BTreeMap::new(), events, bytes: 0 };
-    let places = Arc::new(Semaphore::new(HANDSHAKES));
+    let places = Shares::new(STREAMS);
+    let mut streams = Streams { reached, streams: BTreeMap::new(), places, events, bytes: 0 };
+    let handshakes = Rc::new(Admission::new(HANDSHAKES));
     let mut heard = Vec::new();
     let mut sweep = clock::now() + SWEEP;
     while !stop.load(Ordering::Relaxed) {
@@ -182,21 +190,13 @@ async fn socks_all(settings: &PeerConfig, mut front: Front<'_>, stop: &AtomicBoo
         }
         let next = streams.reached.iter().map(|reached| reached.driver.due()).min();
         let until = next.unwrap_or(Time::NEVER).min(now + NAP);
-        let accept = async {
-            if places.available_permits() > 0
-                && let Ok((tcp, _)) = listener.accept().await
-            {
-                return tcp;
-            }
-            // Wait for the next turn: all handshake permits are taken, or descriptors ran out.
-            std::future::pending().await
-        };
+        let accept = next_connection(&listener);
         match woken(wire.ready(), accept, &mut local, &mut heard, until).await {
             Woken::Datagrams(ready) => ready?,
-            Woken::Accepted(tcp) => {
-                let place = Arc::clone(&places).try_acquire_owned().expect("only this task takes them");
-                let (names, events) = (Arc::clone(&names), streams.events.clone());
-                tokio::spawn(shake_hands(tcp, names, front.handshake, place, events));
+            Woken::Accepted((tcp, from)) => {
+                let (names, events, handshakes) = (names.clone(), streams.events.clone(), handshakes.clone());
+                let shaking = shake_hands(tcp, names, front.handshake, events);
+                tokio::task::spawn_local(async move { handshakes.run(from.ip(), shaking).await });
             }
             Woken::Nothing => {}
         }
@@ -221,10 +221,10 @@ struct Outputs<'a> {
 }
 
 impl Handler<Client> for Outputs<'_> {
-    fn handle(&mut self, _: &mut Client, _: Time, output: Output) {
+    fn handle(&mut self, _: &mut Client, now: Time, output: Output) {
         match output {
             Output::Send(to, datagram) => self.wire.send_to(to, &datagram),
-            Output::Stream(came) => self.came(came),
+            Output::Stream(came) => self.came(now, came),
             Output::Publish | Output::Closed(_) => unreachable!("only services do"),
         }
     }
@@ -232,13 +232,14 @@ impl Handler<Client> for Outputs<'_> {
 
 impl Outputs<'_> {
     /// Passes stream data, or the receiver's refusal, to the application.
-    fn came(&mut self, came: StreamEvent) {
+    fn came(&mut self, now: Time, came: StreamEvent) {
         // An event for a stream that this side has ended.
         let Some(fronted) = self.streams.get_mut(&(self.number, came.stream)) else { return };
         if came.opened && !came.refused {
             fronted.pump.write(answer(Protocol::Socks, Outcome::Connected));
             fronted.opened = true;
         }
+        fronted.used = now;
         fronted.pump.write(came.bytes);
         if came.refused {
             fronted.refuse(Outcome::Refused);
@@ -251,24 +252,31 @@ impl Outputs<'_> {
 impl Streams<'_> {
     fn local(&mut self, now: Time, event: Local) {
         match event {
-            Local::Wants(receiver, tcp, rest, place) => {
-                drop(place);
+            Local::Wants(receiver, tcp, rest) => {
                 let key = (receiver, number());
-                let pump = Pump::start(key, std::future::ready(Ok(tcp)), self.events.clone());
-                let mut fronted = Fronted { pump, opened: false, ended: false, since: now };
-                if self.streams.len() < STREAMS {
-                    let client = &mut self.reached[receiver].driver.machine;
-                    client.open(key.1, now);
-                    client.write(key.1, &rest);
-                    self.streams.insert(key, fronted);
-                } else {
+                let last =
+                    |key: &StreamKey| self.streams.get(key).map_or(Time::ZERO, |fronted| fronted.used);
+                if let Some(displaced) = self.places.displaced(&(receiver, receiver), last)
+                    && let Some(fronted) = self.streams.get_mut(&displaced)
+                {
+                    // The next turn closes it.
                     fronted.refuse(Outcome::Failed);
                 }
+                self.places.admit(now, (receiver, receiver), key);
+                let pump = Pump::start(key, std::future::ready(Ok(tcp)), self.events.clone());
+                let fronted = Fronted { pump, opened: false, ended: false, since: now, used: now };
+                let client = &mut self.reached[receiver].driver.machine;
+                client.open(key.1, now);
+                client.write(key.1, &rest);
+                self.streams.insert(key, fronted);
             }
             Local::Bytes(key, bytes) => {
                 self.bytes += bytes.len() as u64;
                 self.reached[key.0].driver.machine.write(key.1, &bytes);
-                self.streams.entry(key).and_modify(|fronted| fronted.pump.granted = false);
+                self.streams.entry(key).and_modify(|fronted| {
+                    fronted.pump.granted = false;
+                    fronted.used = now;
+                });
             }
             Local::End(key) => self.reached[key.0].driver.machine.end(key.1),
             Local::Unreachable(_) => {}
@@ -315,7 +323,12 @@ impl Streams<'_> {
                 client.close(*stream);
             }
         }
-        self.streams.retain(|_, fronted| !fronted.ended);
+        self.streams.retain(|key, fronted| {
+            if fronted.ended {
+                self.places.release(key);
+            }
+            !fronted.ended
+        });
     }
 }
 
@@ -333,9 +346,8 @@ impl Fronted {
 /// Runs a SOCKS5 handshake, and requests a stream if it names a receiver.
 async fn shake_hands(
     tcp: TcpStream,
-    names: Arc<Vec<(String, usize)>>,
+    names: Rc<Vec<(String, usize)>>,
     most: Span,
-    place: OwnedSemaphorePermit,
     events: mpsc::Sender<Local>,
 ) {
     let asked = tokio::select! {
@@ -343,7 +355,7 @@ async fn shake_hands(
         () = clock::until(clock::now() + most) => None,
     };
     if let Some((receiver, tcp, rest)) = asked {
-        let _ = events.send(Local::Wants(receiver, tcp, rest, place)).await;
+        let _ = events.send(Local::Wants(receiver, tcp, rest)).await;
     }
 }
 

@@ -99,6 +99,11 @@ pub fn ask_for_buffers(socket: &UdpSocket, [received, sent]: [usize; 2]) {
     let _ = rustix::net::sockopt::set_socket_send_buffer_size(socket, sent);
 }
 
+/// Bytes that a socket has received and that this process has not read (FIONREAD); 0 if the kernel does not tell.
+pub fn unread(socket: &impl AsFd) -> u64 {
+    rustix::io::ioctl_fionread(socket).unwrap_or(0)
+}
+
 /// A duplicate handle of a socket.
 pub type Duplicate = OwnedFd;
 

@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 use super::path::{Path, Socket};
 use super::quic;
 use crate::clock;
+use crate::gate::Gate;
 use crate::identity::Identity;
 
 /// An event of a connection.
@@ -84,6 +85,8 @@ pub struct Accounts {
 /// The connections of one peer.
 pub struct Carrier {
     identity: Identity,
+    /// The peers that it may dial.
+    gate: Gate,
     endpoint: Endpoint,
     socket: Arc<Socket>,
     links: BTreeMap<Peer, State>,
@@ -103,6 +106,7 @@ impl Carrier {
         identity: Identity,
         listen: SocketAddr,
         path: Path,
+        gate: Gate,
     ) -> io::Result<(Carrier, mpsc::Receiver<Event>)> {
         let socket = Socket::bind(listen, path)?;
         let endpoint = quic::endpoint(&identity, socket.clone())?;
@@ -110,6 +114,7 @@ impl Carrier {
         tokio::spawn(accept(endpoint.clone(), events.clone()));
         let carrier = Carrier {
             identity,
+            gate,
             endpoint,
             socket,
             links: BTreeMap::new(),
@@ -230,6 +235,13 @@ impl Carrier {
     /// Dials a peer. An event reports the result.
     pub fn dial(&self, peer: Peer, address: SocketAddr, fingerprint: Option<Fingerprint>, to_server: bool) {
         let events = self.events.clone();
+        // The user chose the server. The server chose the other peers.
+        let gate = if to_server { Gate::Private } else { self.gate };
+        if gate.check(address).is_err() {
+            tracing::debug!("a peer has a private address; --allow-private-addresses is not given");
+            tokio::spawn(async move { events.send(Event::Dialed(peer, None)).await });
+            return;
+        }
         let connecting = quic::client(&self.identity, fingerprint, to_server)
             .ok()
             .and_then(|config| self.endpoint.connect_with(config, address, "tidegate.invalid").ok());

@@ -19,6 +19,7 @@ use super::path::Path;
 use super::{input, quic};
 use crate::clock;
 use crate::driver::{Driver, Handler};
+use crate::gate::Gate;
 use crate::identity::{Identity, random};
 
 /// Configuration of a server.
@@ -134,7 +135,8 @@ pub async fn run(
     say: impl Fn(String) + Send + 'static,
     stop: impl Future<Output = ()>,
 ) -> io::Result<Status> {
-    let (carrier, mut events) = Carrier::open(identity, settings.listen, settings.path)?;
+    // A server dials no viewer.
+    let (carrier, mut events) = Carrier::open(identity, settings.listen, settings.path, Gate::Public)?;
     let seed = Seed::root(u64::from_le_bytes(random()));
     let mut live = Live { driver: Driver::new(Server::new(settings.machine, seed)), carrier };
     let (to, mut bytes) = mpsc::channel::<Bytes>(INPUT);

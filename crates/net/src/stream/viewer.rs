@@ -20,6 +20,7 @@ use super::hls::Hls;
 use super::path::Path;
 use crate::clock;
 use crate::driver::{Driver, Handler};
+use crate::gate::Gate;
 use crate::identity::Identity;
 
 /// Configuration of a viewer.
@@ -36,6 +37,8 @@ pub struct ViewerConfig {
     pub machine: viewer::ViewerConfig,
     /// Forwards no video, to test defences against free riders.
     pub free_ride: bool,
+    /// The viewers that it may forward to.
+    pub gate: Gate,
 }
 
 /// The viewer's output, shared with its HTTP pages.
@@ -166,7 +169,7 @@ pub async fn run(
     out: Option<std::sync::mpsc::SyncSender<Bytes>>,
     stop: impl Future<Output = ()>,
 ) -> io::Result<Status> {
-    let (carrier, mut events) = Carrier::open(identity, settings.listen, settings.path)?;
+    let (carrier, mut events) = Carrier::open(identity, settings.listen, settings.path, settings.gate)?;
     let ViewerConfig { server, fingerprint, machine, free_ride, .. } = settings;
     let now = clock::now();
     let mut live = Live {
@@ -208,7 +211,9 @@ pub async fn run(
         // A refusal ends the viewer; a redirect makes it try the other server.
         if let Phase::Refused(refusal) = live.driver.machine.phase() {
             live.show();
-            if let Refusal::Redirect(to) = *refusal {
+            if let Refusal::Redirect(to) = *refusal
+                && settings.gate.check(to).is_ok()
+            {
                 live.redirect(to);
                 continue;
             }

@@ -10,6 +10,7 @@ use std::path::Path;
 
 use neighbour::Relay;
 use table::{CIRCUIT_FAULTS, LINK_FAULTS, tell_circuit, tell_link};
+use tidegate_net::gate::Gate;
 use tidegate_net::identity::{fill, unhex};
 use tidegate_net::live::exit::Exit;
 use tidegate_net::live::policy::Policy;
@@ -51,6 +52,7 @@ async fn ours() -> Relay {
         keys: keys.into(),
         config,
         exit,
+        extends: Gate::Private,
         announce: Announce::Tor(authority),
         status: None,
     };

@@ -7,6 +7,7 @@ use tidegate_control::units::Span;
 use tidegate_more::directory::{Directory, Hex, PeerEntry, authority_key};
 use tidegate_more::keys::PeerKeys;
 use tidegate_net::clock;
+use tidegate_net::gate::Gate;
 use tidegate_net::more::PeerConfig;
 
 pub const PEERS: u16 = 7;
@@ -30,6 +31,7 @@ pub fn settings(directory: &Directory, me: u16, controller: &str) -> PeerConfig 
         attempt_every: Span::from_millis(1),
         guards: Vec::new(),
         status: None,
+        gate: Gate::Private,
     }
 }
 

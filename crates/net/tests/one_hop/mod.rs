@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use tidegate_control::units::Span;
 use tidegate_net::clock;
+use tidegate_net::gate::Gate;
 use tidegate_net::identity::random;
 use tidegate_net::live::channel::Links;
 use tidegate_net::overlay::{Handle, Overlay, Owner, Unlimited};
@@ -36,7 +37,9 @@ impl OneHop {
     pub fn new(router: Router, transport: Transport) -> OneHop {
         let names = SharedNames::default();
         let relay = names.borrow_mut().keep(router);
-        let links = Rc::new(Links::client(names.clone(), transport == Transport::Quic).unwrap());
+        let links = Rc::new(
+            Links::client(names.clone(), transport == Transport::Quic).unwrap().with_gate(Gate::Private),
+        );
         let onion = Encrypted::new(None, BTreeMap::new(), random()).with_names(names);
         let ends = Rc::<RefCell<BTreeMap<CircuitKey, bool>>>::default();
         let seen = ends.clone();

@@ -96,7 +96,12 @@ impl<O: Onion> Node<O> for Relay<O> {
             return self.receive(now, channel, cell.body);
         }
         match self.table.links.arrive(now, channel, cell) {
-            Arrival::Cell(key, side, cell) => self.circuit_cell(now, key, side, cell),
+            Arrival::Cell(key, side, cell) => {
+                if let Some(watch) = &mut self.watch {
+                    watch.active(now, channel);
+                }
+                self.circuit_cell(now, key, side, cell);
+            }
             // Other cells of unknown circuits were sent before the neighbour knew of the circuit's end.
             Arrival::UnknownCircuit(cell)
                 if matches!(cell.command, Command::Create | Command::CreateFast) =>

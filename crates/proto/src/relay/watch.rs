@@ -1,8 +1,9 @@
 //! Limits per address of connections, circuits and handshakes, and timeouts of idle channels and pending extensions.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
+use tidegate_control::shares::{Shares, network};
 use tidegate_control::units::{Span, Time};
 
 use crate::bucket::{BucketPlan, TokenBucket};
@@ -11,8 +12,6 @@ use crate::links::Limits;
 
 /// Refill interval of the handshake buckets.
 const REFILL: Span = Span::from_millis(100);
-/// Channels examined in search of one without circuits, before a new connection is rejected.
-const CANDIDATES: usize = 64;
 /// Addresses remembered without a connection before the list is swept.
 const STALE: usize = 1024;
 
@@ -22,6 +21,10 @@ pub(super) struct Watch {
     addresses: BTreeMap<IpAddr, Address>,
     sweep_at: usize,
     channels: BTreeMap<ChannelId, Channel>,
+    /// The places of connections.
+    places: Shares<IpAddr, IpAddr, ChannelId>,
+    /// When a cell of a circuit last came on each channel, by the channel's number.
+    active: Vec<Time>,
     /// When to check which channels for circuits.
     looks: BTreeSet<(Time, ChannelId)>,
     /// Circuits that wait for the next relay, by the time since when.
@@ -41,14 +44,6 @@ struct Channel {
     was_bare: bool,
 }
 
-/// The network that limits apply to: an IPv4 address or an IPv6 /64, since an IPv6 host can choose its address.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
-        v4 => v4,
-    }
-}
-
 impl Watch {
     pub fn new(limits: Limits) -> Watch {
         Watch {
@@ -56,6 +51,8 @@ impl Watch {
             addresses: BTreeMap::new(),
             sweep_at: STALE,
             channels: BTreeMap::new(),
+            places: Shares::new(limits.connections.max(1) as usize),
+            active: Vec::new(),
             looks: BTreeSet::new(),
             extending: BTreeSet::new(),
         }
@@ -63,18 +60,39 @@ impl Watch {
 
     /// Whether an address has its maximum number of connections.
     pub fn is_crowded(&self, address: IpAddr) -> bool {
-        let known = self.addresses.get(&network(address));
+        let known = self.addresses.get(&network(address).1);
         known.is_some_and(|known| known.channels >= self.limits.connections_per_address)
     }
 
-    /// Whether the relay has its maximum number of connections.
-    pub fn is_full(&self) -> bool {
-        self.channels.len() >= self.limits.connections as usize
+    /// The connection that makes room for a new one from an address, if the relay has its maximum number: the idlest
+    /// of the network that has the most. `is_bare` says whether a channel is without circuits.
+    pub fn displaced(&mut self, address: IpAddr, is_bare: impl Fn(ChannelId) -> bool) -> Option<ChannelId> {
+        let (active, grace) = (&self.active, self.limits.without_circuits / 2);
+        // A channel without circuits goes before one with idle circuits, unless it is much younger.
+        let used = |id: &ChannelId| match is_bare(*id) {
+            true => Time::ZERO,
+            false => active.get(id.0 as usize).map_or(Time::ZERO, |active| *active + grace),
+        };
+        self.places.set_places(self.limits.connections.max(1) as usize);
+        self.places.displaced(&network(address), used)
+    }
+
+    /// Notes that a cell of a circuit came on a channel.
+    pub fn active(&mut self, now: Time, channel: ChannelId) {
+        if let Some(active) = self.active.get_mut(channel.0 as usize) {
+            *active = now;
+        }
     }
 
     /// Notes a connection from an address.
     pub fn accepted(&mut self, now: Time, channel: ChannelId, address: IpAddr) {
-        let address = network(address);
+        let number = channel.0 as usize;
+        if self.active.len() <= number {
+            self.active.resize(number + 1, Time::ZERO);
+        }
+        self.active[number] = now;
+        self.places.admit(now, network(address), channel);
+        let address = network(address).1;
         if self.addresses.len() >= self.sweep_at {
             let burst = u64::from(self.limits.handshake_burst);
             // An address that is forgotten before its bucket is full would get a new burst.
@@ -103,6 +121,7 @@ impl Watch {
     /// Notes that a channel closed.
     pub fn closed(&mut self, id: ChannelId) {
         let Some(channel) = self.channels.remove(&id) else { return };
+        self.places.release(&id);
         self.looks.remove(&(channel.look, id));
         if let Some(known) = self.addresses.get_mut(&channel.address) {
             known.channels -= 1;
@@ -182,10 +201,5 @@ impl Watch {
         self.looks.insert((next, id));
         channel.look = next;
         std::mem::replace(&mut channel.was_bare, is_bare) && is_bare
-    }
-
-    /// Channels to examine for one without circuits, those with the earliest check first.
-    pub fn candidates(&self) -> impl Iterator<Item = ChannelId> {
-        self.looks.iter().take(CANDIDATES).map(|(_, channel)| *channel)
     }
 }

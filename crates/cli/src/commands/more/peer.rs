@@ -13,6 +13,7 @@ use tidegate_control::registry::names;
 use tidegate_control::units::{Rate, Span};
 use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_more::wire::PACKET;
+use tidegate_net::gate::Gate;
 use tidegate_net::more::{PeerConfig, Summary};
 
 use super::directory::{read, read_directory, read_secret, write};
@@ -54,6 +55,9 @@ pub struct PeerArgs {
     /// Serve state and metrics over HTTP at this loopback address
     #[arg(long)]
     status: Option<SocketAddr>,
+    /// Send to peers in private networks and on this machine
+    #[arg(long)]
+    pub allow_private_addresses: bool,
 }
 
 /// Default pause between packets; short enough that the controllers set the rate.
@@ -94,6 +98,7 @@ impl PeerArgs {
             attempt_every,
             guards,
             status: self.status,
+            gate: Gate::allowing_private(self.allow_private_addresses),
         })
     }
 

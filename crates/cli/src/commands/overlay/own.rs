@@ -84,8 +84,10 @@ impl Own {
         let words = hex(&random::<16>());
         let token = stage.write("token", &words)?.display().to_string();
         let key = stage.directory.join("directory.key").display().to_string();
+        let places = relays.to_string();
+        let admits = ["--token-file", &token, "--allow-private-addresses", "--relays-per-address", &places];
         let directory =
-            stage.role(&["directory", "--listen", "127.0.0.1:0", "--key", &key, "--token-file", &token])?;
+            stage.role(&[&["directory", "--listen", "127.0.0.1:0", "--key", &key], &admits[..]].concat())?;
         let authority = directory.wait("key")?["authority"].as_str().unwrap_or_default().to_owned();
         let address = directory.address()?;
         let file = serve_file()?;
@@ -96,7 +98,7 @@ impl Own {
             let config = format!(
                 "nickname = \"relay{number}\"\nlisten = \"127.0.0.1:0\"\nkeys = \"relay{number}.keys\"\n\
                  status = \"127.0.0.1:0\"\nshow-circuits = true\n\
-                 bandwidth = \"{BANDWIDTH}\"\nexit-policy = [\"accept {file}\"]\nexit-to-private-addresses = true\n\n\
+                 bandwidth = \"{BANDWIDTH}\"\nexit-policy = [\"accept {file}\"]\nexit-to-private-addresses = true\nextend-to-private-addresses = true\n\n\
                  [directory]\naddress = \"{address}\"\ntoken = \"{words}\"\n\n{system}",
             );
             let config = stage.write(&format!("relay{number}.toml"), &config)?.display().to_string();
@@ -107,7 +109,16 @@ impl Own {
         let relays = ready.collect::<Result<Vec<_>, _>>()?;
         let system = stage.write("system.toml", &system)?.display().to_string();
         let (listen, asked) = (socks.to_string(), address.to_string());
-        let arguments = ["client", "--socks", &listen, "--directory", &asked, "--authority", &authority];
+        let arguments = [
+            "client",
+            "--socks",
+            &listen,
+            "--directory",
+            &asked,
+            "--authority",
+            &authority,
+            "--allow-private-addresses",
+        ];
         let client = stage.role(&[&arguments[..], &["--system", &system]].concat())?;
         let socks = client.address()?;
         client.wait("directory")?;

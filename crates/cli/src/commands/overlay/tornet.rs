@@ -300,7 +300,7 @@ fn start_relays(
         let config = format!(
             "nickname = \"{name}\"\nlisten = \"127.0.0.1:0\"\nkeys = \"{name}.keys\"\n\
              status = \"127.0.0.1:0\"\nshow-circuits = true\n\
-             exit-policy = [\"accept *:*\"]\nexit-to-private-addresses = true\n\n[tor]\nauthority = \"{authority}\"\n\n{system}"
+             exit-policy = [\"accept *:*\"]\nexit-to-private-addresses = true\nextend-to-private-addresses = true\n\n[tor]\nauthority = \"{authority}\"\n\n{system}"
         );
         let config = stage.write(&format!("{name}.toml"), &config)?;
         started.push((name, stage.role(&["relay", "--config", &config.display().to_string()])?));

@@ -134,7 +134,12 @@ impl Demo<'_> {
     fn client(&mut self, uplink: Rate) -> Result<Role, Failure> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         self.started += 1;
-        let mut role = vec!["client".into(), "--server".into(), text(&self.server["address"])];
+        let mut role = vec![
+            "client".into(),
+            "--allow-private-addresses".into(),
+            "--server".into(),
+            text(&self.server["address"]),
+        ];
         role.extend(["--fingerprint".into(), text(&self.server["fingerprint"])]);
         role.extend(["--uplink".into(), uplink.to_string()]);
         role.extend(path(&self.arguments.path, self.started as u64));

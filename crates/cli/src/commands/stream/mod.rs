@@ -16,6 +16,7 @@ use clap::builder::PossibleValuesParser;
 use path::{PathArgs, wrong};
 use serde_json::json;
 use tidegate_control::units::{Rate, Span};
+use tidegate_net::gate::Gate;
 use tidegate_net::identity::{Identity, digest, hex, unhex};
 use tidegate_net::stream::input::Input;
 use tidegate_net::stream::path as net;
@@ -126,6 +127,9 @@ struct ClientArgs {
     /// Listen for other clients at this UDP address [default: any port]
     #[arg(long)]
     listen: Option<SocketAddr>,
+    /// Forward to clients in private networks and on this machine
+    #[arg(long)]
+    allow_private_addresses: bool,
     /// Serve the player at this loopback address; port 0 means any
     #[arg(long, default_value = "127.0.0.1:0")]
     page: SocketAddr,
@@ -333,8 +337,8 @@ fn watch(arguments: ClientArgs) -> Result<ExitCode, Failure> {
     let later = arguments.throttle.as_deref().map(throttle).transpose()?;
     let path = net::Path { later, ..arguments.path.path(arguments.uplink)? };
     let out = arguments.out.as_deref().map(writer).transpose()?;
-    let settings =
-        viewer::ViewerConfig { server, fingerprint, listen, path, machine, free_ride: arguments.free_ride };
+    let (free_ride, gate) = (arguments.free_ride, Gate::allowing_private(arguments.allow_private_addresses));
+    let settings = viewer::ViewerConfig { server, fingerprint, listen, path, machine, free_ride, gate };
     run(async {
         let (listener, page) = page(arguments.page).await?;
         let screen = Arc::new(Screen::default());

@@ -67,7 +67,8 @@ impl<'a> Overlay<'a> {
         let token = overlay.write("token", &words)?;
         let at = SocketAddr::from((underlay.hosts[relays.len()].address, DIRECTORY)).to_string();
         let key = overlay.stage.directory.join("directory.key").display().to_string();
-        let directory = ["directory", "--listen", &at, "--key", &key, "--token-file", &token];
+        let admits = ["--token-file", &token, "--allow-private-addresses"];
+        let directory = [&["directory", "--listen", &at, "--key", &key], &admits[..]].concat();
         let directory = overlay.role(relays.len(), &directory)?;
         let authority = directory.wait("key")?["authority"].as_str().unwrap_or_default().to_owned();
         directory.address()?;
@@ -78,7 +79,7 @@ impl<'a> Overlay<'a> {
             let config = format!(
                 "nickname = \"{name}\"\nlisten = \"{address}:{RELAY}\"\nkeys = \"{name}.keys\"\n\
                  status = \"127.0.0.1:{STATUS}\"\nshow-circuits = true\nbandwidth = \"{} bit/s\"\n\
-                 exit-policy = [\"accept 127.0.0.1:{SOURCE}\"]\nexit-to-private-addresses = true\n\n\
+                 exit-policy = [\"accept 127.0.0.1:{SOURCE}\"]\nexit-to-private-addresses = true\nextend-to-private-addresses = true\n\n\
                  [directory]\naddress = \"{at}\"\ntoken = \"{words}\"\n\n{system}",
                 link.0
             );
@@ -92,7 +93,16 @@ impl<'a> Overlay<'a> {
         for (number, user) in users.iter().enumerate() {
             let (host, path) = (overlay.host(&user.path[0]), user.path.join(","));
             let socks = SocketAddr::from((Ipv4Addr::LOCALHOST, SOCKS + number as u16)).to_string();
-            let arguments = ["client", "--socks", &socks, "--directory", &at, "--authority", &authority];
+            let arguments = [
+                "client",
+                "--socks",
+                &socks,
+                "--directory",
+                &at,
+                "--authority",
+                &authority,
+                "--allow-private-addresses",
+            ];
             let client =
                 overlay.role(host, &[&arguments[..], &["--system", &system, "--path", &path]].concat())?;
             client.wait("directory")?;
