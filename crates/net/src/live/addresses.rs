@@ -62,7 +62,9 @@ impl FromStr for Addresses {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Addresses, ()> {
-        let read = |text: &str| text.parse::<SocketAddr>().map_err(drop);
+        // An IPv4-mapped address is a second name of an IPv4 address.
+        let unmapped = |address: &SocketAddr| address.ip() == address.ip().to_canonical();
+        let read = |text: &str| text.parse::<SocketAddr>().ok().filter(unmapped).ok_or(());
         match text.split_once(',') {
             None => read(text).map(Addresses::from),
             Some((first, second)) => match [read(first)?, read(second)?] {
@@ -105,8 +107,15 @@ mod tests {
         for text in ["192.0.2.1:1", "[2001:db8::1]:2", "192.0.2.1:1,[2001:db8::1]:2"] {
             assert_eq!(text.parse::<Addresses>().unwrap().to_string(), text);
         }
-        for bad in ["", ",", "192.0.2.1:1,", "[2001:db8::1]:2,192.0.2.1:1", "192.0.2.1:1,192.0.2.1:2", "::1"]
-        {
+        for bad in [
+            "",
+            ",",
+            "[::ffff:192.0.2.1]:1",
+            "192.0.2.1:1,",
+            "[2001:db8::1]:2,192.0.2.1:1",
+            "192.0.2.1:1,192.0.2.1:2",
+            "::1",
+        ] {
             assert_eq!(bad.parse::<Addresses>(), Err(()), "{bad}");
         }
     }

@@ -402,7 +402,8 @@ impl Client {
             let begun = self.begin_for(user)?;
             tokio::task::spawn_local(self.clone().race(user.to_owned(), begun));
         }
-        let ready = || self.circuits_of(user).into_iter().find(|(_, circuit)| circuit.stage.get() == Stage::Ready);
+        let ready =
+            || self.circuits_of(user).into_iter().find(|(_, circuit)| circuit.stage.get() == Stage::Ready);
         if ready().is_none() {
             self.state.failed.notify_one();
         }
@@ -467,7 +468,8 @@ impl Client {
                 () = clock::until(until) => {}
             }
             let slow = &racing[racing.len() - 1].1.path;
-            let connected = self.state.guard.get().is_some_and(|guard| self.names.borrow().is_connected(guard));
+            let connected =
+                self.state.guard.get().is_some_and(|guard| self.names.borrow().is_connected(guard));
             if !connected {
                 self.state.guard.set(None);
             }
@@ -543,7 +545,8 @@ impl Client {
         let key = self.overlay.with(|node, now| node.open(now, circuit, target.clone()));
         let key = key.ok_or(Some(EndReason::DESTROY))?;
         application.stream.set(Some(key));
-        let (opening, local) = (Rc::<Opening>::default(), Rc::new(Local::noting(application.used.clone(), Default::default())));
+        let (opening, local) =
+            (Rc::<Opening>::default(), Rc::new(Local::noting(application.used.clone(), Default::default())));
         self.state.openings.borrow_mut().insert(key, opening.clone());
         self.state.locals.borrow_mut().insert(key, local.clone());
         let asked = clock::now();
@@ -561,7 +564,8 @@ impl Client {
 
     /// Closes a circuit if no stream has moved data on it since a time, and avoids its relays.
     fn close_if_silent(&self, key: CircuitKey, since: Time) {
-        let moves = |(stream, local): (&StreamKey, &Rc<Local>)| stream.circuit == key && local.used().get() > since;
+        let moves =
+            |(stream, local): (&StreamKey, &Rc<Local>)| stream.circuit == key && local.used().get() > since;
         if !self.state.locals.borrow().iter().any(moves) {
             let path = self.state.circuits.borrow().get(&key).map(|circuit| circuit.path.clone());
             tracing::debug!(path = path.unwrap_or_default().join(","), "no answer from the exit");

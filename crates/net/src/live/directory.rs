@@ -426,6 +426,77 @@ mod tests {
     }
 
     #[test]
+    fn a_holder_of_the_token_gets_a_share() {
+        let rules = Admission { token: Some("secret".into()), per_address: 8, ..rules() };
+        let mut authority = Authority::new(SigningKey::from_bytes(&[7; 32]), rules, 3600);
+        let from = |n: u8| IpAddr::from([127, 0, 0, n]);
+        let join = |authority: &mut Authority, at: u8, name: &str, published| {
+            authority.join(published, from(at), &format!("token secret\n{}", relay(name, published).line()))
+        };
+        let joined: Vec<_> = (0..12).map(|n| join(&mut authority, 2, &format!("flood{n}"), NOW)).collect();
+        assert_eq!(joined.iter().filter(|answer| answer.is_ok()).count(), 8);
+        assert!(joined[8].as_ref().unwrap_err().contains("--relays-per-address"));
+        assert!(join(&mut authority, 3, "newcomer", NOW).is_ok());
+        // If the directory is full, the address with the most relays makes room.
+        authority.places.set_places(9);
+        assert!(join(&mut authority, 4, "another", NOW + 1).is_ok());
+        let text = authority.directory(NOW + 1);
+        assert_eq!((text.matches("relay flood").count(), authority.len()), (7, 9));
+        assert!(text.contains("relay newcomer") && text.contains("relay another"));
+        // A silent relay frees its place.
+        authority.directory(NOW + 3602);
+        assert!(authority.is_empty() && authority.places.is_empty());
+    }
+
+    #[test]
+    fn a_holder_of_the_token_cannot_keep_a_listed_identity_out() {
+        let listed = relay("listed", NOW);
+        let rules = Admission { allowed: vec![listed.ed25519], token: Some("secret".into()), ..rules() };
+        let mut authority = Authority::new(SigningKey::from_bytes(&[7; 32]), rules, 3600);
+        let squatter = thief(&RouterKeys::generate(&mut fill), &listed);
+        authority.join(NOW, HOME, &format!("token secret\n{squatter}")).unwrap();
+        authority.join(NOW, HOME, &listed.line()).unwrap();
+        assert!(authority.directory(NOW).contains(&listed.line()));
+        assert!(authority.join(NOW, HOME, &format!("token secret\n{squatter}")).is_err());
+    }
+
+    #[test]
+    fn impossible_entries_are_refused_and_do_not_spoil_the_directory() {
+        let key = SigningKey::from_bytes(&[7; 32]);
+        let keys = RouterKeys::generate(&mut fill);
+        let entry = |address: &str, bandwidth| {
+            Entry::new("odd", address.parse().unwrap(), &keys, (bandwidth, false, NOW))
+        };
+        let good = relay("good", NOW);
+        let mut authority = Authority::new(key.clone(), Admission { per_address: 8, ..rules() }, 3600);
+        authority.admission.allowed = vec![keys.ed25519()];
+        for odd in [
+            entry("127.0.0.1:9001", u64::MAX),
+            entry("127.0.0.1:9001", MAX_BANDWIDTH + 1),
+            entry("127.0.0.1:9001", 0),
+            entry("127.0.0.1:0", 1000),
+            entry("0.0.0.0:9001", 1000),
+            entry("[::]:9001", 1000),
+            entry("224.0.0.1:9001", 1000),
+            entry("255.255.255.255:9001", 1000),
+            entry("[ff02::1]:9001", 1000),
+            entry("169.254.169.254:80", 1000),
+            entry("127.0.0.1:9001,[2002:7f00:1::]:9001", 1000),
+        ] {
+            let line = odd.line();
+            assert!(authority.join(NOW, HOME, &line).is_err(), "{line}");
+            let relays = BTreeMap::from([(good.fingerprint, good.clone()), (odd.fingerprint, odd)]);
+            let text = sign(&key, NOW, 3600, &relays);
+            let directory = check(&text, &key.verifying_key().to_bytes(), NOW, 0).unwrap();
+            assert_eq!(directory.relays, [good.clone()], "{line}");
+        }
+        authority.admission.gate = Gate::Public;
+        let private = entry("10.0.0.1:9001", 1000).line();
+        assert!(authority.join(NOW, HOME, &private).unwrap_err().contains("--allow-private-addresses"));
+        assert!(authority.join(NOW, HOME, &entry("8.8.8.8:9001", 1000).line()).is_ok());
+    }
+
+    #[test]
     fn an_invalid_directory_is_rejected() {
         let key = SigningKey::from_bytes(&[7; 32]);
         let public = key.verifying_key().to_bytes();

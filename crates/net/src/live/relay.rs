@@ -335,9 +335,9 @@ impl RelayLoop {
         loop {
             clock::until(clock::now() + MEMORY_CHECK).await;
             self.closing.borrow_mut().retain(|local| local.strong_count() > 0);
-            let (limit, held) = self.overlay.with(|node, _| {
-                (node.limits().map_or(u64::MAX, |limits| limits.memory.0), node.memory())
-            });
+            let (limit, held) = self
+                .overlay
+                .with(|node, _| (node.limits().map_or(u64::MAX, |limits| limits.memory.0), node.memory()));
             if held + self.outside.get() > limit {
                 self.relieve_memory((limit / 10 * 9).saturating_sub(held));
             }
@@ -346,7 +346,8 @@ impl RelayLoop {
 
     /// Ends the idlest streams with bytes outside of the node until `target` of those bytes remain.
     fn relieve_memory(&self, target: u64) {
-        let closing = self.closing.borrow().iter().filter_map(Weak::upgrade).map(|local| (None, local)).collect();
+        let closing =
+            self.closing.borrow().iter().filter_map(Weak::upgrade).map(|local| (None, local)).collect();
         let mut holding: Vec<(Option<StreamKey>, Rc<Local>)> = closing;
         let open = self.leaving.borrow();
         let open_ones = open.iter().filter(|(_, local)| local.holds_outside());

@@ -16,8 +16,8 @@ use tokio::sync::Notify;
 
 use crate::admission::Used;
 use crate::link::within;
-use crate::{clock, os};
 use crate::overlay::{Dial, Overlay, RateLimit};
+use crate::{clock, os};
 
 /// Bytes per socket read.
 const READ: usize = 32 * 498;

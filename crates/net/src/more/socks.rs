@@ -254,8 +254,7 @@ impl Streams<'_> {
         match event {
             Local::Wants(receiver, tcp, rest) => {
                 let key = (receiver, number());
-                let last =
-                    |key: &StreamKey| self.streams.get(key).map_or(Time::ZERO, |fronted| fronted.used);
+                let last = |key: &StreamKey| self.streams.get(key).map_or(Time::ZERO, |fronted| fronted.used);
                 if let Some(displaced) = self.places.displaced(&(receiver, receiver), last)
                     && let Some(fronted) = self.streams.get_mut(&displaced)
                 {

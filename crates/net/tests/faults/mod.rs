@@ -1,7 +1,7 @@
 //! Protocol violations in links, circuits and streams, sent to a relay of stock tor and to ours: the answers must be
 //! equal. Runs where tor is installed.
 
-mod neighbour;
+pub mod neighbour;
 mod table;
 
 use crate::skipped;

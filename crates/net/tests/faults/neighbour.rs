@@ -1,6 +1,6 @@
 //! A neighbour that sends arbitrary cells to a relay and reads the answers.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use rustls::pki_types::ServerName;
@@ -15,7 +15,7 @@ use tidegate_proto::crypto::lifetimes::KeyLifetimes;
 use tidegate_proto::crypto::link::{EXPORTER, Handshake, Start, Tls};
 use tidegate_proto::crypto::wire::{self, Splitter, command};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -34,8 +34,11 @@ pub const CREATED2: u8 = 11;
 pub const BEGIN: u8 = 1;
 pub const DATA: u8 = 2;
 pub const END: u8 = 3;
+pub const CONNECTED: u8 = 4;
 pub const SENDME: u8 = 5;
 pub const TRUNCATE: u8 = 8;
+pub const RESOLVE: u8 = 11;
+pub const RESOLVED: u8 = 12;
 pub const BEGIN_DIR: u8 = 13;
 pub const EXTEND2: u8 = 14;
 pub const EXTENDED2: u8 = 15;
@@ -85,7 +88,11 @@ pub struct Link {
 }
 
 pub async fn connect(relay: Relay) -> TlsStream<link::BufferedTcp> {
-    let tcp = link::buffered(TcpStream::connect(relay.address).await.unwrap()).unwrap();
+    secure(TcpStream::connect(relay.address).await.unwrap()).await
+}
+
+async fn secure(tcp: TcpStream) -> TlsStream<link::BufferedTcp> {
+    let tcp = link::buffered(tcp).unwrap();
     TlsConnector::from(tls::any_server().unwrap())
         .connect(ServerName::try_from("tidegate.invalid").unwrap(), tcp)
         .await
@@ -94,7 +101,15 @@ pub async fn connect(relay: Relay) -> TlsStream<link::BufferedTcp> {
 
 /// Runs a link handshake, as a relay if given keys. `change` modifies the outgoing cells. `None`: the relay closed.
 pub async fn shake(relay: Relay, keys: Option<&RouterKeys>, change: impl Fn(&mut Vec<u8>)) -> Option<Link> {
-    let mut stream = connect(relay).await;
+    shake_over(connect(relay).await, relay, keys, change).await
+}
+
+async fn shake_over(
+    mut stream: TlsStream<link::BufferedTcp>,
+    relay: Relay,
+    keys: Option<&RouterKeys>,
+    change: impl Fn(&mut Vec<u8>),
+) -> Option<Link> {
     let now = clock::unix();
     let [signing, link] = KeyLifetimes::default().certified(now);
     let certify = |keys: &RouterKeys| keys.certify(Signing::new(random(), signing), link, &[], random());
@@ -132,6 +147,16 @@ pub async fn good(relay: Relay) -> Link {
 /// A link with a circuit.
 pub async fn circuit(relay: Relay) -> Link {
     let mut link = good(relay).await;
+    link.create().await;
+    link
+}
+
+/// As [`circuit`], from this address.
+pub async fn circuit_from(source: IpAddr, relay: Relay) -> Link {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((source, 0).into()).unwrap();
+    let stream = secure(socket.connect(relay.address).await.unwrap()).await;
+    let mut link = shake_over(stream, relay, None, |_| {}).await.expect("a handshake without faults");
     link.create().await;
     link
 }

@@ -1,0 +1,274 @@
+//! Attacks on a relay by strangers. Each test fails on a relay without the bound that it names.
+
+use std::cell::Cell;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tidegate_control::units::{Bytes, Span};
+use tidegate_net::clock;
+use tidegate_net::gate::Gate;
+use tidegate_net::identity::fill;
+use tidegate_net::live::exit::Exit;
+use tidegate_net::live::policy::Policy;
+use tidegate_net::live::relay::{Announce, RelayConfig, Status, run};
+use tidegate_proto::crypto::cert::RouterKeys;
+use tidegate_proto::links::{Config, Limits};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::{LocalSet, spawn_local};
+
+use crate::faults::neighbour::{
+    Answer, BEGIN, CONNECTED, EARLY, END, EXTEND2, Link, RELAY, RESOLVE, RESOLVED, Relay, circuit_from,
+    message,
+};
+
+/// Reasons of END (tor-spec, "Closing streams").
+const EXIT_POLICY: u8 = 4;
+
+fn on_sockets(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(LocalSet::new().run_until(test));
+}
+
+/// An address of this machine: the 127.0.0.0/8 network stands for strangers from different networks.
+fn host(number: u8) -> IpAddr {
+    Ipv4Addr::new(127, 0, 0, number).into()
+}
+
+/// Settings of a relay that differ between tests.
+struct Setup {
+    limits: Limits,
+    /// Whether it is an exit.
+    exits: bool,
+    exit_to_private: bool,
+    extends: Gate,
+}
+
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup { limits: Limits::default(), exits: true, exit_to_private: true, extends: Gate::Public }
+    }
+}
+
+/// Starts a relay. Returns it and the address of its status page.
+async fn relay(setup: Setup) -> (Relay, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let keys = RouterKeys::generate(&mut fill);
+    let fingerprint = keys.fingerprint();
+    let rules = if setup.exits { vec!["accept *:*".parse().unwrap()] } else { Vec::new() };
+    let page = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let status = page.local_addr().unwrap();
+    let settings = RelayConfig {
+        nickname: "relay".into(),
+        address: address.into(),
+        keys: keys.into(),
+        config: Config { limits: Some(setup.limits), ..Config::default() },
+        exit: Exit { policy: Policy::new(rules, setup.exit_to_private, Vec::new()), directory: None },
+        extends: setup.extends,
+        announce: Announce::None,
+        status: Some(Status { listener: page, circuits: false }),
+    };
+    let (orders, taken) = mpsc::channel(1);
+    spawn_local(async move {
+        let _orders = orders;
+        run(settings, vec![listener], taken, &|_| {}).await
+    });
+    (Relay { address, fingerprint }, status)
+}
+
+/// A server that accepts connections and keeps them; `endless` makes it send without end. Returns how many are open.
+async fn server(endless: bool) -> (SocketAddr, Rc<Cell<usize>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let open = Rc::<Cell<usize>>::default();
+    let count = open.clone();
+    spawn_local(async move {
+        while let Ok((mut tcp, _)) = listener.accept().await {
+            let count = count.clone();
+            count.set(count.get() + 1);
+            spawn_local(async move {
+                if endless {
+                    while tcp.write_all(&[7; 16 << 10]).await.is_ok() {}
+                } else {
+                    let _ = tokio::io::copy(&mut tcp, &mut tokio::io::sink()).await;
+                }
+                count.set(count.get() - 1);
+            });
+        }
+    });
+    (address, open)
+}
+
+fn begin(stream: u16, to: SocketAddr) -> [u8; 509] {
+    message(BEGIN, stream, format!("{to}\0\0\0\0\0").as_bytes())
+}
+
+/// Opens a stream, and returns the command of the answer and its first byte of data.
+async fn open(link: &mut Link, stream: u16, to: SocketAddr) -> (u8, u8) {
+    link.say(RELAY, begin(stream, to)).await;
+    let body = link.hear().await.expect("an answer");
+    assert_eq!(body[3..5], stream.to_be_bytes());
+    (body[0], body[11])
+}
+
+#[test]
+fn a_stranger_with_many_streams_hurts_only_itself() {
+    on_sockets(async {
+        let limits = Limits { streams: 20, ..Limits::default() };
+        let (relay, _) = relay(Setup { limits, ..Setup::default() }).await;
+        let (target, _) = server(false).await;
+        let mut user = circuit_from(host(2), relay).await;
+        assert_eq!(open(&mut user, 1, target).await.0, CONNECTED);
+        let mut stranger = circuit_from(host(3), relay).await;
+        for stream in 1..=500 {
+            stranger.say(RELAY, begin(stream, target)).await;
+        }
+        // The last stream of the stranger is open, so all of its requests were seen.
+        while stranger.hear().await.is_ok_and(|body| body[0] != CONNECTED || body[3..5] != [1, 244]) {}
+        for stream in 2..=6 {
+            assert_eq!(open(&mut user, stream, target).await.0, CONNECTED, "stream {stream}");
+        }
+        // The user lost none of its streams.
+        assert_eq!(user.hear().await.unwrap_err(), Answer::Ignored);
+    });
+}
+
+#[test]
+fn connections_with_an_idle_circuit_each_do_not_lock_out_newcomers() {
+    on_sockets(async {
+        let limits = Limits { connections: 12, ..Limits::default() };
+        let (relay, _) = relay(Setup { limits, ..Setup::default() }).await;
+        let mut idle = Vec::new();
+        for stranger in 2..=7 {
+            idle.push(circuit_from(host(stranger), relay).await);
+            idle.push(circuit_from(host(stranger), relay).await);
+        }
+        let mut newcomers = Vec::new();
+        for newcomer in 8..=12 {
+            newcomers.push(circuit_from(host(newcomer), relay).await);
+        }
+        for newcomer in &mut newcomers {
+            assert_eq!(newcomer.hear().await.unwrap_err(), Answer::Ignored, "its circuit stays");
+        }
+        let mut kept = [false; 6];
+        for (number, link) in idle.iter_mut().enumerate() {
+            kept[number / 2] |= link.hear().await.unwrap_err() == Answer::Ignored;
+        }
+        assert_eq!(kept, [true; 6], "every address keeps its share");
+    });
+}
+
+/// EXTEND2 with an IPv4 or IPv6 address and an identity.
+fn extend(to: SocketAddr) -> [u8; 509] {
+    let (kind, ip) = match to.ip() {
+        IpAddr::V4(ip) => (0, ip.octets().to_vec()),
+        IpAddr::V6(ip) => (1, ip.octets().to_vec()),
+    };
+    let address = [&[kind, ip.len() as u8 + 2][..], &ip, &to.port().to_be_bytes()].concat();
+    let identity = [&[2, 20][..], &[9; 20]].concat();
+    message(EXTEND2, 0, &[&[2][..], &address, &identity, &[0, 2, 0, 84], &[7; 84]].concat())
+}
+
+#[test]
+fn circuits_are_not_extended_to_private_addresses() {
+    on_sockets(async {
+        let trap = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (relay, _) = relay(Setup::default()).await;
+        for to in
+            [trap.local_addr().unwrap(), "10.0.0.1:9".parse().unwrap(), "169.254.169.254:80".parse().unwrap()]
+        {
+            let mut link = circuit_from(host(2), relay).await;
+            link.say(EARLY, extend(to)).await;
+            assert!(matches!(link.hear().await.unwrap_err(), Answer::Destroyed(_)), "{to}");
+        }
+        let came = tokio::time::timeout(Duration::from_millis(50), trap.accept()).await;
+        assert!(came.is_err(), "the relay connected to this machine");
+    });
+}
+
+#[test]
+fn metadata_services_stay_out_of_reach_in_a_private_network() {
+    on_sockets(async {
+        let (relay, _) = relay(Setup { extends: Gate::Private, ..Setup::default() }).await;
+        for to in
+            ["169.254.169.254:80", "100.100.100.200:80", "[fd00:ec2::254]:80", "[64:ff9b::a9fe:a9fe]:80"]
+        {
+            let to: SocketAddr = to.parse().unwrap();
+            let mut link = circuit_from(host(2), relay).await;
+            if to.is_ipv4() {
+                assert_eq!(open(&mut link, 1, to).await, (END, EXIT_POLICY), "{to}");
+            }
+            link.say(EARLY, extend(to)).await;
+            // A connection attempt would take until its timeout.
+            assert!(matches!(link.hear().await.unwrap_err(), Answer::Destroyed(_)), "{to}");
+        }
+    });
+}
+
+/// The first answer to a RESOLVE: type and length.
+async fn resolve(link: &mut Link, name: &str) -> [u8; 2] {
+    link.say(RELAY, message(RESOLVE, 9, format!("{name}\0").as_bytes())).await;
+    let body = link.hear().await.expect("an answer");
+    assert_eq!(body[0], RESOLVED);
+    [body[11], body[12]]
+}
+
+#[test]
+fn names_are_resolved_at_exits_and_to_public_addresses_only() {
+    const ERROR: [u8; 2] = [0xf1, 0];
+    on_sockets(async {
+        for (exits, exit_to_private, answer) in
+            [(false, true, ERROR), (true, false, ERROR), (true, true, [4, 4])]
+        {
+            let (relay, _) = relay(Setup { exits, exit_to_private, ..Setup::default() }).await;
+            let mut link = circuit_from(host(2), relay).await;
+            assert_eq!(resolve(&mut link, "127.0.0.1").await, answer, "{exits} {exit_to_private}");
+            assert_eq!(resolve(&mut link, "169.254.169.254").await, ERROR);
+        }
+    });
+}
+
+#[test]
+fn an_exit_does_not_connect_to_itself() {
+    on_sockets(async {
+        let (relay, status) = relay(Setup::default()).await;
+        let mut link = circuit_from(host(2), relay).await;
+        let other = SocketAddr::new(host(9), relay.address.port());
+        for (stream, own) in [(1, relay.address), (2, status), (3, other)] {
+            assert_eq!(open(&mut link, stream, own).await, (END, EXIT_POLICY), "{own}");
+        }
+        let (target, _) = server(false).await;
+        assert_eq!(open(&mut link, 4, target).await.0, CONNECTED);
+    });
+}
+
+/// A client opens streams to a server that sends without end, and never acknowledges a cell.
+#[test]
+fn unread_streams_hold_no_more_kernel_memory_than_the_limit() {
+    on_sockets(async {
+        let limits = Limits { memory: Bytes(4 << 20), ..Limits::default() };
+        let (relay, _) = relay(Setup { limits, ..Setup::default() }).await;
+        let (target, open_now) = server(true).await;
+        let mut stranger = circuit_from(host(2), relay).await;
+        for stream in 1..=60 {
+            stranger.say(RELAY, begin(stream, target)).await;
+        }
+        let end = clock::now() + Span::from_secs(10);
+        let mut most = 0;
+        loop {
+            clock::until(clock::now() + Span::from_millis(50)).await;
+            most = most.max(open_now.get());
+            if most == 60 && open_now.get() <= 30 {
+                break;
+            }
+            assert!(clock::now() < end, "{} of {most} unread streams are open", open_now.get());
+        }
+        // Another user is served meanwhile.
+        let mut user = circuit_from(host(3), relay).await;
+        user.say(RELAY, begin(1, target)).await;
+        assert_eq!(user.hear().await.expect("an answer")[0], CONNECTED);
+    });
+}
