@@ -1,5 +1,6 @@
 //! Files of networks and documents of directories.
 
+use std::net::Ipv4Addr;
 use std::path::Path;
 
 use ed25519_dalek::SigningKey;
@@ -10,6 +11,7 @@ use tidegate_data::{
     consensus, descriptor, geoip, gml, graphml, latency_csv, latency_graph, microdescriptor, open, relays,
     shadow_yaml, tgen,
 };
+use tidegate_net::gate::Gate;
 use tidegate_net::live::directory::{Admission, Authority, Entry, check};
 
 /// All readers of files. The first byte chooses the reader; the rest is the file, packed or not.
@@ -54,9 +56,10 @@ pub fn directory_documents(input: &[u8]) {
             assert_eq!(Entry::parse(&entry.line()), Ok(entry));
         }
     }
-    let admission = Admission { allowed: Vec::new(), token: Some("open".to_owned()) };
+    let (token, gate) = (Some("open".to_owned()), Gate::Private);
+    let admission = Admission { allowed: Vec::new(), token, per_address: 8, gate };
     let mut authority = Authority::new(key, admission, 3600);
-    if authority.join(NOW, text).is_ok() {
+    if authority.join(NOW, Ipv4Addr::LOCALHOST.into(), text).is_ok() {
         let directory = authority.directory(NOW);
         assert!(check(&directory, &public, NOW, NOW).is_ok_and(|read| read.relays.len() == 1), "{directory}");
     }

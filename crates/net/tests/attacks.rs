@@ -5,17 +5,22 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
+use ed25519_dalek::SigningKey;
 use tidegate_control::units::{Bytes, Span};
 use tidegate_net::clock;
 use tidegate_net::gate::Gate;
 use tidegate_net::identity::fill;
+use tidegate_net::live::authority;
+use tidegate_net::live::client::{self, ClientConfig, Event};
+use tidegate_net::live::directory::{Admission, Authority, Entry};
 use tidegate_net::live::exit::Exit;
+use tidegate_net::live::fetch::fetch;
 use tidegate_net::live::policy::Policy;
 use tidegate_net::live::relay::{Announce, RelayConfig, Status, run};
 use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::links::{Config, Limits};
-use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::{LocalSet, spawn_local};
 
@@ -44,11 +49,13 @@ struct Setup {
     exits: bool,
     exit_to_private: bool,
     extends: Gate,
+    announce: Announce,
 }
 
 impl Default for Setup {
     fn default() -> Setup {
-        Setup { limits: Limits::default(), exits: true, exit_to_private: true, extends: Gate::Public }
+        let (limits, announce) = (Limits::default(), Announce::None);
+        Setup { limits, exits: true, exit_to_private: true, extends: Gate::Public, announce }
     }
 }
 
@@ -68,7 +75,7 @@ async fn relay(setup: Setup) -> (Relay, SocketAddr) {
         config: Config { limits: Some(setup.limits), ..Config::default() },
         exit: Exit { policy: Policy::new(rules, setup.exit_to_private, Vec::new()), directory: None },
         extends: setup.extends,
-        announce: Announce::None,
+        announce: setup.announce,
         status: Some(Status { listener: page, circuits: false }),
     };
     let (orders, taken) = mpsc::channel(1);
@@ -242,6 +249,57 @@ fn an_exit_does_not_connect_to_itself() {
         }
         let (target, _) = server(false).await;
         assert_eq!(open(&mut link, 4, target).await.0, CONNECTED);
+    });
+}
+
+/// The directory lists two relays and a faster one that accepts connections and never answers.
+#[test]
+fn a_silent_relay_delays_a_client_by_seconds() {
+    const TOKEN: &str = "0123456789abcdef";
+    on_sockets(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let directory = listener.local_addr().unwrap();
+        let key = SigningKey::from_bytes(&[7; 32]);
+        let public = key.verifying_key().to_bytes();
+        let (token, gate) = (Some(TOKEN.to_owned()), Gate::Private);
+        let rules = Admission { allowed: Vec::new(), token: token.clone(), per_address: 8, gate };
+        spawn_local(authority::run(Authority::new(key, rules, 600), listener, |_| {}));
+        let (silent, _) = server(false).await;
+        let keys = RouterKeys::generate(&mut fill);
+        let facts = (90_000_000_000, true, clock::unix());
+        let line = Entry::new("silent", silent.into(), &keys, facts).line();
+        let post = format!("token {TOKEN}\n{line}\n");
+        assert_eq!(fetch(directory, "/relay", Some(post.as_bytes())).await.unwrap().0, 200);
+        for _ in 0..2 {
+            let announce = Announce::Overlay(directory, token.clone());
+            relay(Setup { extends: gate, announce, ..Setup::default() }).await;
+        }
+        let socks = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let front = socks.local_addr().unwrap();
+        let known = Rc::<Cell<usize>>::default();
+        let seen = known.clone();
+        let on_event = Rc::new(move |event| {
+            if let Event::Directory(relays) = event {
+                seen.set(relays);
+            }
+        });
+        let (config, directory) = (Config::default(), (directory, public));
+        let settings = ClientConfig { directory, config, hops: 2, path: None, gate };
+        spawn_local(client::run(settings, socks, on_event));
+        let begun = clock::now();
+        while known.get() < 3 {
+            assert!(clock::now().since(begun) < Span::from_secs(20), "{} relays", known.get());
+            clock::until(clock::now() + Span::from_millis(20)).await;
+        }
+        let (target, _) = server(true).await;
+        let begun = clock::now();
+        let mut tcp = TcpStream::connect(front).await.unwrap();
+        let port = target.port().to_be_bytes();
+        tcp.write_all(&[&[5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1][..], &port].concat()).await.unwrap();
+        let mut answer = [0; 12];
+        tcp.read_exact(&mut answer).await.unwrap();
+        assert_eq!(answer[..4], [5, 0, 5, 0]);
+        assert!(clock::now().since(begun) < Span::from_secs(10), "{}", clock::now().since(begun));
     });
 }
 

@@ -14,6 +14,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use super::bandwidth::Limit;
 use super::channel::Links;
+use super::lookups::{Holder, Lookups};
 use super::policy::Policy;
 use super::stream::{self, AtEnd, Local};
 use crate::gate::Gate;
@@ -39,20 +40,43 @@ pub struct Exit {
     pub directory: Option<SocketAddr>,
 }
 
-/// Serves one stream from its request to its end.
-pub async fn serve(overlay: Exiting, exit: Rc<Exit>, key: StreamKey, target: Target, local: Rc<Local>) {
-    tokio::select! {
-        biased;
-        () = local.aborted() => {}
-        () = open(&overlay, &exit, key, &target, &local) => {}
+/// A stream's request, and the holder of its name lookups.
+pub struct Request {
+    /// The stream.
+    pub key: StreamKey,
+    /// What it wants.
+    pub target: Target,
+    /// The neighbour and the circuit that it came by.
+    pub of: Holder,
+    /// The exit's lookups.
+    pub lookups: Rc<Lookups>,
+}
+
+impl Request {
+    async fn lookup(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, EndReason> {
+        if let Ok(address) = host.parse::<IpAddr>() {
+            return Ok(vec![(address, port).into()]);
+        }
+        let found = within(PATIENCE, self.lookups.lookup(&self.of, host, port)).await;
+        found.map_err(|_| EndReason::RESOLVE_FAILED)
     }
 }
 
-async fn open(overlay: &Exiting, exit: &Exit, key: StreamKey, target: &Target, local: &Local) {
+/// Serves one stream from its request to its end.
+pub async fn serve(overlay: Exiting, exit: Rc<Exit>, request: Request, local: Rc<Local>) {
+    tokio::select! {
+        biased;
+        () = local.aborted() => {}
+        () = open(&overlay, &exit, &request, &local) => {}
+    }
+}
+
+async fn open(overlay: &Exiting, exit: &Exit, request: &Request, local: &Local) {
+    let key = request.key;
     let opening = async {
-        match target {
+        match &request.target {
             Target::Resolve(name) => {
-                resolve(overlay, &exit.policy, key, name).await;
+                resolve(overlay, &exit.policy, request, name).await;
                 None
             }
             Target::Directory => match exit.directory {
@@ -60,7 +84,9 @@ async fn open(overlay: &Exiting, exit: &Exit, key: StreamKey, target: &Target, l
                 Some(address) if Gate::Private.check(address).is_ok() => Some(connect(address).await),
                 _ => Some(Err(EndReason::NOT_DIRECTORY)),
             },
-            Target::Host { host, port, flags } => Some(to_host(&exit.policy, host, *port, *flags).await),
+            Target::Host { host, port, flags } => {
+                Some(to_host(&exit.policy, request, host, (*port, *flags)).await)
+            }
         }
     };
     let connected = tokio::select! {
@@ -86,8 +112,13 @@ async fn open(overlay: &Exiting, exit: &Exit, key: StreamKey, target: &Target, l
 }
 
 /// Connects to the first allowed address of a host that answers.
-async fn to_host(policy: &Policy, host: &str, port: u16, flags: u32) -> Result<TcpStream, EndReason> {
-    let mut addresses = lookup(host, port).await?;
+async fn to_host(
+    policy: &Policy,
+    request: &Request,
+    host: &str,
+    (port, flags): (u16, u32),
+) -> Result<TcpStream, EndReason> {
+    let mut addresses = request.lookup(host, port).await?;
     let wanted = |address: &SocketAddr| match address.ip() {
         IpAddr::V4(_) => flags & Target::IPV4_NOT_OKAY == 0,
         IpAddr::V6(_) => flags & Target::IPV6_OKAY != 0,
@@ -113,14 +144,6 @@ async fn to_host(policy: &Policy, host: &str, port: u16, flags: u32) -> Result<T
     Err(last)
 }
 
-async fn lookup(host: &str, port: u16) -> Result<Vec<SocketAddr>, EndReason> {
-    if let Ok(address) = host.parse::<IpAddr>() {
-        return Ok(vec![(address, port).into()]);
-    }
-    let found = within(PATIENCE, async { Ok(tokio::net::lookup_host((host, port)).await?.collect()) }).await;
-    found.map_err(|_: io::Error| EndReason::RESOLVE_FAILED)
-}
-
 async fn connect(address: SocketAddr) -> Result<TcpStream, EndReason> {
     let connecting = async {
         let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
@@ -142,8 +165,8 @@ async fn connect(address: SocketAddr) -> Result<TcpStream, EndReason> {
 
 /// Answers a name lookup (tor-spec, "Remote hostname lookup"). As in tor, only relays that allow some destination look
 /// names up. Addresses of private networks are not told.
-async fn resolve(overlay: &Exiting, policy: &Policy, key: StreamKey, name: &str) {
-    let found = if policy.is_exit() { lookup(name, 0).await.unwrap_or_default() } else { Vec::new() };
+async fn resolve(overlay: &Exiting, policy: &Policy, request: &Request, name: &str) {
+    let found = if policy.is_exit() { request.lookup(name, 0).await.unwrap_or_default() } else { Vec::new() };
     let mut answer = Vec::new();
     for address in found.iter().filter(|address| policy.may_tell(address.ip())).take(ADDRESSES) {
         match address.ip() {
@@ -155,5 +178,5 @@ async fn resolve(overlay: &Exiting, policy: &Policy, key: StreamKey, name: &str)
         // A non-transient error.
         answer = [&[0xf1, 0][..], &TTL.to_be_bytes()].concat();
     }
-    overlay.with(|node, now| node.resolved(now, key, answer.into()));
+    overlay.with(|node, now| node.resolved(now, request.key, answer.into()));
 }

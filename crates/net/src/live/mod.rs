@@ -15,6 +15,7 @@ pub mod directory;
 pub mod exit;
 pub mod fetch;
 pub mod keys;
+mod lookups;
 mod patience;
 pub mod policy;
 pub mod quic;

@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use quinn::{
 };
 use rustls::pki_types::CertificateDer;
 use sha2::{Digest as _, Sha256};
+use tidegate_control::shares::{Shares, network};
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::crypto::names::SharedNames;
@@ -33,7 +34,7 @@ const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 /// Maximum number of a peer's open streams per connection.
 const STREAMS: u32 = 2048;
-/// Maximum number of connections. Further neighbours use TLS.
+/// Maximum number of accepted connections. A new one displaces one of the network with the most.
 const CONNECTIONS: usize = 256;
 /// Maximum number of pending handshakes, and of their bytes. Beyond half of them, a peer must first prove its address
 /// (Retry).
@@ -150,6 +151,40 @@ fn forget(neighbours: &Neighbours, relay: RelayId, gone: &Neighbour) {
     }
 }
 
+/// Connections that neighbours opened.
+struct Accepted {
+    places: Shares<IpAddr, IpAddr, u64>,
+    open: BTreeMap<u64, Neighbour>,
+    last: u64,
+}
+
+impl Accepted {
+    fn new() -> Accepted {
+        Accepted { places: Shares::new(CONNECTIONS), open: BTreeMap::new(), last: 0 }
+    }
+
+    /// Gives a connection a place. Of the network with the most, one without streams makes room, or else the oldest.
+    fn admit(&mut self, neighbour: &Neighbour) -> u64 {
+        let (now, of) = (clock::now(), network(neighbour.address().ip()));
+        let in_use = |number: &u64| self.open.get(number).is_some_and(|open| open.used.get() > 0);
+        let last = |number: &u64| if in_use(number) { now } else { Time::ZERO };
+        if let Some(displaced) = self.places.displaced(&of, last)
+            && let Some(displaced) = self.open.remove(&displaced)
+        {
+            displaced.connection.close(VarInt::from_u32(0), b"displaced");
+        }
+        self.last += 1;
+        self.places.admit(now, of, self.last);
+        self.open.insert(self.last, neighbour.clone());
+        self.last
+    }
+
+    fn release(&mut self, number: u64) {
+        self.places.release(&number);
+        self.open.remove(&number);
+    }
+}
+
 /// A node's QUIC endpoints and connections.
 pub struct Quic {
     /// One endpoint, or one each for IPv4 and IPv6.
@@ -157,6 +192,8 @@ pub struct Quic {
     client: ClientConfig,
     names: SharedNames,
     neighbours: Rc<Neighbours>,
+    /// The accepted connections, and their places by address.
+    accepted: Rc<RefCell<Accepted>>,
     asking: RefCell<BTreeSet<RelayId>>,
     asked: Notify,
     /// Relays with which QUIC failed, and until when TLS is used.
@@ -243,6 +280,7 @@ impl Quic {
             client,
             names,
             neighbours: Rc::default(),
+            accepted: Rc::new(RefCell::new(Accepted::new())),
             asking: RefCell::default(),
             asked: Notify::new(),
             plain: RefCell::default(),
@@ -260,7 +298,8 @@ impl Quic {
                 endpoints => endpoints.first()?.accept().await,
             }?;
             let open = self.endpoints.iter().map(Endpoint::open_connections).sum::<usize>();
-            if open >= CONNECTIONS {
+            // Accepted connections make room once the handshake is over.
+            if open >= CONNECTIONS + HANDSHAKES {
                 incoming.refuse();
             } else if open >= HANDSHAKES / 2 && !incoming.remote_address_validated() {
                 // The error is impossible unless Retry was sent already.
@@ -276,7 +315,15 @@ impl Quic {
     /// # Errors
     /// If its handshake fails or times out.
     pub async fn answer(&self, incoming: Incoming, config: Arc<ServerConfig>) -> io::Result<Neighbour> {
-        within(PATIENCE, async { Ok(Neighbour::new(incoming.accept_with(config)?.await?)) }).await
+        let neighbour =
+            within(PATIENCE, async { Ok(Neighbour::new(incoming.accept_with(config)?.await?)) }).await?;
+        let number = self.accepted.borrow_mut().admit(&neighbour);
+        let (accepted, connection) = (self.accepted.clone(), neighbour.connection.clone());
+        tokio::task::spawn_local(async move {
+            connection.closed().await;
+            accepted.borrow_mut().release(number);
+        });
+        Ok(neighbour)
     }
 
     /// Connects without authentication yet.

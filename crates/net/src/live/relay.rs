@@ -25,6 +25,7 @@ use super::descriptor::{self, Facts};
 use super::directory::Entry;
 use super::exit::{self, Exit, Exiting};
 use super::fetch::fetch;
+use super::lookups::Lookups;
 use super::quic::Neighbour;
 use super::renewal::{Change, Keys, Renewed};
 use super::status;
@@ -255,7 +256,7 @@ impl RelayLoop {
         let moved = Rc::<Cell<u64>>::default();
         let switched = moved.clone();
         let streams = node.limits().map_or(usize::MAX, |limits| limits.streams.max(1) as usize);
-        let mut places = Shares::new(streams);
+        let (mut places, lookups) = (Shares::new(streams), Rc::<Lookups>::default());
         let owner = |own: Handle<_, _, _>| -> Owner<Relay<Encrypted>> {
             Box::new(move |node, now, output| match output {
                 Output::Connect(key, target) => {
@@ -278,13 +279,8 @@ impl RelayLoop {
                     places.admit(now, of, key);
                     let local = Rc::new(Local::noting(Rc::new(Cell::new(now)), counted.clone()));
                     locals.borrow_mut().insert(key, local.clone());
-                    tokio::task::spawn_local(exit::serve(
-                        overlay,
-                        exiting.borrow().clone(),
-                        key,
-                        target,
-                        local,
-                    ));
+                    let request = exit::Request { key, target, of, lookups: lookups.clone() };
+                    tokio::task::spawn_local(exit::serve(overlay, exiting.borrow().clone(), request, local));
                 }
                 Output::Deliver(key, _, data) => {
                     if let Some(local) = locals.borrow().get(&key) {

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use quinn::{Connection, Endpoint, RecvStream, SendStream, VarInt};
+use tidegate_control::shares::{Shares, network};
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::flashflow::message::Fingerprint;
 use tidegate_stream::message::{Contact, LONGEST, Message};
@@ -41,7 +42,7 @@ const EVENTS: usize = 4096;
 const OUTBOX: usize = 1024;
 /// Datagrams per peer that wait for a connection.
 const PENDING: usize = 32;
-/// Connections from peers that are not announced yet, and their timeout.
+/// Connections from peers that are not announced yet, shared by address, and their timeout.
 const UNANNOUNCED: usize = 32;
 const ANNOUNCE_TIMEOUT: Span = Span::from_secs(5);
 /// Maximum number of connections.
@@ -93,6 +94,8 @@ pub struct Carrier {
     contacts: BTreeMap<Peer, Contact>,
     peers: BTreeMap<usize, Peer>,
     unannounced: VecDeque<(Time, Connection)>,
+    /// Their places, by address.
+    places: Shares<IpAddr, IpAddr, usize>,
     events: mpsc::Sender<Event>,
     accounts: Accounts,
 }
@@ -121,6 +124,7 @@ impl Carrier {
             contacts: BTreeMap::new(),
             peers: BTreeMap::new(),
             unannounced: VecDeque::new(),
+            places: Shares::new(UNANNOUNCED),
             events,
             accounts: Accounts::default(),
         };
@@ -272,6 +276,7 @@ impl Carrier {
         if let Some(at) = self.unannounced.iter().position(|(_, connection)| known(connection))
             && let Some((_, connection)) = self.unannounced.remove(at)
         {
+            self.places.release(&connection.stable_id());
             self.welcome(peer, connection);
         }
     }
@@ -284,14 +289,20 @@ impl Carrier {
         match self.contacts.iter().find(|(_, contact)| contact.fingerprint == fingerprint) {
             Some((peer, _)) => self.welcome(*peer, connection),
             None => {
-                let now = clock::now();
+                let (now, of) = (clock::now(), network(connection.remote_address().ip()));
+                let displaced = self.places.displaced(&of, |_| Time::ZERO);
+                self.places.admit(now, of, connection.stable_id());
+                let places = &mut self.places;
+                self.unannounced.retain(|(since, connection)| {
+                    let id = connection.stable_id();
+                    let goes = displaced == Some(id) || now.since(*since) > ANNOUNCE_TIMEOUT;
+                    if goes {
+                        places.release(&id);
+                        connection.close(VarInt::from_u32(2), b"not announced");
+                    }
+                    !goes
+                });
                 self.unannounced.push_back((now, connection));
-                while self.unannounced.len() > UNANNOUNCED
-                    || self.unannounced.front().is_some_and(|(since, _)| now.since(*since) > ANNOUNCE_TIMEOUT)
-                {
-                    let Some((_, connection)) = self.unannounced.pop_front() else { break };
-                    connection.close(VarInt::from_u32(2), b"not announced");
-                }
             }
         }
     }
