@@ -8,6 +8,7 @@ use std::hash::Hasher;
 
 use sha2::{Digest, Sha256};
 use siphasher::sip::SipHasher24;
+use subtle::ConstantTimeEq as _;
 use tidegate_control::paths::Peer;
 use x25519_dalek::{PublicKey, StaticSecret};
 use zeroize::{Zeroize, ZeroizeOnDrop};
@@ -53,7 +54,8 @@ impl Links {
         let (head, datagram) = wire.split_first_chunk::<LINK>()?;
         let from = Peer::from_be_bytes([head[0], head[1]]);
         let tags = self.tags(from)?;
-        (tag(&tags.from, datagram) == head[2..]).then_some((from, datagram))
+        let valid: bool = tag(&tags.from, datagram).ct_eq(&head[2..]).into();
+        valid.then_some((from, datagram))
     }
 
     fn tags(&mut self, peer: Peer) -> Option<&TagKeys> {

@@ -7,6 +7,7 @@ use std::fmt;
 use aes::Aes128;
 use ctr::cipher::{KeyIvInit as _, StreamCipher as _, StreamCipherSeek as _};
 use sha1::{Digest as _, Sha1};
+use subtle::ConstantTimeEq as _;
 use zeroize::Zeroizing;
 
 /// Bytes of a relay cell's body.
@@ -117,7 +118,7 @@ impl Layer {
         blank[DIGEST].fill(0);
         let mut next = self.digest.clone();
         next.update(blank);
-        if next.clone().finalize()[..4] != body[DIGEST] {
+        if bool::from(next.clone().finalize()[..4].ct_ne(&body[DIGEST])) {
             return false;
         }
         self.digest = next;

@@ -5,6 +5,7 @@ use aes::Aes256;
 use ctr::cipher::{KeyIvInit as _, StreamCipher as _};
 use sha3::digest::{ExtendableOutput as _, Update as _, XofReader as _};
 use sha3::{Digest as _, Sha3_256, Shake256};
+use subtle::ConstantTimeEq as _;
 use x25519_dalek::{X25519_BASEPOINT_BYTES, x25519};
 
 use super::ntor::{HopKeys, NtorError};
@@ -117,7 +118,7 @@ fn authenticate(
 
 /// Compares two byte strings in constant time.
 pub(super) fn same(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+    a.ct_eq(b).into()
 }
 
 /// A client that waits for the relay's reply.

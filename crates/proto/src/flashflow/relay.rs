@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use serde::Deserialize;
+use subtle::ConstantTimeEq as _;
 use tidegate_control::flashflow::Percent;
 use tidegate_control::flashflow::quota::Quota;
 use tidegate_control::machine::Machine;
@@ -175,7 +176,7 @@ impl Target {
     /// Whether a peer with that fingerprint may open a circuit of the measurement.
     pub fn admits(&self, fingerprint: &Fingerprint, token: &Token) -> bool {
         self.session.as_ref().is_some_and(|session| {
-            session.params.token == *token
+            bool::from(session.params.token.ct_eq(token))
                 && session.params.measurers.iter().any(|m| m.fingerprint == *fingerprint)
         })
     }
