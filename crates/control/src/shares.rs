@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use crate::units::Time;
 
-/// Entries whose use is looked up for one eviction. An entry that was used since its last look moves back in the order.
+/// Maximum number of entries that one eviction examines. An entry that was used since its last look moves back.
 const LOOKS: usize = 64;
 
 /// A network and the part of it that counts as one host.
@@ -110,7 +110,7 @@ impl<G: Ord + Clone, H: Ord + Clone, K: Ord + Clone> Shares<G, H, K> {
         self.entries.len()
     }
 
-    /// Whether there are no entries.
+    /// Whether it is without entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -120,7 +120,7 @@ impl<G: Ord + Clone, H: Ord + Clone, K: Ord + Clone> Shares<G, H, K> {
         self.groups.get(group).map_or(0, |group| group.size)
     }
 
-    /// The entry that must make room before a newcomer is admitted, if all places are taken. It has no place any more.
+    /// The entry that must make room before a newcomer is admitted, if all places are taken. It loses its place.
     /// `used` says when an entry was last used. Call it until it returns `None`.
     pub fn displaced(&mut self, (group, holder): &(G, H), used: impl Fn(&K) -> Time) -> Option<K> {
         if self.entries.len() < self.places {
@@ -264,7 +264,7 @@ mod tests {
             admit(&mut shares, newcomer, (newcomer, 0), newcomer, |_| Time(newcomer));
         }
         let stay = (10_000..10_050).filter(|newcomer| shares.of_group(newcomer) == 1).count();
-        assert_eq!(stay, 50, "nobody displaces the smallest");
+        assert_eq!(stay, 50, "the smallest groups stay");
         assert!((0..8).all(|group| shares.of_group(&group) < 100));
     }
 

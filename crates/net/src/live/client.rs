@@ -149,7 +149,7 @@ struct State {
 }
 
 impl State {
-    /// Notes a circuit's stage, and wakes those that wait for it.
+    /// Sets a circuit's stage, and wakes the tasks that wait for it.
     fn enter(&self, circuit: &Circuit, stage: Stage) {
         circuit.enter(stage);
         self.changed.notify_waiters();

@@ -44,7 +44,7 @@ pub struct Exit {
 pub struct Request {
     /// The stream.
     pub key: StreamKey,
-    /// What it wants.
+    /// The destination, name or directory.
     pub target: Target,
     /// The neighbour and the circuit that it came by.
     pub of: Holder,

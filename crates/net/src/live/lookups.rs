@@ -25,7 +25,7 @@ pub struct Lookups {
     neighbours: RefCell<BTreeMap<Option<IpAddr>, Weak<Semaphore>>>,
 }
 
-/// The permits of a key, shared as long as somebody waits for one or holds one.
+/// The permits of a key, shared as long as a lookup waits for one or holds one.
 fn permits<K: Ord + Clone>(
     all: &RefCell<BTreeMap<K, Weak<Semaphore>>>,
     key: &K,
@@ -62,7 +62,7 @@ impl Lookups {
         let permit = |permits: Arc<Semaphore>| async {
             permits.acquire_owned().await.map_err(|_| io::Error::from(io::ErrorKind::Interrupted))
         };
-        // First the narrower limit: a waiting circuit takes no place of its neighbour.
+        // First the narrower limit: a circuit that waits does not take a place of its neighbour.
         let places: [OwnedSemaphorePermit; 2] = [permit(of_circuit).await?, permit(of_neighbour).await?];
         spawn_blocking(move || {
             let result = work();

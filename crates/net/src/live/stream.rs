@@ -25,7 +25,7 @@ const READ: usize = 32 * 498;
 /// Bytes of a relay's streams that its node does not count: in the kernel's socket buffers, and of closed streams.
 pub type Outside = Rc<Cell<u64>>;
 
-/// What a stream adds to [`Outside`].
+/// The kinds of bytes that a stream adds to [`Outside`].
 #[derive(Clone, Copy)]
 enum Held {
     /// The server's data that the stream's windows do not let in.
@@ -182,8 +182,8 @@ pub enum AtEnd {
 
 /// Idle timeout of a stream after the application's end of input.
 const IDLE: Span = Span::from_secs(300);
-/// A read or write that is blocked for this long is counted with what the kernel may hold for it. Windows open within a
-/// round trip, so an honest stream is seldom counted.
+/// A read or write that is blocked for this long counts with its kernel buffer. Windows open within a round trip, so an
+/// honest stream is seldom counted.
 const BLOCKED: Span = Span::from_secs(1);
 /// Receive buffer of an exit's connection, bytes: a stream window of 500 cells (tor-spec, "Stream-level flow control").
 /// Linux doubles it for its bookkeeping, and may grant less (`net.core.rmem_max`).
