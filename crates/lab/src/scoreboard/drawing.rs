@@ -5,7 +5,7 @@
 //! title = "7 (a): latency over the number of circuits"
 //! x = "circuits"
 //! y = "latency, ms"
-//! note = "the text gives no numbers: the curves are ours alone"
+//! note = "the paper's text gives no numbers, so only our values are drawn"
 //! log-x = true
 //! ours = { vanilla = [[10, "1000 * n10.vanilla.latency_mean_s"], [100, "1000 * n100.vanilla.latency_mean_s"]] }
 //! published = { vanilla = [[10, 93.5]] }
