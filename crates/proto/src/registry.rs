@@ -3,8 +3,9 @@
 use tidegate_control::balance::Balance;
 use tidegate_control::balance::diprober::DiProber;
 use tidegate_control::balance::eigenspeed::EigenSpeed;
-use tidegate_control::balance::likelihood::{MleFlow, ProbFlow};
+use tidegate_control::balance::mleflow::MleFlow;
 use tidegate_control::balance::peerflow::PeerFlow;
+use tidegate_control::balance::probflow::ProbFlow;
 use tidegate_control::balance::sbws::Sbws;
 use tidegate_control::balance::team::Team;
 use tidegate_control::balance::torflow::TorFlow;

@@ -1,11 +1,13 @@
-//! DiProber (2022), as we read it: MLEFlow's likelihood for pairs of simultaneous downloads.
+//! Our reading of DiProber (Darir and others, arXiv 2211.16751): MLEFlow-Q's likelihood for pairs of downloads.
 //!
-//! Under low load a single download shows the speed of its own path; two through a relay come nearer to filling it.
+//! Under low load a single download shows the speed of its own path; two through a relay come nearer to filling it. Only the
+//! paper's abstract and introduction were available, so the likelihood of a pair is ours.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::likelihood::{likeliest, likelihoods};
+use super::mleflow::quantised;
+use super::users::{Slowest, sights};
 use super::{Asks, Balance, Evidence};
 use crate::keys::Parameters;
 
@@ -35,7 +37,6 @@ impl Balance for DiProber {
     }
 
     fn weigh(&self, evidence: &Evidence) -> Vec<Option<f64>> {
-        let weigh = |relay| likeliest(likelihoods(evidence, relay, 2.0)?);
-        (0..evidence.relays()).map(weigh).collect()
+        sights(evidence, Slowest::This).iter().map(|sights| quantised(sights, 2.0, 0.0)).collect()
     }
 }

@@ -21,14 +21,16 @@ pub mod diprober;
 pub mod eigenspeed;
 mod evidence;
 mod flashflow;
-pub mod likelihood;
+pub mod mleflow;
 pub mod peerflow;
+pub mod probflow;
 pub mod sbws;
 mod speeds;
 pub mod survey;
 pub mod team;
 pub mod torflow;
 pub mod truth;
+mod users;
 
 use std::fmt;
 

@@ -1,12 +1,13 @@
 //! sbws, the Simple Bandwidth Scanner of Tor's authorities since 2020.
 //!
-//! A weight is a speed ratio over the whole network, as in TorFlow, times the lower of the relay's report and its previous
-//! weight.
+//! A weight is the relay's filtered speed over the mean of its class, times the lower of its report and its previous weight.
+//! The rule is that of sbws since March 2021, which keeps one table for both of TorFlow's means: both ratios divide by the
+//! mean of filtered speeds, so the filtered ratio is always the larger.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::speeds::ratios;
+use super::speeds::{capped, mean, speeds};
 use super::{Asks, Balance, Evidence};
 use crate::keys::Parameters;
 
@@ -20,11 +21,14 @@ pub struct Sbws {
     /// Rounds; in each, clients select by the weights of the previous round.
     #[schemars(range(min = 1, max = 20))]
     pub rounds: u32,
+    /// The largest share of all weight for one relay. Source: sbws, 5 %.
+    #[schemars(range(min = 0.001, max = 1.0))]
+    pub cap: f64,
 }
 
 impl Default for Sbws {
     fn default() -> Sbws {
-        Sbws { downloads: 3, rounds: 1 }
+        Sbws { downloads: 3, rounds: 1, cap: 0.05 }
     }
 }
 
@@ -34,7 +38,7 @@ impl Parameters for Sbws {}
 fn rounded(bytes_per_s: f64) -> f64 {
     let kilo = (bytes_per_s / 1000.0).max(1.0);
     let unit = libm::pow(10.0, libm::floor(libm::log10(kilo)) - 1.0).max(1.0);
-    libm::round(kilo / unit) * unit * 1000.0
+    libm::rint(kilo / unit) * unit * 1000.0
 }
 
 impl Balance for Sbws {
@@ -44,11 +48,18 @@ impl Balance for Sbws {
 
     fn weigh(&self, evidence: &Evidence) -> Vec<Option<f64>> {
         let round = evidence.last();
-        let ratios = ratios(&round.probes, |_| 0);
+        let all: Vec<_> = round.probes.iter().map(|probes| speeds(probes)).collect();
         let base = |relay: usize| match round.weights.get(relay) {
             Some(before) if *before > 0.0 => round.reports[relay].min(*before),
             _ => round.reports[relay],
         };
-        ratios.into_iter().enumerate().map(|(relay, ratio)| Some(rounded(ratio? * base(relay)))).collect()
+        let weight = |relay: usize| {
+            let alike = |other: &usize| evidence.classes[*other] == evidence.classes[relay];
+            let alike = (0..all.len()).filter(alike).filter_map(|other| all[other]);
+            let ratio = all[relay]?.filtered / mean(&mut alike.map(|speeds| speeds.filtered))?;
+            ratio.is_finite().then(|| ratio * base(relay))
+        };
+        let weights = capped((0..evidence.relays()).map(weight).collect(), self.cap);
+        weights.into_iter().map(|weight| weight.map(rounded)).collect()
     }
 }

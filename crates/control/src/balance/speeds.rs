@@ -1,25 +1,31 @@
-//! Ratio of a relay's speed to other relays' speeds, as TorFlow and sbws define it.
+//! Means of a relay's speeds, as TorFlow and sbws define them.
 
-/// Per relay the larger of two ratios, each against the mean over its `group`; `None` without a download.
-///
-/// The first ratio uses the mean of the relay's speeds, the second the mean of its speeds at or above that mean.
-pub(super) fn ratios(probes: &[Vec<f64>], group: impl Fn(usize) -> usize) -> Vec<Option<f64>> {
-    let mean = |speeds: &mut dyn Iterator<Item = f64>| {
-        let (sum, count) = speeds.fold((0.0, 0.0), |(sum, count), speed| (sum + speed, count + 1.0));
-        (count > 0.0).then(|| sum / count)
-    };
-    let two = |speeds: &Vec<f64>| {
-        let stream = mean(&mut speeds.iter().copied())?;
-        Some((stream, mean(&mut speeds.iter().copied().filter(|speed| *speed >= stream))?))
-    };
-    let own: Vec<Option<(f64, f64)>> = probes.iter().map(two).collect();
-    let against = |relay: usize| {
-        let (stream, filtered) = own[relay]?;
-        let others =
-            || (0..own.len()).filter(|other| group(*other) == group(relay)).filter_map(|other| own[other]);
-        let streams = mean(&mut others().map(|(stream, _)| stream))?;
-        let filters = mean(&mut others().map(|(_, filtered)| filtered))?;
-        (streams > 0.0).then(|| (stream / streams).max(filtered / filters))
-    };
-    (0..own.len()).map(against).collect()
+/// A relay's speeds in whole bytes per second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Speeds {
+    /// The mean of all downloads.
+    pub stream: f64,
+    /// The mean of the downloads at or above that mean.
+    pub filtered: f64,
+}
+
+/// The means of a relay's downloads; `None` without a download.
+pub(super) fn speeds(probes: &[f64]) -> Option<Speeds> {
+    let rounded = |speeds: &mut dyn Iterator<Item = f64>| mean(speeds).map(libm::rint);
+    let stream = rounded(&mut probes.iter().copied())?;
+    // Rounding can lift the mean above every download.
+    let filtered = rounded(&mut probes.iter().copied().filter(|speed| *speed >= stream)).unwrap_or(stream);
+    Some(Speeds { stream, filtered })
+}
+
+/// The mean, or `None` of nothing.
+pub(super) fn mean(values: &mut dyn Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
+    (count > 0.0).then(|| sum / count)
+}
+
+/// Limits each weight to a share of the sum, or to an equal part if that is larger, as with a few relays.
+pub(super) fn capped(weights: Vec<Option<f64>>, share: f64) -> Vec<Option<f64>> {
+    let most = share.max(1.0 / weights.len() as f64) * weights.iter().flatten().sum::<f64>();
+    weights.into_iter().map(|weight| weight.map(|weight| weight.min(most))).collect()
 }

@@ -1,9 +1,12 @@
-//! TorFlow (Perry 2009): a relay's report times the speed of its downloads relative to its class.
+//! TorFlow (Perry 2009): a relay's report times the speed of its downloads relative to all relays.
+//!
+//! The rule is that of `aggregate.py` under the parameters of consensuses from 2016 to 2025: `bwauthpid=1` and no other, so
+//! relays are not grouped by class and the controller is proportional.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::speeds::ratios;
+use super::speeds::{capped, mean, speeds};
 use super::{Asks, Balance, Evidence};
 use crate::keys::Parameters;
 
@@ -37,11 +40,14 @@ impl Balance for TorFlow {
 
     fn weigh(&self, evidence: &Evidence) -> Vec<Option<f64>> {
         let round = evidence.last();
-        let ratios = ratios(&round.probes, |relay| evidence.classes[relay] as usize);
-        let weight = |(ratio, report): (Option<f64>, &f64)| Some(ratio? * report.max(1.0));
-        let weights: Vec<Option<f64>> = ratios.into_iter().zip(&round.reports).map(weight).collect();
-        // With few relays even equal weights exceed the cap.
-        let most = self.cap.max(1.0 / weights.len() as f64) * weights.iter().flatten().sum::<f64>();
-        weights.into_iter().map(|weight| weight.map(|weight| weight.min(most))).collect()
+        let all: Vec<_> = round.probes.iter().map(|probes| speeds(probes)).collect();
+        let streams = mean(&mut all.iter().flatten().map(|speeds| speeds.stream));
+        let filtered = mean(&mut all.iter().flatten().map(|speeds| speeds.filtered));
+        let weight = |relay: usize| {
+            let (own, streams, filtered) = (all[relay]?, streams?, filtered?);
+            let ratio = (own.stream / streams).max(own.filtered / filtered);
+            ratio.is_finite().then(|| ratio * round.reports[relay].max(1.0))
+        };
+        capped((0..evidence.relays()).map(weight).collect(), self.cap)
     }
 }
