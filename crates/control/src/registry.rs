@@ -64,8 +64,30 @@ pub struct Entry<M> {
     pub name: &'static str,
     /// The JSON Schema of its parameters, if it has parameters.
     pub schema: Option<fn() -> Value>,
+    /// Publication that the part implements; `None` for designs of this project.
+    pub origin: Option<&'static Origin>,
     /// Makes the part.
     pub make: M,
+}
+
+/// A published system, and how its implementation is known to be that system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The published name: "MLEFlow".
+    pub system: &'static str,
+    /// Publication, specification or code.
+    pub source: &'static str,
+    /// Tests against the authors' code, their worked numbers or the specification, each as `file: function`.
+    pub oracles: &'static [&'static str],
+    /// How the implementation deviates from the source; empty if no deviation is known.
+    pub deviation: &'static str,
+}
+
+impl Origin {
+    /// The name for tables: "our reading of PeerFlow" if no oracle confirms the implementation.
+    pub fn title(&self) -> String {
+        if self.oracles.is_empty() { format!("our reading of {}", self.system) } else { self.system.into() }
+    }
 }
 
 /// A part that is made from its table alone.
@@ -119,24 +141,27 @@ impl fmt::Display for UnknownPart {
 
 impl std::error::Error for UnknownPart {}
 
-/// One line of a registry: `part!("name", Parameters)`, or `part!("name" = VALUE)` for a part without parameters.
+/// One line of a registry: `part!("name", Parameters)`, or `part!("name" = VALUE)` for a part without parameters. A part that
+/// implements a published system ends with its [`Origin`](crate::registry::Origin): `part!("name", Parameters, ORIGIN)`.
 ///
 /// `Parameters` implements [`keys::Parameters`](crate::keys::Parameters) and is itself the part.
 #[macro_export]
 macro_rules! part {
-    ($name:literal, $parameters:ty) => {
+    ($name:literal, $parameters:ty $(, $origin:path)?) => {
         $crate::registry::Entry {
             name: $name,
             schema: Some($crate::keys::schema::<$parameters>),
+            origin: const { <[$crate::registry::Origin]>::first(&[$($origin)?]) },
             make: |table| {
                 $crate::registry::from_table::<$parameters>(table).map(|(part, all)| (part as _, all))
             },
         }
     };
-    ($name:literal = $part:expr) => {
+    ($name:literal = $part:expr $(, $origin:path)?) => {
         $crate::registry::Entry {
             name: $name,
             schema: None,
+            origin: const { <[$crate::registry::Origin]>::first(&[$($origin)?]) },
             make: |_| Ok((::std::sync::Arc::new($part), $crate::registry::NO_TABLE)),
         }
     };

@@ -49,5 +49,6 @@ pub mod store;
 pub mod stream;
 pub(crate) mod study;
 pub mod sweep;
+pub mod systems;
 pub mod threads;
 pub(crate) mod traffic;

@@ -12,10 +12,10 @@ use crate::scenario::paths::PathsFile;
 
 /// Path policies by name. Adding one takes one line here.
 const POLICIES: &[Entry<MakePolicy>] = &[
-    Entry { name: "tor", schema: None, make: |_, _, _| Ok(Arc::new(policies::Tor)) },
-    Entry { name: "uniform", schema: None, make: |_, _, _| Ok(Arc::new(policies::Uniform)) },
-    Entry { name: "bandwidth-file", schema: None, make: bandwidth_file },
-    Entry { name: "pinned", schema: None, make: pinned },
+    Entry { name: "tor", schema: None, origin: None, make: |_, _, _| Ok(Arc::new(policies::Tor)) },
+    Entry { name: "uniform", schema: None, origin: None, make: |_, _, _| Ok(Arc::new(policies::Uniform)) },
+    Entry { name: "bandwidth-file", schema: None, origin: None, make: bandwidth_file },
+    Entry { name: "pinned", schema: None, origin: None, make: pinned },
 ];
 
 /// Builds a policy from a system's `paths` table. File names are relative to the folder.

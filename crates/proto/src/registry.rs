@@ -1,27 +1,27 @@
 //! Registries of the parts of a system: one line per part.
 
 use tidegate_control::balance::Balance;
-use tidegate_control::balance::diprober::DiProber;
-use tidegate_control::balance::eigenspeed::EigenSpeed;
-use tidegate_control::balance::mleflow::MleFlow;
-use tidegate_control::balance::peerflow::PeerFlow;
-use tidegate_control::balance::probflow::ProbFlow;
-use tidegate_control::balance::sbws::Sbws;
-use tidegate_control::balance::team::Team;
-use tidegate_control::balance::torflow::TorFlow;
+use tidegate_control::balance::diprober::{self, DiProber};
+use tidegate_control::balance::eigenspeed::{self, EigenSpeed};
+use tidegate_control::balance::mleflow::{self, MleFlow};
+use tidegate_control::balance::peerflow::{self, PeerFlow};
+use tidegate_control::balance::probflow::{self, ProbFlow};
+use tidegate_control::balance::sbws::{self, Sbws};
+use tidegate_control::balance::team::{self, Team};
+use tidegate_control::balance::torflow::{self, TorFlow};
 use tidegate_control::balance::truth::{Given, SelfReports, Truth};
 use tidegate_control::part;
-use tidegate_control::registry::Part;
+use tidegate_control::registry::{Origin, Part};
 
 use crate::conflux::Split;
 use crate::conflux::by_rate::ByRate;
-use crate::conflux::by_time::{MinLatency, Throughput};
+use crate::conflux::by_time::{self, MinLatency, Throughput};
 use crate::conflux::q_learning::Learnt;
 use crate::control::fixed_rate::FixedRate;
 use crate::control::windows::FixedWindows;
 use crate::control::{Control, predictor, vegas};
 use crate::scheduler::Discipline;
-use crate::scheduler::ewma::Ewma;
+use crate::scheduler::ewma::{self, Ewma};
 use crate::scheduler::longest_queue::LongestQueue;
 use crate::scheduler::round_robin::RoundRobin;
 use crate::scheduler::weighted::Weighted;
@@ -29,7 +29,7 @@ use crate::scheduler::weighted::Weighted;
 /// Which circuit of a connection sends next.
 pub const SCHEDULERS: &[Part<dyn Discipline>] = &[
     part!("round-robin" = RoundRobin),
-    part!("ewma", Ewma),
+    part!("ewma", Ewma, ewma::ORIGIN),
     part!("longest-queue", LongestQueue),
     part!("weighted", Weighted),
 ];
@@ -37,15 +37,15 @@ pub const SCHEDULERS: &[Part<dyn Discipline>] = &[
 /// How circuits' rates are controlled.
 pub const CONTROLS: &[Part<dyn Control>] = &[
     part!("windows" = FixedWindows),
-    part!("vegas", vegas::VegasParameters),
-    part!("predictor", predictor::PredictorParameters),
+    part!("vegas", vegas::VegasParameters, vegas::ORIGIN),
+    part!("predictor", predictor::PredictorParameters, predictor::ORIGIN),
     part!("fixed-rate", FixedRate),
 ];
 
 /// How streams are divided among circuits that are linked (Conflux).
 pub const SPLITS: &[Part<dyn Split>] = &[
-    part!("min-latency" = MinLatency),
-    part!("throughput" = Throughput),
+    part!("min-latency" = MinLatency, by_time::ORIGIN),
+    part!("throughput" = Throughput, by_time::ORIGIN),
     part!("by-rate" = ByRate),
     part!("q-learning", Learnt),
 ];
@@ -54,13 +54,47 @@ pub const SPLITS: &[Part<dyn Split>] = &[
 pub const BALANCES: &[Part<dyn Balance>] = &[
     part!("given" = Given),
     part!("self-reports" = SelfReports),
-    part!("torflow", TorFlow),
-    part!("sbws", Sbws),
-    part!("eigenspeed", EigenSpeed),
-    part!("peerflow", PeerFlow),
-    part!("flashflow", Team),
-    part!("mleflow", MleFlow),
-    part!("probflow", ProbFlow),
-    part!("diprober", DiProber),
+    part!("torflow", TorFlow, torflow::ORIGIN),
+    part!("sbws", Sbws, sbws::ORIGIN),
+    part!("eigenspeed", EigenSpeed, eigenspeed::ORIGIN),
+    part!("peerflow", PeerFlow, peerflow::ORIGIN),
+    part!("flashflow", Team, team::ORIGIN),
+    part!("mleflow", MleFlow, mleflow::ORIGIN),
+    part!("probflow", ProbFlow, probflow::ORIGIN),
+    part!("diprober", DiProber, diprober::ORIGIN),
     part!("truth" = Truth),
+];
+
+/// Published systems that are keys of a system instead of parts: the key with its value, and the origin.
+pub const CHOICES: &[(&str, Origin)] = &[
+    (
+        "channel-scheduler = \"kist\"",
+        Origin {
+            system: "KIST",
+            source: "Jansen and others, USENIX Security 2014; scheduler_kist.c of tor",
+            oracles: &[
+                "crates/proto/src/links/kist.rs: a_socket_takes_what_its_window_leaves_and_one_window_more",
+                "crates/proto/tests/kist.rs: a_run_uses_every_socket_up_to_its_limit",
+            ],
+            deviation: "",
+        },
+    ),
+    (
+        "transport = \"pctcp\"",
+        Origin {
+            system: "PCTCP",
+            source: "AlSabah and Goldberg, CCS 2013",
+            oracles: &[],
+            deviation: "key exchange and IPsec between relays are bytes and delays in simulations",
+        },
+    ),
+    (
+        "switching",
+        Origin {
+            system: "active circuit switching",
+            source: "Kale, Ohzahata, Wu, Kato, 2016",
+            oracles: &["crates/proto/src/switching.rs: the_estimate_follows_the_papers_equation"],
+            deviation: "",
+        },
+    ),
 ];

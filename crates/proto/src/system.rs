@@ -9,7 +9,7 @@ use tidegate_control::balance::Balance;
 use tidegate_control::balance::attack::Attack;
 use tidegate_control::balance::survey::Survey;
 use tidegate_control::keys::{self, Parameters, Wrong};
-use tidegate_control::registry::{Part, names};
+use tidegate_control::registry::{Origin, Part, names};
 use tidegate_control::units::Span;
 
 use crate::conflux::Split;
@@ -156,19 +156,29 @@ const TABLES: [(&str, Schema); 8] = [
 /// The JSON Schema of the table.
 pub static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     let mut all = keys::schema::<Choices>();
-    let schedulers = SCHEDULERS.iter().filter_map(|part| Some((part.name, part.schema?)));
-    let controls = CONTROLS.iter().filter_map(|part| Some((part.name, part.schema?)));
-    let balances = BALANCES.iter().filter_map(|part| Some((part.name, part.schema?)));
-    let splits = SPLITS.iter().filter_map(|part| Some((part.name, part.schema?)));
-    for (name, schema) in TABLES.into_iter().chain(schedulers).chain(controls).chain(splits).chain(balances) {
+    let tables = TABLES.into_iter().map(|(name, schema)| (name, schema, None));
+    let parts =
+        described(SCHEDULERS).chain(described(CONTROLS)).chain(described(SPLITS)).chain(described(BALANCES));
+    for (name, schema, origin) in tables.chain(parts) {
         let mut schema = schema();
         if let Value::Object(keywords) = &mut schema {
             keywords.retain(|keyword, _| keyword != "$schema" && keyword != "title");
+            if let Some(origin) = origin.filter(|origin| origin.oracles.is_empty()) {
+                let about = keywords["description"].as_str().unwrap_or_default();
+                keywords["description"] = format!("{about} This is {}.", origin.title()).into();
+            }
         }
         all["properties"][name] = schema;
     }
     all
 });
+
+/// The parts that have a table, with its schema.
+fn described<T: ?Sized>(
+    parts: &'static [Part<T>],
+) -> impl Iterator<Item = (&'static str, Schema, Option<&'static Origin>)> {
+    parts.iter().filter_map(|part| Some((part.name, part.schema?, part.origin)))
+}
 
 /// Every part that a relay can have other than that of [`SystemConfig::default`]: its name, and the key that chooses it.
 pub fn alternatives() -> Vec<(&'static str, &'static str)> {

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use tidegate_lab::scenario::keys;
+use tidegate_lab::systems;
 
 use crate::failure::Failure;
 
@@ -13,11 +14,14 @@ pub struct KeysArgs {
     /// List only keys with this text in their name or description
     pattern: Option<String>,
     /// Print the JSON Schema for editors
-    #[arg(long, conflicts_with_all = ["pattern", "markdown"])]
+    #[arg(long, conflicts_with_all = ["pattern", "markdown", "systems"])]
     schema: bool,
     /// Print the reference page docs/scenario.md
-    #[arg(long, conflicts_with = "pattern")]
+    #[arg(long, conflicts_with_all = ["pattern", "systems"])]
     markdown: bool,
+    /// Print the page of published systems, docs/systems.md
+    #[arg(long, conflicts_with = "pattern")]
+    systems: bool,
 }
 
 /// Runs the subcommand.
@@ -28,6 +32,10 @@ pub fn main(arguments: KeysArgs) -> Result<ExitCode, Failure> {
     }
     if arguments.markdown {
         print!("{}", keys::page());
+        return Ok(ExitCode::SUCCESS);
+    }
+    if arguments.systems {
+        print!("{}", systems::page());
         return Ok(ExitCode::SUCCESS);
     }
     let found = keys::find(arguments.pattern.as_deref().unwrap_or_default());

@@ -10,6 +10,15 @@ use super::mleflow::quantised;
 use super::users::{Slowest, sights};
 use super::{Asks, Balance, Evidence};
 use crate::keys::Parameters;
+use crate::registry::Origin;
+
+/// Source and oracles.
+pub const ORIGIN: Origin = Origin {
+    system: "DiProber",
+    source: "Darir, Borisov, Dullerud, arXiv 2211.16751",
+    oracles: &[],
+    deviation: "only abstract and introduction were available: the likelihood of a pair is ours",
+};
 
 /// The scanner's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

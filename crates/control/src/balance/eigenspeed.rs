@@ -10,6 +10,15 @@ use serde::{Deserialize, Serialize};
 
 use super::{Asks, Balance, Evidence};
 use crate::keys::Parameters;
+use crate::registry::Origin;
+
+/// Source and oracles.
+pub const ORIGIN: Origin = Origin {
+    system: "EigenSpeed",
+    source: "Snader and Borisov, IPTPS 2009",
+    oracles: &[],
+    deviation: "neither text nor code was available: no exclusion of liars beyond the trusted start",
+};
 
 /// Parameters of the power iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -10,6 +10,21 @@ use serde::{Deserialize, Serialize};
 use super::users::{Sight, Slowest, sights};
 use super::{Asks, Balance, Evidence};
 use crate::keys::Parameters;
+use crate::registry::Origin;
+
+/// Source and oracles.
+pub const ORIGIN: Origin = Origin {
+    system: "MLEFlow",
+    source: "Darir and others, PoPETs 2022; the authors' notebook",
+    oracles: &[
+        "crates/control/src/balance/tests/authors.rs: mleflow_cf_computes_the_weights_of_the_authors_code",
+        "crates/control/src/balance/tests/authors.rs: mleflow_q_computes_the_weights_of_the_authors_code",
+        "crates/control/src/balance/tests/authors.rs: mleflow_q_allows_for_noise_as_the_authors_code_does",
+        "crates/control/src/balance/tests/authors.rs: mleflow_finds_the_capacities_of_the_authors_model",
+        "crates/control/src/balance/tests/authors.rs: mleflow_finds_the_capacities_of_the_authors_network",
+    ],
+    deviation: "the number of users is the reported load over the load of one user; the authors' simulation is given it. Guards are expected in all positions that their weights allow",
+};
 
 /// Ratio of successive capacities of MLEFlow-Q. Source: the authors' code.
 const RATIO: f64 = 1.1;

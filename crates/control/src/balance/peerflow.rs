@@ -8,6 +8,15 @@ use serde::{Deserialize, Serialize};
 
 use super::{Asks, Balance, Evidence, Seen};
 use crate::keys::Parameters;
+use crate::registry::Origin;
+
+/// Source and oracles.
+pub const ORIGIN: Origin = Origin {
+    system: "PeerFlow",
+    source: "Johnson and others, PoPETs 2017",
+    oracles: &[],
+    deviation: "text not available: noise, privacy and the rules of periods are missing, and growth is bounded by a factor",
+};
 
 /// PeerFlow's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -10,6 +10,18 @@ use super::mleflow::{MleFlow, poisson};
 use super::users::{Sight, Slowest, sights};
 use super::{Asks, Balance, Evidence};
 use crate::keys::Parameters;
+use crate::registry::Origin;
+
+/// Source and oracles.
+pub const ORIGIN: Origin = Origin {
+    system: "ProbFlow",
+    source: "Darir and others, NDSS 2023; the authors' prob_prog.py",
+    oracles: &[
+        "crates/control/src/balance/tests/authors.rs: probflow_computes_the_mean_of_the_authors_model",
+        "crates/control/src/balance/tests/authors.rs: probflow_allows_for_users_that_other_relays_slow_down",
+    ],
+    deviation: "the posterior mean by summation, where the authors fit a Weibull distribution by stochastic gradients; what other relays slow down comes from this round's speeds",
+};
 
 /// Ratio of successive capacities in the sum that stands for the integral.
 const RATIO: f64 = 1.02;

@@ -10,6 +10,19 @@ use serde::{Deserialize, Serialize};
 use super::speeds::{capped, mean, speeds};
 use super::{Asks, Balance, Evidence};
 use crate::keys::Parameters;
+use crate::registry::Origin;
+
+/// Source and oracles.
+pub const ORIGIN: Origin = Origin {
+    system: "sbws",
+    source: "v3bwfile.py and scaling.py of sbws, March 2021",
+    oracles: &[
+        "crates/control/src/balance/tests/scanners.rs: filtered_speeds_are_those_of_sbws_tests",
+        "crates/control/src/balance/tests/scanners.rs: sbws_weighs_the_relay_of_its_own_test",
+        "crates/control/src/balance/tests/scanners.rs: sbws_rounds_as_its_own_tests",
+    ],
+    deviation: "a helper has at least the relay's weight, where sbws asks for twice its bandwidth; before 2021 all relays formed one class",
+};
 
 /// The scanner's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

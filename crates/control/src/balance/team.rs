@@ -4,7 +4,21 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::keys::Parameters;
+use crate::registry::Origin;
 use crate::units::Rate;
+
+/// Source and oracles.
+pub const ORIGIN: Origin = Origin {
+    system: "FlashFlow",
+    source: "Traudt, Jansen, Johnson, 2021; proposal 316",
+    oracles: &[
+        "crates/control/src/flashflow/bounds.rs: a_quarter_of_background_inflates_by_a_third",
+        "crates/control/src/flashflow/bounds.rs: a_median_of_coordinators_catches_the_part_time_relay",
+        "crates/control/src/flashflow/aggregate.rs: the_median_ignores_the_burst_and_the_gap",
+        "crates/control/src/flashflow/schedule.rs: the_largest_go_first_into_the_first_slot_with_room",
+    ],
+    deviation: "the estimate is the median only if the whole measurement carries it",
+};
 
 /// The team and its measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

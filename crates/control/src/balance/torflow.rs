@@ -9,6 +9,18 @@ use serde::{Deserialize, Serialize};
 use super::speeds::{capped, mean, speeds};
 use super::{Asks, Balance, Evidence};
 use crate::keys::Parameters;
+use crate::registry::Origin;
+
+/// Source and oracles.
+pub const ORIGIN: Origin = Origin {
+    system: "TorFlow",
+    source: "Perry, HotPETs 2009; aggregate.py of torflow, 2018",
+    oracles: &[
+        "crates/control/src/balance/tests/scanners.rs: torflow_corrects_the_report_by_the_larger_ratio",
+        "crates/control/src/balance/tests/scanners.rs: filtered_speeds_are_those_of_sbws_tests",
+    ],
+    deviation: "a helper has at least the relay's weight, where TorFlow scans slices by percentile; circuit failures do not count",
+};
 
 /// Parameters of Tor's scanners from 2009 to 2020.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -10,7 +10,16 @@ use super::kind::ControllerKind;
 use super::{Controller, Feedback, Memo, Peer};
 use crate::keys::Parameters;
 use crate::random::Seed;
+use crate::registry::Origin;
 use crate::units::{Span, Time};
+
+/// Source and oracles.
+pub const ORIGIN: Origin = Origin {
+    system: "CUBIC",
+    source: "RFC 9438",
+    oracles: &["crates/control/src/paths/cubic.rs: the_rate_returns_to_the_peak_after_k_seconds"],
+    deviation: "a rate per peer instead of a window; no Reno-friendly region",
+};
 
 /// Parameters of `cubic`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -8,14 +8,14 @@ use serde_json::{Map, Value, json};
 
 use super::Controller;
 use super::aimd::{AimdLocating, AimdSymbols};
-use super::cubic::CubicSymbols;
+use super::cubic::{self, CubicSymbols};
 use super::explicit::ExplicitSymbols;
 use super::fair_share::FairShareParameters;
 use super::guarded::ExplicitOr;
 use super::kind::ControllerKind;
 use super::latency::Latencies;
 use super::perfect::Perfect;
-use super::q_learning::QSymbols;
+use super::q_learning::{self, QSymbols};
 use super::random::Random;
 use super::signs::{AimdSigns, CubicSigns, QLearningSigns};
 use crate::keys::{self, Parameters, Wrong};
@@ -30,9 +30,9 @@ pub const CONTROLLERS: &[Part<dyn ControllerKind>] = &[
     part!("aimd", AimdSymbols),
     part!("aimd-locating", AimdLocating),
     part!("aimd-signs", AimdSigns),
-    part!("q-learning", QSymbols),
+    part!("q-learning", QSymbols, q_learning::ORIGIN),
     part!("q-signs", QLearningSigns),
-    part!("cubic", CubicSymbols),
+    part!("cubic", CubicSymbols, cubic::ORIGIN),
     part!("cubic-signs", CubicSigns),
     part!("explicit", ExplicitSymbols),
     part!("explicit-or-aimd", ExplicitOr<AimdLocating>),

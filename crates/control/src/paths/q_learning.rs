@@ -12,7 +12,19 @@ use super::kind::ControllerKind;
 use super::{Controller, Feedback, Memo, Peer};
 use crate::keys::Parameters;
 use crate::random::{Random, Seed};
+use crate::registry::Origin;
 use crate::units::Time;
+
+/// Source and oracles.
+pub const ORIGIN: Origin = Origin {
+    system: "Q-learning per peer",
+    source: "Raiber 2010, chapter 5",
+    oracles: &[
+        "crates/control/src/paths/q_learning.rs: the_fast_start_leaves_the_table_of_5_18_to_5_20",
+        "crates/control/src/paths/q_learning.rs: an_update_is_equation_5_4_with_the_mean_reward",
+    ],
+    deviation: "",
+};
 
 /// Parameters of `q-learning`, and of its variants.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

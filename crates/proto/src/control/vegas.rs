@@ -14,6 +14,15 @@ use tidegate_control::keys;
 use tidegate_control::units::{Span, Time};
 
 use super::{Control, Violation, Window};
+use tidegate_control::registry::Origin;
+
+/// Source and oracles.
+pub const ORIGIN: Origin = Origin {
+    system: "Tor-Vegas",
+    source: "proposal 324; congestion_control_vegas.c of tor 0.4.8",
+    oracles: &["crates/proto/src/control/vegas/vectors.rs: the_window_moves_as_in_tors_test_vectors"],
+    deviation: "round-trip times have no check for a clock that jumps; defaults are those of tor 0.4.7, and `of-consensus` sets a consensus' parameters",
+};
 
 /// Consensus parameters, with Tor's defaults for circuits that end at an exit. The unit is cells unless stated.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -343,3 +352,6 @@ mod tests {
         assert!(!vegas.slow_start && vegas.window >= 62);
     }
 }
+
+#[cfg(test)]
+mod vectors;

@@ -16,6 +16,15 @@ use tidegate_control::keys::Parameters;
 use tidegate_control::units::{Span, Time};
 
 use super::{Circuits, Discipline, Scheduler};
+use tidegate_control::registry::Origin;
+
+/// Source and oracles.
+pub const ORIGIN: Origin = Origin {
+    system: "EWMA",
+    source: "Tang and Goldberg, CCS 2010; circuitmux_ewma.c of tor",
+    oracles: &["crates/proto/src/scheduler/ewma.rs: counts_decay_by_half_per_half_life_across_rescaling"],
+    deviation: "tor rescales at ticks of 10 s; the order is the same",
+};
 
 /// Half-lives after which counts are rescaled: long before an f64 loses single cells.
 const RESCALE_HALF_LIVES: f64 = 64.0;

@@ -15,5 +15,18 @@ mod steps;
 pub mod trajectory;
 pub mod wire;
 
+use tidegate_control::registry::Origin;
+
 pub use parameters::{Clocks, Exchange, Phases, PredictorParameters, Preset, Reads};
 pub use planner::{Measured, Plan, Planner, Source};
+
+/// Source and oracles.
+pub const ORIGIN: Origin = Origin {
+    system: "PredicTor",
+    source: "Döpmann and others, 2022; the prototype of the authors",
+    oracles: &[
+        "crates/control/tests/predictor.rs: the_published_instance_has_its_published_optimum",
+        "crates/control/tests/predictor.rs: the_journal_problem_agrees_with_clarabel",
+    ],
+    deviation: "additions are keys of their own; a preset selects the published problem",
+};
