@@ -139,7 +139,7 @@ pub(super) fn quantised(sights: &[Sight], at_once: f64, noise: f64) -> Option<f6
     best.filter(|(_, likelihood)| likelihood.is_finite()).map(|(capacity, _)| capacity)
 }
 
-/// Logarithm of the probability of `users`, of whom `mean` are expected.
+/// Logarithm of the probability of `users` if the mean is `mean`.
 pub(super) fn poisson(users: f64, mean: f64) -> f64 {
     users * libm::log(mean) - mean - libm::lgamma(users + 1.0)
 }

@@ -32,7 +32,7 @@ impl Sight {
 pub(super) enum Slowest {
     /// Always the relay in question (MLEFlow's model).
     This,
-    /// Whichever has the lowest speed in this round (ProbFlow's model).
+    /// The relay of the path with the lowest speed in this round (ProbFlow's model).
     Any,
 }
 
@@ -80,7 +80,7 @@ fn mean_speed(round: &Round, relay: usize) -> Option<f64> {
     (!probes.is_empty()).then(|| probes.iter().sum::<f64>() / probes.len() as f64)
 }
 
-/// Of each position of a circuit, the probability that a user chooses each relay for it.
+/// The probability that a user chooses each relay, by position of a circuit.
 fn probabilities(evidence: &Evidence, round: &Round) -> [Vec<f64>; 3] {
     let relays = || evidence.classes.iter().copied().zip(round.weights.iter().copied());
     let weights = PositionWeights::balancing(relays());

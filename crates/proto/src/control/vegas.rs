@@ -21,7 +21,7 @@ pub const ORIGIN: Origin = Origin {
     system: "Tor-Vegas",
     source: "proposal 324; congestion_control_vegas.c of tor 0.4.8",
     oracles: &["crates/proto/src/control/vegas/vectors.rs: the_window_moves_as_in_tors_test_vectors"],
-    deviation: "round-trip times have no check for a clock that jumps; defaults are those of tor 0.4.7, and `of-consensus` sets a consensus' parameters",
+    deviation: "a clock that jumps is not detected; defaults are those of tor 0.4.7, and `of-consensus` sets a consensus' parameters",
 };
 
 /// Consensus parameters, with Tor's defaults for circuits that end at an exit. The unit is cells unless stated.
