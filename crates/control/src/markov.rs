@@ -101,6 +101,21 @@ impl Delay {
     }
 }
 
+impl Delay {
+    /// Whether draws round to 0 us, but for one in a thousand million.
+    fn is_nothing(&self) -> bool {
+        // For a normal draw, six standard deviations.
+        let highest = match *self {
+            Delay::Normal { location, scale } => location + 6.0 * scale,
+            Delay::LogNormal { location, scale } => libm::exp(location + 6.0 * scale),
+            Delay::Exponential { rate } => libm::log(1e9) / rate,
+            Delay::Pareto { scale, shape } => scale * libm::pow(1e9, 1.0 / shape),
+            Delay::Uniform { high, .. } => high,
+        };
+        highest < 0.5
+    }
+}
+
 /// The position of a walk over a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walk {
@@ -134,6 +149,31 @@ impl Chain {
     /// The longest delay.
     pub fn ceiling(&self) -> Span {
         self.ceiling
+    }
+
+    /// A state that walks reach and in which they stop the clock: from there they neither end nor wait.
+    pub fn stops_the_clock(&self) -> Option<usize> {
+        let mut goes_on = vec![false; self.states.len()];
+        // A state goes on if a move ends, waits, or leads to a state that goes on. Each round adds at least one state.
+        for _ in 0..self.states.len() {
+            for at in 0..self.states.len() {
+                let next = possible(&self.states[at].transitions, |(_, weight)| *weight);
+                goes_on[at] |= next.is_empty()
+                    || next.iter().any(|(to, _)| goes_on[*to] || self.states[*to].ends_or_waits());
+            }
+        }
+        let mut reached = vec![false; self.states.len()];
+        let mut open: Vec<usize> = if self.states.is_empty() { Vec::new() } else { vec![self.start] };
+        while let Some(at) = open.pop() {
+            if !std::mem::replace(&mut reached[at], true) {
+                open.extend(
+                    possible(&self.states[at].transitions, |(_, weight)| *weight).iter().map(|(to, _)| *to),
+                );
+            }
+        }
+        let mut stuck = (0..self.states.len()).filter(|at| reached[*at] && !goes_on[*at]);
+        // The start only leads to the cycle, unless nothing else does.
+        stuck.clone().find(|at| *at != self.start).or_else(|| stuck.next())
     }
 
     /// A walk at its start.
@@ -184,6 +224,21 @@ impl Chain {
         }
         (walk, Span::ZERO)
     }
+}
+
+impl State {
+    /// Whether an emission of this state can end a walk or take time.
+    fn ends_or_waits(&self) -> bool {
+        let emissions = possible(&self.emissions, |emission| emission.weight);
+        emissions.is_empty()
+            || emissions.iter().any(|it| it.observation == Observation::End || !it.delay.is_nothing())
+    }
+}
+
+/// The items that [`choose`] can choose.
+fn possible<T: Copy>(items: &[T], weight: impl Fn(&T) -> f64) -> Vec<T> {
+    let heavy: Vec<T> = items.iter().filter(|item| weight(item) > 0.0).copied().collect();
+    if heavy.is_empty() { items.first().copied().into_iter().collect() } else { heavy }
 }
 
 /// One of the items, by weight; the first if all weights are zero, as tgen does.

@@ -46,5 +46,6 @@ pub mod shadow_yaml;
 pub mod signing;
 pub mod speed_test;
 pub mod tgen;
+pub mod tgen_actions;
 pub mod torperf;
 pub mod weights;

@@ -85,7 +85,20 @@ impl Reader<'_> {
             }
         }
         // tgen limits delays to 10 minutes, in the old dialect to one.
-        Ok(Chain::new(states, start, Span::from_secs(if old { 60 } else { 600 })))
+        let chain = Chain::new(states, start, Span::from_secs(if old { 60 } else { 600 }));
+        if let Some(state) = chain.stops_the_clock() {
+            let nodes = self.graph.nodes.iter().zip(&vertices);
+            let line = nodes
+                .filter(|(_, vertex)| matches!(vertex, Vertex::State(at) if *at == state))
+                .map(|(node, _)| node.line);
+            let cause = format!(
+                "the state {} starts a cycle without delay and without end",
+                quote(&chain.states()[state].name)
+            );
+            let cure = "give emissions on the cycle a mean delay of a microsecond or more, or an end (`F`)";
+            return Err(self.document.error_at(line.min().unwrap_or(1), cause, cure));
+        }
+        Ok(chain)
     }
 
     fn name<'n>(&self, node: &'n Node, old: bool) -> Result<&'n str, DataError> {
@@ -264,6 +277,28 @@ mod tests {
         assert_eq!(model.states()[1].emissions[0].observation, Observation::ToOrigin);
         assert_eq!(model.states()[model.start()].transitions, [(1, 1.0)]);
         assert_eq!(model.ceiling(), Span::from_secs(60));
+    }
+
+    #[test]
+    fn models_that_stop_the_clock_are_refused_with_their_line() {
+        let cycle = edge("s1", "s1", &[("t", "transition"), ("w", "1")]);
+        let plus =
+            |pairs: &[(&str, &str)]| edge("s1", "o1", &[&[("t", "emission"), ("w", "1")], pairs].concat());
+        for (delay, stops) in [
+            (&[("d", "exponential"), ("r", "100")][..], true),
+            (&[("d", "uniform"), ("a", "0"), ("b", "0")], true),
+            (&[("d", "normal"), ("l", "0"), ("s", "0.01")], true),
+            (&[("d", "exponential"), ("r", "0.5")], false),
+            (&[("d", "uniform"), ("a", "0"), ("b", "3")], false),
+        ] {
+            let read = read_body(&(nodes() + &cycle + &plus(delay)));
+            let refused = read.err().filter(|error| error.cause.contains("without delay and without end"));
+            assert_eq!(refused.map(|error| error.line), stops.then_some(Some(3)), "{delay:?}");
+        }
+        // A way out makes it end.
+        let out =
+            edge("s1", "o3", &[("t", "emission"), ("w", "0.1"), ("d", "uniform"), ("a", "0"), ("b", "0")]);
+        assert!(read_body(&(nodes() + &cycle + &plus(&[("d", "exponential"), ("r", "100")]) + &out)).is_ok());
     }
 
     #[test]

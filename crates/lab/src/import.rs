@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use tidegate_data::document::Document;
 use tidegate_data::formats::{self, LATENCIES};
-use tidegate_data::graph::{Graph, Node};
+use tidegate_data::tgen_actions::{self, Actions};
 use tidegate_data::{graphml, open, shadow_yaml, tgen};
 
 use crate::input::InputError;
@@ -20,6 +21,8 @@ struct Draft {
     actions: Vec<(String, String)>,
     /// Number of hosts by kind in a Shadow network.
     kinds: BTreeMap<String, u32>,
+    /// Parts of imported files that are left out, and why.
+    left: Vec<String>,
 }
 
 /// The result of an import.
@@ -76,6 +79,7 @@ pub fn import(places: &[PathBuf]) -> Result<Imported, InputError> {
         let cure = "name files or the folder of `tornettools stage`, or tgen's models or action graphs";
         return Err(InputError::new("the files", "contain nothing that can be imported", cure));
     }
+    left.append(&mut draft.left);
     Ok(Imported { text: draft.scenario(), taken, left })
 }
 
@@ -168,18 +172,48 @@ impl Draft {
             return Ok(Err("unknown kind of file".into()));
         }
         let document = open::open(file)?;
-        if tgen::read(&document).is_ok() {
-            // Both models have the same format; tgen's file names distinguish them.
-            let (number, what) = if is("packet") { (1, "packet model") } else { (0, "stream model") };
-            keep(&mut self.models[number], file)?;
-            return Ok(Ok(what));
-        }
+        // Markov models and action graphs have the same format. All nodes of a Markov model have a type.
         let graph = graphml::read(&document)?;
+        if graph.nodes.iter().any(|node| node.attributes.contains_key("type")) {
+            return self.take_model(&document, file, &name);
+        }
         let stem = name.split('.').next().unwrap_or("actions").to_owned();
-        Ok(actions(&graph, &stem).map(|table| {
-            self.actions.push((stem, table));
-            "requests"
-        }))
+        let actions = match tgen_actions::read(&document) {
+            Ok(actions) => actions,
+            Err(error) => return Ok(Err(error.to_string())),
+        };
+        if actions.onion_service {
+            return Ok(Err("downloads from an onion service".into()));
+        }
+        if actions.requests.is_empty() {
+            let why =
+                if actions.left.is_empty() { "such as a server's".into() } else { actions.left.join("; ") };
+            return Ok(Err(format!("an action graph without requests: {why}")));
+        }
+        self.left.extend(actions.left.iter().map(|what| format!("{}: {what}", file.display())));
+        self.actions.push((stem.clone(), table(&stem, &actions)));
+        Ok(Ok("requests"))
+    }
+
+    /// Imports a Markov model; tgen's file names say what it models.
+    fn take_model(
+        &mut self,
+        document: &Document,
+        file: &Path,
+        name: &str,
+    ) -> Result<Result<&'static str, String>, InputError> {
+        let (number, what) = if name.contains("flow") {
+            return Ok(Err("a flow model; the simulator takes a stream model and a packet model".into()));
+        } else if name.contains("packet") {
+            (1, "packet model")
+        } else if name.contains("stream") {
+            (0, "stream model")
+        } else {
+            return Ok(Err("a Markov model; its name says neither `stream` nor `packet`".into()));
+        };
+        tgen::read(document)?;
+        keep(&mut self.models[number], file)?;
+        Ok(Ok(what))
     }
 
     fn scenario(&self) -> String {
@@ -227,52 +261,20 @@ fn user(name: &str, count: u32) -> String {
     )
 }
 
-/// Converts tgen's `50 KiB`, `1000 bytes`, `15 seconds`, `1 minute` to the notation of scenarios.
-fn quantity(text: &str) -> Result<String, String> {
-    let (number, unit) = text.trim().split_once(' ').ok_or_else(|| format!("`{text}` has no unit"))?;
-    let unit = match unit.to_lowercase().trim_end_matches('s') {
-        "byte" | "b" => "B",
-        "kib" | "kibibyte" => "KiB",
-        "mib" | "mebibyte" => "MiB",
-        "gib" | "gibibyte" => "GiB",
-        "kb" | "kilobyte" => "kB",
-        "mb" | "megabyte" => "MB",
-        "second" | "sec" | "" => "s",
-        "millisecond" | "m" => "ms",
-        "minute" | "min" => "min",
-        _ => return Err(format!("`{text}` has an unknown unit")),
-    };
-    number.parse::<f64>().map_err(|_| format!("`{text}` is not a quantity"))?;
-    Ok(format!("\"{number} {unit}\""))
-}
-
-/// Converts an action graph of pauses and requests, as of tornettools' measuring clients, to a `[traffic]` table.
-fn actions(graph: &Graph, name: &str) -> Result<String, String> {
+/// The `[traffic]` table of an action graph.
+fn table(name: &str, actions: &Actions) -> String {
     let mut text = format!("[traffic.{name}]\n");
-    let number = |wanted: &Node| graph.nodes.iter().position(|node| node.id == wanted.id);
-    if let Some(pause) = graph.nodes.iter().find(|node| node.attributes.contains_key("time")) {
-        let at = number(pause);
-        let again = graph.edges.iter().any(|edge| Some(edge.source) == at && Some(edge.target) == at);
-        // A pause with an edge to itself continues while its requests are under way.
-        let key = if again { "every" } else { "pause" };
-        put(&mut text, &format!("{key} = {}", quantity(&pause.attributes["time"])?));
+    if let Some(pause) = actions.pause {
+        put(&mut text, &format!("{} = \"{}\"", if pause.again { "every" } else { "pause" }, pause.time));
     }
-    let mut any = false;
-    for node in graph.nodes.iter().filter(|node| node.attributes.contains_key("recvsize")) {
-        let at = number(node);
-        let weights = graph.edges.iter().filter(|edge| Some(edge.target) == at);
-        let weight = weights.filter_map(|edge| edge.attributes.get("weight")?.parse::<f64>().ok()).next();
+    for request in &actions.requests {
         put(&mut text, &format!("[[traffic.{name}.requests]]"));
-        put(&mut text, &format!("size = {}", quantity(&node.attributes["recvsize"])?));
-        put(&mut text, &format!("weight = {:?}", weight.unwrap_or(1.0)));
-        for (key, theirs) in [("request", "sendsize"), ("timeout", "timeout")] {
-            if let Some(value) = node.attributes.get(theirs) {
-                put(&mut text, &format!("{key} = {}", quantity(value)?));
-            }
-        }
-        any = true;
+        put(&mut text, &format!("size = \"{} B\"", request.size));
+        put(&mut text, &format!("weight = {:?}", request.weight));
+        request.sent.iter().for_each(|sent| put(&mut text, &format!("request = \"{sent} B\"")));
+        request.timeout.iter().for_each(|timeout| put(&mut text, &format!("timeout = \"{timeout}\"")));
     }
-    if any { Ok(text) } else { Err("an action graph without requests, such as a server's".into()) }
+    text
 }
 
 #[cfg(test)]
@@ -286,11 +288,11 @@ mod tests {
 <key id="c" for="node" attr.name="timeout" attr.type="string"/>
 <key id="d" for="edge" attr.name="weight" attr.type="string"/>
 <graph edgedefault="directed"><node id="start"/><node id="pause"><data key="a">1 minute</data></node>
-<node id="small"><data key="b">50 KiB</data><data key="c">15 seconds</data></node>
-<node id="large"><data key="b">1 MiB</data></node>
+<node id="stream_small"><data key="b">50 KiB</data><data key="c">15 seconds</data></node>
+<node id="stream_large"><data key="b">1 MiB</data></node>
 <edge source="start" target="pause"/><edge source="pause" target="pause"/>
-<edge source="pause" target="small"><data key="d">12.0</data></edge>
-<edge source="pause" target="large"><data key="d">2.0</data></edge></graph></graphml>"#;
+<edge source="pause" target="stream_small"><data key="d">12.0</data></edge>
+<edge source="pause" target="stream_large"><data key="d">2.0</data></edge></graph></graphml>"#;
 
     #[test]
     fn a_generated_network_becomes_a_scenario() {

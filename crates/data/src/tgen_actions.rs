@@ -1,0 +1,288 @@
+//! Reader of tgen's action graphs (GraphML): what a client fetches, and when.
+//!
+//! The id of a node says which action it is (tgen's `TGen-Config-Files`): `start`, `end`, `pause*`, `stream*`,
+//! `flow*`, `traffic*`. Attributes mean different things for different actions: `time` is a pause's duration and a
+//! condition of `end`.
+
+use tidegate_control::units::Span;
+
+use crate::document::{DataError, Document, quote};
+use crate::graph::{Graph, Node};
+use crate::graphml;
+
+const CURE: &str = "give an action graph that tgen accepts";
+
+/// What a client does: pauses, and requests of which one is chosen by weight.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Actions {
+    /// The pause between requests.
+    pub pause: Option<Pause>,
+    /// The requests, in the order of the file.
+    pub requests: Vec<Request>,
+    /// Reasons for which parts of the graph cannot be simulated.
+    pub left: Vec<String>,
+    /// Whether the client fetches from an onion service.
+    pub onion_service: bool,
+}
+
+/// A pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pause {
+    /// Its duration.
+    pub time: Span,
+    /// Whether it leads to itself: it then goes on while requests are under way.
+    pub again: bool,
+}
+
+/// A request (`stream`).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Request {
+    /// Bytes from the server.
+    pub size: u64,
+    /// Bytes to the server.
+    pub sent: Option<u64>,
+    /// Time after which the client gives up.
+    pub timeout: Option<Span>,
+    /// Relative frequency.
+    pub weight: f64,
+}
+
+/// Reads an action graph.
+///
+/// # Errors
+/// If the document is not GraphML, lacks `start`, has an action of an unknown kind, or a time or size that tgen does
+/// not know.
+pub fn read(document: &Document) -> Result<Actions, DataError> {
+    let graph = graphml::read(document)?;
+    let reader = Reader { document, graph: &graph };
+    if !graph.nodes.iter().any(|node| node.id == "start") {
+        return Err(document.error("the action `start` is missing", CURE));
+    }
+    let mut actions = Actions::default();
+    graph.nodes.iter().enumerate().try_for_each(|(at, node)| reader.action(at, node, &mut actions))?;
+    Ok(actions)
+}
+
+struct Reader<'a> {
+    document: &'a Document,
+    graph: &'a Graph,
+}
+
+impl Reader<'_> {
+    fn action(&self, at: usize, node: &Node, actions: &mut Actions) -> Result<(), DataError> {
+        let is = |kind: &str| node.id.starts_with(kind);
+        if node.id == "start" {
+            let peers = node.attributes.get("peers").map_or("", String::as_str);
+            actions.onion_service = peers.split(',').any(|peer| peer.contains(".onion"));
+        } else if is("pause") {
+            self.pause(at, node, actions)?;
+        } else if is("stream") {
+            actions.requests.push(self.request(at, node)?);
+        } else if is("flow") || is("traffic") {
+            actions.left.push(format!("the action `{}`, which follows a Markov model", node.id));
+        } else if is("end") {
+            let conditions: Vec<&str> = node.attributes.keys().map(String::as_str).collect();
+            if !conditions.is_empty() {
+                actions.left.push(format!("the conditions of `{}`: {}", node.id, conditions.join(", ")));
+            }
+        } else {
+            let cause =
+                format!("the action {} is none of start, end, pause, stream, flow, traffic", quote(&node.id));
+            return Err(self.document.error_at(node.line, cause, CURE));
+        }
+        Ok(())
+    }
+
+    /// A pause without `time` waits for other actions and has no duration.
+    fn pause(&self, at: usize, node: &Node, actions: &mut Actions) -> Result<(), DataError> {
+        let Some(text) = node.attributes.get("time") else { return Ok(()) };
+        let again = self.graph.edges.iter().any(|edge| edge.source == at && edge.target == at);
+        let pause = Pause { time: self.time(node, text)?, again };
+        match actions.pause {
+            None => actions.pause = Some(pause),
+            Some(_) => actions.left.push(format!("the pause `{}`: a client has one pause here", node.id)),
+        }
+        Ok(())
+    }
+
+    fn request(&self, at: usize, node: &Node) -> Result<Request, DataError> {
+        // The options of `start` are the defaults of streams.
+        let start = self.graph.nodes.iter().find(|node| node.id == "start");
+        let option =
+            |key| node.attributes.get(key).or_else(|| start.and_then(|start| start.attributes.get(key)));
+        let Some(size) = option("recvsize") else {
+            let cause = format!("the stream {} lacks `recvsize`", quote(&node.id));
+            let cure = "give the bytes that it fetches; streams without a size follow a Markov model";
+            return Err(self.document.error_at(node.line, cause, cure));
+        };
+        let weights = self.graph.edges.iter().filter(|edge| edge.target == at);
+        let weight = weights.filter_map(|edge| edge.attributes.get("weight")?.parse::<f64>().ok()).next();
+        Ok(Request {
+            size: self.size(node, size)?,
+            sent: option("sendsize").map(|text| self.size(node, text)).transpose()?,
+            // Zero turns the timeout off.
+            timeout: option("timeout")
+                .map(|text| self.time(node, text))
+                .transpose()?
+                .filter(|time| time.0 > 0),
+            weight: weight.unwrap_or(1.0),
+        })
+    }
+
+    fn time(&self, node: &Node, text: &str) -> Result<Span, DataError> {
+        parse_time(text).map_err(|cause| {
+            let cure = "write a number and ns, us, ms, s, m (minutes) or h; a bare number is seconds";
+            self.document.error_at(node.line, cause, cure)
+        })
+    }
+
+    fn size(&self, node: &Node, text: &str) -> Result<u64, DataError> {
+        parse_size(text).map_err(|cause| {
+            let cure = "write a number and b, kb, kib, mb, mib, gb, gib, tb or tib; a bare number is bytes";
+            self.document.error_at(node.line, cause, cure)
+        })
+    }
+}
+
+/// Splits a quantity into its number and its unit in lower case. tgen has a space between them.
+fn parts(text: &str) -> Result<(f64, String), String> {
+    let text = text.trim();
+    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let number = number.parse::<f64>().map_err(|_| format!("{} is not a quantity", quote(text)))?;
+    Ok((number, unit.trim().to_lowercase()))
+}
+
+/// Reads a time as tgen does. Unlike elsewhere, `m` is a minute.
+fn parse_time(text: &str) -> Result<Span, String> {
+    let (number, unit) = parts(text)?;
+    let nanoseconds = match unit.as_str() {
+        "ns" | "nsec" | "nsecs" | "nanosecond" | "nanoseconds" => 1.0,
+        "us" | "usec" | "usecs" | "\u{b5}s" | "\u{3bc}s" | "microsecond" | "microseconds" => 1e3,
+        "ms" | "msec" | "msecs" | "millisecond" | "milliseconds" => 1e6,
+        "" | "s" | "sec" | "secs" | "second" | "seconds" => 1e9,
+        "m" | "min" | "mins" | "minute" | "minutes" => 60e9,
+        "h" | "hr" | "hrs" | "hour" | "hours" => 3_600e9,
+        _ => return Err(format!("the time {} has an unknown unit", quote(text))),
+    };
+    let span = number * nanoseconds;
+    // Beyond this, nanoseconds do not fit into 64 bits (584 years).
+    if span < 1.8e19 {
+        Ok(Span(span.round() as u64))
+    } else {
+        Err(format!("the time {} is too long", quote(text)))
+    }
+}
+
+/// Reads a size as tgen does: decimal and binary multiples of bytes.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let (number, unit) = parts(text)?;
+    let bytes = match unit.strip_suffix('s').filter(|rest| !rest.is_empty()).unwrap_or(&unit) {
+        "" | "b" | "byte" => 1.0,
+        "kb" | "kilobyte" => 1e3,
+        "mb" | "megabyte" => 1e6,
+        "gb" | "gigabyte" => 1e9,
+        "tb" | "terabyte" => 1e12,
+        "kib" | "kibibyte" => 1024.0,
+        "mib" | "mebibyte" => 1_048_576.0,
+        "gib" | "gibibyte" => 1_073_741_824.0,
+        "tib" | "tebibyte" => 1_099_511_627_776.0,
+        _ => return Err(format!("the size {} has an unknown unit", quote(text))),
+    };
+    let size = number * bytes;
+    if size < 1.8e19 {
+        Ok(size.round() as u64)
+    } else {
+        Err(format!("the size {} is too large", quote(text)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn graph(nodes: &str, edges: &str) -> Result<Actions, DataError> {
+        let keys: String = ["time", "recvsize", "sendsize", "timeout", "peers", "weight"]
+            .map(|key| format!("<key id='{key}' attr.name='{key}'/>"))
+            .concat();
+        let text =
+            format!("<graphml>{keys}<graph edgedefault='directed'>\n{nodes}\n{edges}</graph></graphml>");
+        read(&Document::new("x", text)?)
+    }
+
+    fn node(id: &str, data: &[(&str, &str)]) -> String {
+        let data: String =
+            data.iter().map(|(key, value)| format!("<data key='{key}'>{value}</data>")).collect();
+        format!("<node id='{id}'>{data}</node>\n")
+    }
+
+    #[test]
+    fn times_and_sizes_have_tgens_units() {
+        for (text, ns) in [
+            ("60", 60_000_000_000),
+            ("5 m", 300_000_000_000),
+            ("5 Minutes", 300_000_000_000),
+            ("5m", 300_000_000_000),
+            ("1 hour", 3_600_000_000_000),
+            ("2 hrs", 7_200_000_000_000),
+            ("500 us", 500_000),
+            ("500 usecs", 500_000),
+            ("500 msec", 500_000_000),
+            ("1.5 s", 1_500_000_000),
+            ("7 nsec", 7),
+        ] {
+            assert_eq!(parse_time(text), Ok(Span(ns)), "{text}");
+        }
+        for (text, bytes) in [
+            ("100000", 100_000),
+            ("1000 bytes", 1_000),
+            ("50 KiB", 51_200),
+            ("50 kb", 50_000),
+            ("2 tib", 2 << 40),
+            ("3 MB", 3_000_000),
+            ("1 b", 1),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for wrong in ["", "m", "5 fortnights", "-1 s", "1e3 s", "1 2 s", "99999999999999 h"] {
+            assert!(parse_time(wrong).is_err() && parse_size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_id_says_which_action_a_node_is() {
+        let end = node("end", &[("time", "20 minutes"), ("recvsize", "1 GiB")]);
+        let start = node("start", &[("peers", "server:80"), ("time", "3"), ("timeout", "10")]);
+        let rest = node("stream", &[("recvsize", "100 KiB"), ("sendsize", "1 KiB")])
+            + &node("pause", &[("time", "2 seconds")]);
+        for order in [[&end, &start, &rest], [&rest, &start, &end], [&start, &rest, &end]] {
+            let actions = graph(&order.map(String::as_str).concat(), "").unwrap();
+            assert_eq!(actions.pause, Some(Pause { time: Span::from_secs(2), again: false }));
+            let request =
+                Request { size: 102_400, sent: Some(1024), timeout: Some(Span::from_secs(10)), weight: 1.0 };
+            assert_eq!(actions.requests, [request]);
+            assert!(
+                !actions.onion_service && actions.left[0].contains("recvsize, time"),
+                "{:?}",
+                actions.left
+            );
+        }
+    }
+
+    #[test]
+    fn other_graphs_say_what_they_are() {
+        let start = node("start", &[("peers", "abc.onion:80")]);
+        assert!(graph(&start, "").unwrap().onion_service);
+        let flow = graph(&(start.clone() + &node("flow1", &[])), "").unwrap();
+        assert!(flow.requests.is_empty() && flow.left[0].contains("Markov"), "{flow:?}");
+        for (nodes, cause) in [
+            (node("pause", &[]), "`start` is missing"),
+            (start.clone() + &node("dance", &[]), "none of start"),
+            (start.clone() + &node("stream", &[]), "lacks `recvsize`"),
+            (start + &node("stream", &[("recvsize", "9 shoes")]), "unknown unit"),
+        ] {
+            let error = graph(&nodes, "").unwrap_err();
+            assert!(error.cause.contains(cause), "{nodes}: {error}");
+        }
+    }
+}
