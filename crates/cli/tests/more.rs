@@ -23,7 +23,7 @@ fn overlay(name: &str) -> PathBuf {
 }
 
 #[test]
-fn a_front_that_others_could_reach_and_descriptors_of_nobody_are_refused() {
+fn public_fronts_and_descriptors_without_a_service_are_refused() {
     let folder = overlay("socks");
     let place = folder.to_string_lossy().into_owned();
     let descriptor = folder.join("web.toml");

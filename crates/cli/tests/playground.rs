@@ -37,7 +37,7 @@ fn compare(browser: &mut Browser, folder: &Path) {
 }
 
 #[test]
-fn the_page_simulates_what_the_tool_does() {
+fn the_page_and_the_tool_simulate_alike() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/playground.html");
     let Ok(about) = fs::metadata(&page) else {
         return skipped::skipped("the playground in a browser", "make playground");

@@ -88,7 +88,7 @@ fn manual_pages_and_completions_are_written() {
 }
 
 #[test]
-fn what_cannot_be_imported_is_named() {
+fn unsupported_parts_of_an_import_are_named() {
     let scratch = Scratch::new("import");
     let (file, out) = (scratch.path("users.yaml"), scratch.path("out.toml"));
     std::fs::write(&file, "hosts: {}").unwrap();

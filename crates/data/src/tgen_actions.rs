@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn other_graphs_say_what_they_are() {
+    fn unsupported_graphs_are_named_in_errors() {
         let start = node("start", &[("peers", "abc.onion:80")]);
         assert!(graph(&start, "").unwrap().onion_service);
         let flow = graph(&(start.clone() + &node("flow1", &[])), "").unwrap();

@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_heaviest_goes_first_and_what_was_not_expected_shows() {
+    fn parts_are_scheduled_by_their_expected_load() {
         assert_eq!(dealt(&[5, 4, 3, 2], &[5, 4, 3, 2], 2), 7);
         assert_eq!(dealt(&[5, 4, 3, 2], &[5, 4, 3, 2], 1), 14);
         assert_eq!(dealt(&[9, 1, 1], &[0, 8, 8], 2), 16, "dealt by the window before");

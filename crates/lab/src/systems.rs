@@ -28,7 +28,7 @@ const OTHERS: &[(&str, Origin)] = &[
 ];
 
 /// The kernel's TCP, between two network namespaces.
-const KERNEL: &[&str] = &["crates/oracles/tests/kernel_tcp.rs: the_model_carries_what_the_kernel_carries"];
+const KERNEL: &[&str] = &["crates/oracles/tests/kernel_tcp.rs: the_model_matches_the_kernels_goodput"];
 
 /// A key with its value, and the published system that it selects.
 type Selected = (String, &'static Origin);

@@ -77,7 +77,7 @@ fn check(state: &Path, on_disk: Option<usize>, what: &str) {
 }
 
 #[test]
-fn a_killed_process_loses_nothing_that_was_on_disk() {
+fn a_killed_process_keeps_all_data_on_disk() {
     let _alone = FORKING.lock();
     let state = Scratch::new();
     for round in 0..if slow() { 500 } else { 15 } {

@@ -22,7 +22,7 @@ const CELLS: [(Cell, f64); 3] = [
 ];
 
 #[test]
-fn the_model_carries_what_the_kernel_carries() {
+fn the_model_matches_the_kernels_goodput() {
     if let Some(why) = kernel_tcp::unavailable() {
         skipped::skipped(&format!("TCP against the kernel's ({why})"), "root and /dev/net/tun");
         return;

@@ -73,7 +73,7 @@ pub const CHOICES: &[(&str, Origin)] = &[
             system: "KIST",
             source: "Jansen and others, USENIX Security 2014; scheduler_kist.c of tor",
             oracles: &[
-                "crates/proto/src/links/kist.rs: a_socket_takes_what_its_window_leaves_and_one_window_more",
+                "crates/proto/src/links/kist.rs: a_socket_accepts_its_free_window_and_one_more_window",
                 "crates/proto/tests/kist.rs: a_run_uses_every_socket_up_to_its_limit",
             ],
             deviation: "",

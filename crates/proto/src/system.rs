@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_path() {
+    fn errors_name_the_path_of_the_mistake() {
         for (table, path, cause) in [
             (json!({ "scheduler": "emwa" }), "scheduler", "there is no scheduler `emwa`"),
             (json!({ "control": 7 }), "control", "`control` is 7"),

@@ -252,7 +252,7 @@ fn a_circuit_ends_with_the_ninth_early_cell_and_not_before() {
 }
 
 #[test]
-fn sendmes_that_nothing_was_sent_for_end_the_circuit() {
+fn unsolicited_sendmes_end_the_circuit() {
     for (opened, stream, data) in
         [(false, 0, &[][..]), (true, 0, &[]), (true, 0, &[1, 0, 20]), (true, 1, &[]), (true, 0, &[0; 9])]
     {
@@ -313,7 +313,7 @@ fn connections_without_circuits_end_and_others_do_not() {
 }
 
 #[test]
-fn an_address_has_so_many_circuits_and_handshakes_over_all_its_connections() {
+fn circuits_and_handshakes_are_limited_per_address() {
     let limits = Limits {
         circuits_per_address: 50,
         handshake_burst: 80,
@@ -365,7 +365,7 @@ fn a_newcomer_takes_the_place_of_a_connection_without_circuits() {
 
 /// Clients of several circuits do not read, one client does; the server behind them sends without end.
 #[test]
-fn where_memory_is_short_circuits_end_whose_cells_have_waited_longest() {
+fn memory_pressure_ends_the_circuits_with_the_oldest_cells() {
     let limits = Limits { memory: Bytes(1 << 20), ..Limits::default() };
     let mut relay = relay(limited(limits));
     let mut clients = Vec::new();

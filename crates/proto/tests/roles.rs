@@ -87,7 +87,7 @@ fn polled<M: Machine>(machine: &mut M) -> Vec<M::Output> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
     #[test]
-    fn a_coordinator_ends_whatever_its_peers_say(honest in 0usize..5, said in events()) {
+    fn a_coordinator_ends_under_any_messages_of_its_peers(honest in 0usize..5, said in events()) {
         let order = Order {
             params: params(SECONDS),
             shares: vec![open(); TEAM],
@@ -136,7 +136,7 @@ proptest! {
     }
 
     #[test]
-    fn a_measurer_ends_whatever_its_coordinator_says(said in events()) {
+    fn a_measurer_ends_under_any_messages_of_its_coordinator(said in events()) {
         let (mut now, mut machine) = (Time::ZERO, Measurer::new());
         let (mut opening, mut loading) = (false, false);
         for (which, message, later) in said.into_iter().chain((0..100).map(|_| (8, None, 1000))) {
@@ -169,7 +169,7 @@ proptest! {
     }
 
     #[test]
-    fn a_relay_is_measured_by_whom_it_knows_and_not_for_ever(said in events()) {
+    fn a_relay_obeys_known_coordinators_for_a_limited_time(said in events()) {
         let config = relay::Config { allowed: true, coordinators: vec![[1; 32]], ..relay::Config::default() };
         let (mut now, mut machine) = (Time::ZERO, Target::new(config.clone()));
         for (which, message, later) in said {

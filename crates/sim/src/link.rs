@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_count_what_waits_behind_the_packet_being_sent() {
+    fn queue_limits_exclude_the_packet_being_sent() {
         let offers = |queue| {
             let mut link = link(Rate(8_000_000), queue);
             let mut admitted = |now, bytes| link.offer(us(now), 0, || 0, bytes) != Offer::Dropped;
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_of_zero_passes_nothing_and_no_limit_everything() {
+    fn a_zero_rate_blocks_and_an_absent_limit_passes() {
         let mut closed = link(Rate(0), NO_LIMIT);
         assert_eq!(closed.offer(us(1), 0, || 0, 1), Offer::Dropped);
         assert_eq!(closed.totals(us(1)).dropped, 1);
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn totals_follow_the_clock_and_a_cut_loses_what_has_not_left() {
+    fn totals_follow_the_clock_and_a_cut_drops_unsent_data() {
         for queue in
             [NO_LIMIT, QueuePlan::CoDel { target: Span(1 << 40), interval: Span(1 << 40), packets: 9 }]
         {

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_due_leaves_room_before_it() {
+    fn items_that_are_not_due_leave_room_before_them() {
         let mut queue = Queue::new();
         queue.push(Time(1000), 'b');
         assert_eq!(queue.pop_until(Time(999), |_| ()), None);

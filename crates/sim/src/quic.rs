@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_lane_is_read_by_nobody_and_stops_nobody() {
+    fn a_closed_lane_is_not_read_and_blocks_no_other_lane() {
         let config = Config { bursts: false, initial_window: 20, ..Config::default() };
         let [mut from, mut to] = connected(&config);
         let mut lanes = Lanes::default();

@@ -161,7 +161,7 @@ fn a_way_back_that_is_shorter_loses_no_measurement() {
 }
 
 #[test]
-fn lies_win_weight_from_those_who_believe_them() {
+fn false_reports_gain_weight_in_trusting_systems() {
     let part = |name: &str| BALANCES.iter().find(|part| part.name == name).unwrap().by_default();
     let attack = |trick| Attack { trick, share: 0.2, factor: 50.0, ..Attack::default() };
     let seeded = |balance: Arc<dyn Balance>, trick, seed| {
@@ -205,7 +205,7 @@ impl Balance for Weighs {
 }
 
 #[test]
-fn what_cannot_be_balanced_is_refused() {
+fn networks_without_a_balance_are_refused() {
     let fails = |plan: &mut Plan, balance: Arc<dyn Balance>| {
         go(plan, &system(balance, Attack::default()), 1).unwrap_err().to_string()
     };

@@ -226,7 +226,7 @@ proptest! {
 
     /// Every download arrives whole, without duplicate bytes and without long pauses.
     #[test]
-    fn no_byte_is_lost_or_doubled_and_nobody_starves(
+    fn bytes_arrive_once_and_no_flow_starves(
         which in 0..systems().len(), lossy in any::<bool>(), seed in any::<u64>(),
     ) {
         let system = &systems()[which];

@@ -139,7 +139,7 @@ fn a_division_changes_hardly_anything() {
 }
 
 #[test]
-fn places_nearer_than_a_window_stay_together_and_nothing_changes() {
+fn close_hosts_share_a_process_and_results_do_not_change() {
     let near = Span::from_micros(300);
     for system in systems() {
         let observe = |processes| {
@@ -154,7 +154,7 @@ fn places_nearer_than_a_window_stay_together_and_nothing_changes() {
 }
 
 #[test]
-fn what_cannot_be_divided_is_named_and_runs_undivided() {
+fn indivisible_plans_are_named_and_run_undivided() {
     let quic = System { transport: Transport::Quic, ..System::default() };
     assert_eq!(obstacle(&network(4, APART), &quic), Some("QUIC"));
     assert_eq!(run(4, 2, &quic, 1), run(1, 1, &quic, 1));

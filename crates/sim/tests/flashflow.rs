@@ -132,7 +132,7 @@ fn a_relay_that_holds_cells_back_and_claims_background_gains_no_more_than_the_bo
 }
 
 #[test]
-fn slow_seconds_cost_an_honest_relay_what_the_mean_loses() {
+fn slow_seconds_lower_an_honest_relays_estimate_as_the_mean() {
     let mut plan = plan(1, 20, 0, 30);
     plan.around = Span::ZERO;
     plan.relays[0] = RelayPlan {

@@ -46,7 +46,7 @@ fn no_relay_passes_more_than_its_limit() {
 }
 
 #[test]
-fn perfect_drops_nothing_without_jitter() {
+fn perfect_control_drops_no_packets_without_jitter() {
     let mut plan = Plan::thesis(12, Span::from_secs(10));
     plan.jitter = 0.0;
     let total = run(&plan, "perfect", 1).total(0);
@@ -74,7 +74,7 @@ fn peers_that_leave_drop_or_lie_are_survived() {
 }
 
 #[test]
-fn an_overlay_that_nobody_is_left_in_comes_to_rest() {
+fn an_overlay_without_peers_stops_sending() {
     let mut plan = Plan::thesis(5, Span::from_secs(20));
     plan.changes = (0..5).map(|peer| (seconds(2), Change::Leave(peer))).collect();
     let report = run(&plan, "explicit", 1);

@@ -122,7 +122,7 @@ fn the_prototype_is_the_authors_code() {
 }
 
 #[test]
-fn in_band_the_compact_encoding_costs_a_tenth_and_nothing_else() {
+fn the_compact_encoding_costs_a_tenth_in_band() {
     let compact = PredictorParameters::default();
     assert!(matches!(compact.encoding, Encoding::Compact) && compact.exchange == Exchange::InBand);
     let plain = PredictorParameters { encoding: Encoding::Plain, ..compact };
@@ -139,7 +139,7 @@ fn in_band_the_compact_encoding_costs_a_tenth_and_nothing_else() {
 
 /// Circuits that are slow to solve for (paper, section 4) cost a relay its plans, but break no circuit.
 #[test]
-fn who_cannot_keep_up_leaves_circuits_to_the_windows() {
+fn an_overloaded_controller_leaves_circuits_to_the_windows() {
     let plans = PredictorParameters::default();
     let slow = PredictorParameters { solve_time_per_circuit: Span::from_millis(10), ..plans };
     let crowded = PredictorParameters { most_circuits: 2, ..plans };

@@ -103,7 +103,7 @@ fn results(seen: &[(Time, Observation)]) -> (u64, usize, [u64; 2]) {
 const ENDLESS: u64 = u64::MAX;
 
 #[test]
-fn two_legs_carry_what_both_can_or_the_faster_one_alone() {
+fn two_legs_carry_at_least_as_much_as_the_faster_one() {
     let plan = plan(8, 4, ENDLESS);
     let (one, _, cells) = results(&observe(&plan, None));
     assert!(cells[1] == 0 && one > 0);
@@ -220,7 +220,7 @@ fn divided(crossed: bool) -> Vec<(String, f64, u64, [f64; 2])> {
 }
 
 #[test]
-fn however_divided_two_legs_carry_what_both_can() {
+fn two_legs_use_the_sum_of_their_rates_under_every_split() {
     for (name, rate, held, [fast, slow]) in divided(false) {
         assert!(rate > 1.3 * fast && rate > 0.9 * (fast + slow), "{name}: {rate} of {fast} + {slow}");
         assert!(held > 0 && held < 400_000, "{name}: {held} bytes");

@@ -83,7 +83,7 @@ fn losses_and_leaves_are_made_good() {
 }
 
 #[test]
-fn nobody_sees_that_a_parent_died_or_left() {
+fn playback_survives_lost_parents() {
     for seed in 1..=3 {
         let mut plan = plan(20, 60);
         plan.viewers = Plan::viewers(20, 2e6..12e6, 6e6, Span::from_secs(3), Seed::root(seed));
@@ -111,7 +111,7 @@ fn the_dead_are_found_within_ten_seconds_and_their_children_go_on() {
 }
 
 #[test]
-fn who_cannot_forward_is_a_leaf() {
+fn viewers_that_cannot_forward_are_leaves() {
     let mut plan = plan(12, 20);
     for viewer in &mut plan.viewers[..4] {
         viewer.forwards = false;
@@ -124,7 +124,7 @@ fn who_cannot_forward_is_a_leaf() {
 }
 
 #[test]
-fn who_cannot_be_served_is_refused_with_the_load() {
+fn viewers_beyond_capacity_are_refused_with_the_load() {
     let mut plan = plan(12, 20);
     plan.viewers.iter_mut().for_each(|viewer| viewer.forwards = false);
     let report = run(&plan);
@@ -179,7 +179,7 @@ fn a_forger_is_found_and_demoted() {
 }
 
 #[test]
-fn a_viewer_that_boasts_is_held_to_what_it_carries() {
+fn an_overstated_uplink_is_corrected_by_measurement() {
     let mut plan = plan(12, 120);
     plan.server.uplink = Rate(24_000_000);
     plan.viewers[5].uplink = Rate(1_000_000);

@@ -254,7 +254,7 @@ fn established(config: &Config) -> Endpoint {
 }
 
 #[test]
-fn what_the_own_uplink_holds_of_a_connection_is_small() {
+fn a_connection_holds_little_of_its_own_uplink() {
     for (small_queues, most) in [(true, 6), (false, 10)] {
         let config = Config { small_queues, ..Config::default() };
         let mut end = established(&config);
@@ -304,7 +304,7 @@ fn an_application_that_sends_little_does_not_inflate_its_window() {
 }
 
 #[test]
-fn losses_are_repaired_without_a_timeout_and_nothing_is_sent_in_vain() {
+fn losses_are_repaired_without_timeouts_or_spurious_retransmissions() {
     for congestion in [Congestion::Reno, Congestion::Cubic] {
         for queue in [8, 20, 60] {
             let pair = transfer(&with(congestion), link(20, 20, queue), 20_000_000);

@@ -235,7 +235,7 @@ fn no_jitter_takes_more_than_half_of_a_delay() {
 }
 
 #[test]
-fn draws_belong_to_the_sender_and_another_host_changes_nothing() {
+fn random_draws_depend_only_on_the_sender() {
     let path = Path { delay: Span::from_millis(9), jitter: Span::from_millis(2), loss: 0.05 };
     let run = |hosts: u32, seed: u64| {
         let plans: Vec<HostPlan> = (0..hosts).map(|_| mbit(1000, 0)).collect();
@@ -286,7 +286,7 @@ fn path_faults_concern_packets_that_enter_the_path_while_they_last() {
 }
 
 #[test]
-fn delay_faults_add_up_and_their_end_lets_nobody_overtake() {
+fn delay_faults_add_up_and_keep_the_order_of_packets() {
     let between = (0, 1);
     let delay = |extra, from, until| {
         fault(FaultKind::Delay { between, extra: Span::from_millis(extra) }, from, until)
@@ -309,7 +309,7 @@ fn a_packet_delayed_for_ever_arrives_at_the_end_of_time() {
 }
 
 #[test]
-fn a_link_that_goes_down_loses_what_it_holds_and_what_comes() {
+fn a_failed_link_drops_queued_and_arriving_packets() {
     // The sender's: packet i occupies the uplink over [10 i, 10 i + 1) ms.
     let up = |from, until| survivors(fault(FaultKind::LinkDown { host: 0 }, from, until));
     assert_eq!(up(32, 40), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);

@@ -162,7 +162,7 @@ fn each_new_channel_of_a_circuit_waits_for_tls_and_the_link_protocol() {
 }
 
 #[test]
-fn nobody_uses_a_channel_before_its_handshake_is_over() {
+fn channels_carry_no_cells_before_the_handshake_ends() {
     let mut plan = bottleneck(10_000);
     // Two relays extend to each other, the second one at any moment of the first one's handshake.
     plan.users.truncate(2);
@@ -326,7 +326,7 @@ fn a_request_of_several_cells_costs_no_round_trip_more_than_one_of_one() {
 }
 
 #[test]
-fn an_exits_bucket_counts_what_it_exchanges_with_servers() {
+fn an_exits_bucket_counts_traffic_with_servers() {
     let took = |servers: bool| {
         let mut plan = bottleneck(2_000_000);
         plan.users.truncate(2);
@@ -355,7 +355,7 @@ fn an_exits_bucket_counts_what_it_exchanges_with_servers() {
 }
 
 #[test]
-fn a_user_who_stops_lets_its_transfer_end() {
+fn a_stopping_user_finishes_its_transfer() {
     let mut plan = bottleneck(500_000);
     plan.users.truncate(2);
     plan.users.iter_mut().for_each(|user| user.stop = Time::ZERO + Span::from_secs(2));

@@ -323,7 +323,7 @@ fn a_relay_reloads_shows_itself_and_drains() {
 }
 
 #[test]
-fn no_log_names_a_client_or_a_destination_and_idle_roles_say_nothing() {
+fn logs_name_neither_clients_nor_destinations() {
     let overlay = Overlay::of_three("logs");
     let own = overlay.listening();
     assert_eq!(own.len(), 5);

@@ -46,7 +46,7 @@ fn check(stream: &[u8], output: &[u8], status: &Value) -> usize {
 }
 
 #[test]
-fn what_is_played_is_what_was_made_byte_for_byte() {
+fn the_played_stream_equals_the_source_byte_for_byte() {
     let Some(stream) = made(6) else { return skipped::skipped("streams of real media", "ffmpeg") };
     let scratch = Scratch::new("exact");
     let mut server = server("1 Mbit/s", "4 Mbit/s", "");
@@ -68,7 +68,7 @@ fn what_is_played_is_what_was_made_byte_for_byte() {
 }
 
 #[test]
-fn clients_that_die_or_leave_take_nothing_from_others() {
+fn departing_clients_do_not_affect_others() {
     let Some(stream) = made(7) else { return skipped::skipped("churn with real media", "ffmpeg") };
     let scratch = Scratch::new("churn");
     let mut server = server("1 Mbit/s", "6 Mbit/s", "");
@@ -92,7 +92,7 @@ fn clients_that_die_or_leave_take_nothing_from_others() {
 }
 
 #[test]
-fn strangers_garbage_and_stalls_leave_no_trace_in_what_is_played() {
+fn playback_is_unaffected_by_strangers_garbage_and_stalls() {
     let Some(stream) = made(3) else { return skipped::skipped("garbage among real media", "ffmpeg") };
     let scratch = Scratch::new("garbage");
     let mut server = server("1 Mbit/s", "6 Mbit/s", "");

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_allocated_proves_nothing() {
+    fn a_measurement_without_allocation_is_repeated() {
         let verdict = MeasurementParameters::default().judge(Rate(0), Rate(5), Rate(0));
         assert_eq!(verdict, Verdict::Again { guess: Rate(10) });
     }

@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_are_dealt_evenly_among_those_who_take_part() {
+    fn sockets_are_divided_evenly_among_measurers() {
         assert_eq!(share_sockets(160, &[Rate(1), Rate(0), Rate(1), Rate(1)]), [54, 0, 53, 53]);
         assert_eq!(share_sockets(1, &[Rate(1), Rate(1)]), [1, 1]);
         assert_eq!(share_sockets(8, &[Rate(0)]), [0]);

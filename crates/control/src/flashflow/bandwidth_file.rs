@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_can_be_read_and_nonsense_not() {
+    fn written_values_are_read_back_and_nonsense_is_refused() {
         let text = "1600000000\nversion=1.5.0\n=====\nnode_id=$00000000000000000000000000000000000000Ab bw=7 x\n\
             bw=9 node_id=$01000000000000000000000000000000000000ff vote=0\n";
         let weights = read_weights(text).unwrap();
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_is_what_the_specification_shows() {
+    fn the_text_matches_the_specifications_example() {
         let mut limited = line(0xab);
         limited.descriptor_limit = Some(Rate(80_000_000));
         let text = file(vec![limited, line(1)]).to_text().unwrap();
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tor_would_refuse_is_not_written() {
+    fn documents_that_tor_would_refuse_are_not_written() {
         assert_eq!(file(vec![line(1), line(1)]).to_text(), Err(BandwidthFileError::Duplicate([1; 20])));
         for nickname in ["", "has space", "line\nbreak", "abcdefghijklmnopqrst"] {
             let bad = Line { nickname: nickname.into(), ..line(1) };

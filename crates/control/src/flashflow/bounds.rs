@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_is_what_draws_show() {
+    fn the_bound_matches_random_draws() {
         let (n, q, runs) = (5u32, 0.3, 20_000);
         let mut draws = Seed::root(5).fork("part-time relay").random();
         let failed =

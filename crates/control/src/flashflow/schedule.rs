@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_secret_gives_the_same_schedule_whatever_the_order_of_relays() {
+    fn a_schedule_depends_on_the_secret_not_on_the_order_of_relays() {
         let place = |relays: &[ScheduledRelay], secret: &Secret| {
             let mut schedule = Schedule::new(2880, TEAM, MeasurementParameters::default());
             assert!(schedule.place_old(relays, secret).is_empty());
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_is_handed_back() {
+    fn items_without_room_are_returned() {
         let mut schedule = Schedule::new(1, TEAM, MeasurementParameters::default());
         let left = schedule.place_old(&[relay(1, 600_000_000), relay(2, 700_000_000)], &secret(1));
         assert_eq!(left.len(), 1);

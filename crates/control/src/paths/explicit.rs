@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_say_nothing_about_where_all_packets_end() {
+    fn losses_do_not_locate_a_drop_if_all_packets_end_there() {
         let mut source = Explicit::new(2, ExplicitParameters { packet: 1500.0, beta: 0.5 });
         source.set_receiver(1);
         for peer in [0, 1] {

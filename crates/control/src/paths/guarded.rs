@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_claims_too_much_is_held_near_what_it_carries() {
+    fn an_overstated_rate_is_corrected_downwards() {
         let mut control = guarded();
         drive(&mut control, 0..600, 20, 200.0 * PACKET);
         assert!(control.guards[0].instead.is_some());
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_claims_too_little_is_used_for_what_it_carries() {
+    fn an_understated_rate_is_corrected_upwards() {
         let mut control = guarded();
         drive(&mut control, 0..600, 20, PACKET);
         let rate = control.rate(0) / PACKET;

@@ -162,7 +162,7 @@ mod tests {
     use crate::units::Span;
 
     #[test]
-    fn scattered_losses_and_all_but_the_first_of_a_second_say_nothing_of_a_relay() {
+    fn scattered_losses_do_not_blame_a_relay() {
         let aimd = AimdParameters { packet: 1500.0, alpha: 1.5, beta: 1.4, locate: true };
         let mut control = Signs::new(1, Box::new(Aimd::new(1, aimd)));
         let at = |ms| Time::ZERO + Span::from_millis(ms);

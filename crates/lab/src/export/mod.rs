@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn tornettools_files_hold_what_its_plots_read() {
+    fn tornettools_files_have_the_fields_of_its_plots() {
         let mut record = record();
         record.metrics.relayed_cells.curves = vec![vec![1, 2, 3]];
         let class = record.metrics.users[0].class.clone();

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_or_was_guessed_too_low_is_repeated_once() {
+    fn failed_and_underestimated_measurements_are_repeated_once() {
         let mut network = network(100, 100);
         assert_eq!(deployment().repeated(&network, 0.0), Repeated { attempts: 100, slots: 10, open: 0 });
         assert_eq!(deployment().repeated(&network, 1.0).open, 100);

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_manifest_lists_is_replaced() {
+    fn only_files_of_the_manifest_are_replaced() {
         let root = scratch("replaced");
         let place = root.join("out");
         put(&["a", "b"], &place).unwrap();

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_take_no_room_where_nothing_can_be() {
+    fn axes_ignore_impossible_bounds_of_intervals() {
         let axis = |points: &[f64], log| Axis::over(points, &[-50.0, 1e-9, 20.0], log).range();
         assert_eq!(axis(&[5.0, 10.0], false).start, 0.0);
         assert!(axis(&[-5.0, 10.0], false).start > -7.0);

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_says_what_it_is() {
+    fn every_key_has_a_description() {
         for key in find("") {
             assert!(key.about.len() > 4, "{} has no description", key.path);
             assert!(!key.path.contains('_'), "{} is not in kebab case", key.path);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_schema_knows_what_is_worked_in() {
+    fn the_schema_describes_combinations_and_common_keys() {
         let schema = schema();
         let alternative = &schema["properties"]["combine"]["items"]["additionalProperties"];
         assert!(alternative["properties"].get("transport").is_some());

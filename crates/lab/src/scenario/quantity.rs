@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantities_write_back_what_they_read() {
+    fn quantities_round_trip_through_text() {
         for text in ["1000 packets", "64 KiB", "unlimited", "shadow", "codel 5 ms 100 ms 1000 packets"] {
             assert_eq!(text.parse::<Queue>().unwrap().to_string(), text);
         }

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ours_has_bands_and_lacks_what_was_not_measured() {
+    fn our_curves_have_bands_and_omit_unmeasured_points() {
         let file: FigureFile = toml::from_str(
             "title = 't'\nx = 'x'\ny = 'y'\npublished = { a = [[1, 2]] }\n\
              ours = { a = [[1, '2 * m'], [2, 'absent']] }\nacross = { b = [['m', 0.5]] }",

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn no_tolerance_takes_nothing_for_something() {
+    fn a_zero_value_is_never_within_tolerance() {
         for experiment in experiments() {
             for row in experiment.rows().unwrap() {
                 let Check::Number { published, tolerance, .. } = &row.check else { continue };
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_happened_differs_and_what_is_missing_has_no_data() {
+    fn unmeasured_rows_differ_and_missing_inputs_have_no_data() {
         let experiment = experiments()
             .into_iter()
             .find(|experiment| experiment.figure == "figure-7-9")

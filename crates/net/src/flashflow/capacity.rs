@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn rates_are_found_and_strangers_get_nothing() {
+    async fn rates_converge_and_strangers_get_no_service() {
         let (us, a, b) = (Identity::generate(), Identity::generate(), Identity::generate());
         let (at_us, at_a, at_b) = (socket().await, socket().await, socket().await);
         let ours = [peer("us", &at_us, &us)];

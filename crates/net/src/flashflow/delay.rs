@@ -108,7 +108,7 @@ mod tests {
     /// Bytes arrive in order, in both directions, and not early. All memory is free afterwards, also after a
     /// connection is cut.
     #[test]
-    fn bytes_cross_a_path_late_in_order_and_leave_nothing_behind() {
+    fn bytes_cross_a_path_in_order_and_completely() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let local = tokio::task::LocalSet::new();
         runtime.block_on(local.run_until(async {

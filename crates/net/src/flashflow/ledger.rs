@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_wrong_clock_wrote_into_the_future_is_forgotten_at_the_next_start() {
+    fn entries_from_the_future_are_dropped_at_the_next_start() {
         let future = 400 * 86_400;
         let start = |unix| Record::Started { unix, version: "1".into(), fresh: unix == 1 };
         let measured = |id: &str, unix| {

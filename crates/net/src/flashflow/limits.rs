@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_has_so_many_connections_and_is_forgotten_with_the_last() {
+    fn connections_are_limited_per_address_until_the_last_closes() {
         let addresses = Addresses::new(2);
         let [one, other] = ["10.0.0.1", "10.0.0.2"].map(|ip| ip.parse().unwrap());
         let first = addresses.enter(one).unwrap();

@@ -156,7 +156,7 @@ mod tests {
     const VALID_AFTER: u64 = 1_893_553_200;
 
     #[test]
-    fn the_last_signed_consensus_of_a_folder_counts_and_nothing_else_does() {
+    fn the_last_signed_consensus_of_a_folder_is_used() {
         let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/fixtures");
         let folder = std::env::temp_dir().join(format!("tidegate-network-{}", hex(&random::<8>())));
         std::fs::create_dir(&folder).unwrap();

@@ -79,7 +79,7 @@ mod tests {
     /// The coordinator measured `r0` before. `r9` joins its machine; the others are new, each at its own
     /// address.
     #[test]
-    fn a_newcomer_to_a_known_machine_is_measured_with_who_is_there() {
+    fn a_new_relay_on_a_known_machine_is_measured_with_its_neighbours() {
         let folder = std::env::temp_dir().join(format!("tidegate-plan-{}", hex(&random::<8>())));
         std::fs::create_dir(&folder).unwrap();
         let identity = Identity::generate();

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_takes_nothing_and_then_goes_on() {
+    fn writing_resumes_after_a_full_disk() {
         let scratch = Scratch::new();
         let (mut store, _) = Store::open(&scratch.0).unwrap();
         store.append(&started(1)).unwrap();

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leg_learns_what_comes_back_in_time() {
+    fn a_leg_learns_how_many_batches_return_in_time() {
         for seed in 1..=4 {
             // A batch takes 20 ms: six in flight fill the leg without a queue; with 24, SENDMEs are late.
             let mean = run(&mut *Learnt::default().build(Seed::root(seed)), 50, 600, u32::MAX / 31);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_wanted_to_send_teaches_nothing() {
+    fn idle_periods_are_not_learnt_from() {
         let mean = run(&mut *Learnt::default().build(Seed::root(1)), 50, 60, 3);
         assert!(mean <= 5.0, "{mean}");
     }

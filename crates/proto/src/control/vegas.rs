@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sendme_for_nothing_is_refused() {
+    fn an_unsolicited_sendme_is_refused() {
         let mut vegas = Vegas::new(VegasParameters::default());
         assert_eq!(vegas.acknowledged(Time::ZERO, false), Err(Violation));
         for _ in 0..30 {

@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_hold_the_key_cannot_answer() {
+    fn a_handshake_needs_the_relays_key() {
         let relay = RelaySecret::new([1; 20], [2; 32]);
         let directory = BTreeMap::from([(RelayId(0), *relay.public())]);
         let mut client = Encrypted::new(None, directory, [1; 32]);

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lie_about_an_address_spoils_nobody_elses_circuit() {
+    fn a_forged_address_does_not_affect_other_circuits() {
         let mut names = Names::default();
         let lie = names.find(router(1, 666));
         let truth = names.find(router(1, 9001));

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused() {
+    fn malformed_keys_are_refused() {
         assert!(OnionKey::from_bytes(&[1; 31], &key(1).to_bytes()[1]).is_err());
         assert!(OnionKey::from_bytes(&[1; 32], &[1; 32]).is_err());
         assert!(OnionKeys::kept(key(1), None, Some((&[1; 33], NOW))).is_err());

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_together_hold_what_they_may_and_a_chunk_each() {
+    fn lines_share_a_limit_plus_one_chunk_each() {
         const MOST: usize = 100;
         let mut lines: Vec<DelayLine> = (0..5).map(|seed| line(Span::ZERO, seed)).collect();
         let together = |lines: &[DelayLine]| lines.iter().map(DelayLine::held).sum::<usize>();

@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_is_neither_written_nor_read() {
+    fn values_out_of_range_are_neither_written_nor_read() {
         for bad in [
             Params { seconds: 0, ..params(1, false) },
             Params { seconds: 601, ..params(1, false) },

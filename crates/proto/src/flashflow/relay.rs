@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_when_nobody_sends_and_when_someone_speaks_out_of_turn() {
+    fn it_ends_on_silence_and_on_messages_out_of_turn() {
         let mut t = target();
         t.message(at(0), 5, &COORDINATOR, &Message::Params(params()));
         drain(&mut t);

@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_takes_what_its_window_leaves_and_one_window_more() {
+    fn a_socket_accepts_its_free_window_and_one_more_window() {
         let socket = Socket { window: 10, unacknowledged: 4, unsent_bytes: 1000, segment_bytes: 1460 };
         assert_eq!(socket.limit(1.0, 514), 16 * 1460 - 1514);
         assert_eq!(socket.limit(0.0, 0), 6 * 1460 - 1000);

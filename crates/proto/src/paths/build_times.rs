@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_learnt_early_and_everything_anew_when_the_network_changes() {
+    fn timeouts_need_enough_samples_and_reset_when_the_network_changes() {
         let mut times = BuildTimes::default();
         for number in 0..LEAST {
             assert_eq!(times.timeout(), INITIAL, "{number}");

@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_differ_in_whom_they_draw() {
+    fn policies_select_different_relays() {
         let share = |policy: Arc<dyn Policy>, relay: u32| {
             let parameters = PathSelection { policy, keep_guard: false, ..PathSelection::default() };
             paths(&parameters).iter().filter(|path| path.contains(&RelayId(relay))).count()

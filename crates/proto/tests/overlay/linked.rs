@@ -61,7 +61,7 @@ proptest! {
     /// Cells cross small wires at random speeds: every stream arrives completely, once and in order in both directions,
     /// and nothing is left over.
     #[test]
-    fn linked_circuits_lose_double_and_reorder_nothing(
+    fn linked_circuits_deliver_every_cell_once_in_order(
         seed in any::<u64>(), split in 0..SPLITS.len(), capacity in 1usize..40,
         sizes in proptest::collection::vec(1u64..200_000, 1..5), upload in 0u64..60_000,
     ) {
@@ -101,7 +101,7 @@ proptest! {
 
     /// A connection breaks at any moment: either the whole set ends, at both ends, or it goes on.
     #[test]
-    fn a_leg_that_breaks_takes_the_set_or_nothing(
+    fn a_broken_leg_ends_the_whole_set_or_loses_no_cell(
         seed in any::<u64>(), split in 0..SPLITS.len(), stop in 0usize..400,
         wire in prop::sample::select(vec![(CLIENT, 0), (CLIENT, 3), (0, 1), (3, 0), (1, 2), (0, 2)]),
     ) {

@@ -272,7 +272,7 @@ proptest! {
     /// Cells cross small wires at random speeds, and circuits move at random moments on all hops at once: every stream
     /// arrives completely, once and in order, and nothing is left over.
     #[test]
-    fn moves_at_any_moment_lose_double_and_reorder_nothing(
+    fn moves_at_any_time_deliver_every_cell_once_in_order(
         seed in any::<u64>(), which in 0..CONFIGS, circuit_form in any::<bool>(),
         capacity in 1usize..40, alarm in 2usize..60,
         sizes in proptest::collection::vec(1u64..150_000, 1..5), upload in 0u64..60_000,
@@ -323,7 +323,7 @@ proptest! {
 
     /// Circuits end and connections break while others move: the remaining ones work.
     #[test]
-    fn ends_amid_moves_leave_nothing_behind(
+    fn circuits_that_end_during_moves_free_all_state(
         seed in any::<u64>(), which in 0..CONFIGS, circuit_form in any::<bool>(), broken in any::<bool>(),
     ) {
         let form = if circuit_form { Form::Circuit } else { Form::Connection };

@@ -67,7 +67,7 @@ fn sbws_starts_from_the_lower_of_report_and_consensus_and_rounds() {
 }
 
 #[test]
-fn what_nobody_probed_has_no_weight_and_is_published_with_20_kb_s() {
+fn unprobed_relays_have_no_weight_and_are_published_with_20_kb_s() {
     let mut missing = three();
     missing.rounds[0].probes[1].clear();
     let weights = TorFlow::default().weigh(&missing);
@@ -141,7 +141,7 @@ fn errors_and_advantages_are_the_papers() {
 }
 
 #[test]
-fn attackers_say_what_suits_them() {
+fn attackers_report_false_values() {
     use super::attack::{Attack, Trick};
     let attack = |trick| Attack { trick, ..Attack::default() };
     assert_eq!(attack(Trick::Inflate).report(1.0, 5.0), 50.0);

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_says_whose_what_and_when() {
+    fn a_cell_names_the_circuit_kind_and_solve_time_of_trajectories() {
         let solved = Time(STEP.0 * 5 / 2);
         let sent = [
             (7, About::Output, vec![250.0; 10]),
@@ -314,7 +314,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_is_near_what_was_meant(
+        fn compact_values_are_read_with_a_small_error(
             about in kind(),
             values in proptest::collection::vec(prop_oneof![0.0..1e-3, 0.0..2000.0, Just(800.0)], 1..61),
             resolution in 1e-4..1.0f64,

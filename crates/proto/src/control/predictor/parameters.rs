@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_preset_is_what_is_not_given() {
+    fn a_preset_supplies_the_omitted_keys() {
         let ours: PredictorParameters = read(&json!({})).unwrap();
         assert_eq!(ours, PredictorParameters::default());
         let theirs: PredictorParameters = read(&json!({ "preset": "prototype", "parts": 2 })).unwrap();

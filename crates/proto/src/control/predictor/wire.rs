@@ -70,7 +70,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_values_are_read_back() {
         let step = Span::from_millis(40);
         let sent = [
             Trajectory { circ: 7, about: About::Intake, solved: Time(123), step, values: &[1.5, f64::MAX] },
