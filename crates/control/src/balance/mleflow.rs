@@ -31,6 +31,9 @@ const RATIO: f64 = 1.1;
 /// Standard deviation of the relative noise before it is cut off. Source: the authors' code.
 const DEVIATION: f64 = 0.5;
 
+/// The most terms of a sum over numbers of users.
+const TERMS: f64 = 1000.0;
+
 /// How MLEFlow maximises the likelihood.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -154,14 +157,21 @@ fn exact(sight: &Sight, capacity: f64, at_once: f64) -> f64 {
 fn noisy(sight: &Sight, capacity: f64, at_once: f64, noise: f64) -> f64 {
     let users = |factor: f64| libm::rint(factor * capacity / sight.speed - at_once);
     let (least, most) = (users(1.0 - noise).max(0.0), users(1.0 + noise));
+    if most < least {
+        return f64::NEG_INFINITY;
+    }
+    // Numbers this far from the mean add nothing that a sum of doubles can hold. If all are so far, the nearest counts.
+    let reach = 12.0 * libm::sqrt(sight.users) + 60.0;
+    let near = |bound: f64| libm::rint(bound).clamp(least, most);
+    let (from, to) = (near(sight.users - reach), near(sight.users + reach));
+    // Among many users the terms change slowly, so one stands for its neighbours.
+    let stride = libm::ceil((to - from + 1.0) / TERMS).max(1.0);
     let one = |number: f64| {
         let error = (sight.speed * (number + at_once) / capacity - 1.0) / DEVIATION;
         poisson(number, sight.users) - 0.5 * error * error
     };
-    if most < least {
-        return f64::NEG_INFINITY;
-    }
-    let all: Vec<f64> = (0..=(most - least) as u64).map(|number| one(least + number as f64)).collect();
+    let terms = (0..=((to - from) / stride) as u32).map(|term| one(from + stride * f64::from(term)));
+    let all: Vec<f64> = terms.collect();
     let largest = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    largest + libm::log(all.iter().map(|one| libm::exp(one - largest)).sum())
+    largest + libm::log(stride * all.iter().map(|one| libm::exp(one - largest)).sum::<f64>())
 }

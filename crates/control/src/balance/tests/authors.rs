@@ -90,6 +90,17 @@ fn probflow_computes_the_mean_of_the_authors_model() {
     }
 }
 
+#[test]
+fn a_report_beyond_belief_costs_no_more_time() {
+    // A million users are expected after inflated reports: the speed says a thousand. Weighing ends at once.
+    for noise in [0.0, 0.3, 0.9] {
+        let capacity = quantised(&[sight(1e3, 1e6)], 1.0, noise).expect("it was seen");
+        assert!((1e8..1e10).contains(&capacity), "{capacity}");
+    }
+    let nobody = quantised(&[sight(5e5, 1e-9)], 1.0, 0.3).expect("it was seen");
+    assert!((3e5..8e5).contains(&nobody), "{nobody}");
+}
+
 /// Users of one-relay paths, chosen by weight; each relay divides its capacity equally (the authors' `O`).
 fn one_relay_round(capacities: &[f64], weights: &[f64], users: usize, at_once: f64, seed: Seed) -> Round {
     let mut sums: Vec<f64> = weights.to_vec();
