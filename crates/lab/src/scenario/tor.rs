@@ -33,9 +33,11 @@ pub(super) fn settle_fraction(file: &mut ScenarioFile, inputs: &Inputs) {
     }
 }
 
-/// Unix time at which tor introduced KIST (0.3.2, January 2018), and its interval of 2 ms (0.4.6, June 2021).
+/// Unix time at which tor introduced KIST (0.3.2.9, January 2018).
 const KIST_SINCE: u64 = 1_515_456_000;
-const KIST_EVERY_2_MS_SINCE: u64 = 1_623_628_800;
+/// Unix time of the first tor with `KIST_SCHED_RUN_INTERVAL_DEFAULT` of 2 in `scheduler.h` (0.4.8.4, August 2023). The branch
+/// of 0.4.7 has 10.
+const KIST_EVERY_2_MS_SINCE: u64 = 1_692_748_800;
 
 /// One round trip of TLS 1.3, which relays introduced in 2019, and one of the link protocol.
 const LINK_ROUND_TRIPS: u32 = 2;
