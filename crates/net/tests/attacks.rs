@@ -330,3 +330,45 @@ fn unread_streams_hold_no_more_kernel_memory_than_the_limit() {
         assert_eq!(user.hear().await.expect("an answer")[0], CONNECTED);
     });
 }
+
+/// Memory of all TCP connections of this machine, MiB (proc_net(5), pages of 4 KiB).
+fn tcp_mib() -> u64 {
+    let text = std::fs::read_to_string("/proc/net/sockstat").unwrap();
+    let line = text.lines().find(|line| line.starts_with("TCP:")).unwrap();
+    line.split_whitespace().last().unwrap().parse::<u64>().unwrap() / 256
+}
+
+/// Prints the kernel's TCP memory and the time of an honest download while 1,000 circuits of four streams are not read.
+#[test]
+#[ignore = "20 s and 11,000 descriptors: cargo test -p tidegate-net --test all kernel_memory_of -- --ignored --nocapture"]
+fn kernel_memory_of_unread_streams() {
+    on_sockets(async {
+        tidegate_net::os::raise_descriptors().unwrap();
+        let (relay, _) = relay(Setup::default()).await;
+        let (target, open_now) = server(true).await;
+        let download = async |number: u8| {
+            let mut user = circuit_from(host(number), relay).await;
+            let begun = clock::now();
+            user.say(RELAY, begin(1, target)).await;
+            // CONNECTED and 45 kB.
+            for _ in 0..=90 {
+                user.hear().await.expect("a cell");
+            }
+            clock::now().since(begun)
+        };
+        eprintln!("before: {} MiB, a download takes {}", tcp_mib(), download(250).await);
+        let mut strangers = Vec::new();
+        for number in 0..1000 {
+            let mut link = circuit_from(host(2 + (number % 200) as u8), relay).await;
+            for stream in 1..=4 {
+                link.say(RELAY, begin(stream, target)).await;
+            }
+            strangers.push(link);
+        }
+        for second in 1..=5 {
+            clock::until(clock::now() + Span::from_secs(1)).await;
+            eprintln!("{second} s: {} MiB, {} streams are open", tcp_mib(), open_now.get());
+        }
+        eprintln!("a download takes {}", download(251).await);
+    });
+}

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use tidegate_control::units::Span;
 use tidegate_net::clock;
@@ -12,6 +13,7 @@ use tidegate_net::link::{Carrier, within};
 use tidegate_net::live::channel::Links;
 use tidegate_net::live::exit::Exit;
 use tidegate_net::live::policy::Policy;
+use tidegate_net::live::quic::{self, Quic};
 use tidegate_net::live::relay::{Announce, RelayConfig, run};
 use tidegate_net::overlay::{Dial as _, PeerLink};
 use tidegate_net::quic_stream::QuicStream;
@@ -186,6 +188,34 @@ fn both_relays_authenticate_each_other() {
         back.carrier.write_all(b"!").await.unwrap();
         let accepted = neighbour.accept().await.unwrap();
         assert_eq!(accepted.connection().stable_id(), lane(&met).connection().stable_id());
+    });
+}
+
+/// One address opens more connections than a relay accepts. None of them has a stream.
+#[test]
+fn idle_quic_connections_do_not_lock_out_newcomers() {
+    on_sockets(async {
+        let identity = Identity::generate();
+        let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = free.local_addr().unwrap();
+        let relay = Rc::new(Quic::relay(&identity, &[address], SharedNames::default()).unwrap());
+        let config = Arc::new(quic::server(&identity).unwrap());
+        let accepting = relay.clone();
+        spawn_local(async move {
+            while let Some(incoming) = accepting.incoming().await {
+                let (relay, config) = (accepting.clone(), config.clone());
+                spawn_local(async move { relay.answer(incoming, config).await.map(drop) });
+            }
+        });
+        let strangers = Quic::client(SharedNames::default()).unwrap();
+        let mut open = Vec::new();
+        for number in 0..400 {
+            open.push(strangers.connect(address).await.unwrap_or_else(|why| panic!("{number}: {why}")));
+        }
+        // The newest stay, and can open streams.
+        let mut lane = open.pop().unwrap().open().await.unwrap();
+        lane.write_all(b"a").await.unwrap();
+        assert!(open[0].accept().await.is_err(), "the oldest was closed");
     });
 }
 
