@@ -26,10 +26,12 @@
 pub mod bucket;
 pub mod cell;
 pub mod client;
+pub mod combinations;
 pub mod conflux;
 pub mod control;
 pub mod crypto;
 pub mod edge;
+pub mod ending;
 pub mod flashflow;
 pub mod ids;
 pub mod links;

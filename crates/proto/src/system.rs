@@ -12,9 +12,10 @@ use tidegate_control::keys::{self, Parameters, Wrong};
 use tidegate_control::registry::{Origin, Part, names};
 use tidegate_control::units::Span;
 
+use crate::combinations::{self, Neighbours};
 use crate::conflux::Split;
+use crate::control::Control;
 use crate::control::windows::Windows;
-use crate::control::{Clock, Control, Place};
 use crate::links::{CircuitQueue, OutputBuffer, kist};
 use crate::registry::{BALANCES, CONTROLS, SCHEDULERS, SPLITS};
 use crate::scheduler::Discipline;
@@ -197,6 +198,24 @@ impl SystemConfig {
     /// # Errors
     /// The first thing that is wrong, with its path in the table.
     pub fn read(table: &Value) -> Result<SystemConfig, Wrong> {
+        let system = SystemConfig::parse(table)?;
+        system.check(Neighbours::Alike)?;
+        Ok(system)
+    }
+
+    /// Checks that the parts go together at a node with such neighbours ([`combinations`]).
+    ///
+    /// # Errors
+    /// If a part would have no effect.
+    pub fn check(&self, neighbours: Neighbours) -> Result<(), Wrong> {
+        combinations::check(&self.table, neighbours)
+    }
+
+    /// As [`read`](Self::read), without the [`check`](Self::check) of combinations.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its path in the table.
+    pub fn parse(table: &Value) -> Result<SystemConfig, Wrong> {
         keys::check(&SCHEMA, table)?;
         let is_choice = |value: &&Value| !value.is_object();
         let given = table.as_object().into_iter().flatten();
@@ -218,24 +237,7 @@ impl SystemConfig {
             SwitchingName::Circuit => Some(Form::Circuit),
         };
         let conflux = find(SPLITS, &choices.conflux, table, &mut all)?;
-        let wrong = |cause: String, cure: &str| {
-            let path = vec!["conflux".to_owned()];
-            Wrong { path, at_key: false, cause, cure: cure.to_owned() }
-        };
         let control = choose(CONTROLS, &choices.control, table, &mut all)?;
-        // Where relays are steered the ends have Vegas besides.
-        let steers = || control.controller(&Place { bandwidth: f64::INFINITY, clock: Clock::default() });
-        if conflux.is_some() && control.window().is_none() && steers().is_none() {
-            let cause =
-                format!("`conflux` with `control` = \"{}\", which has no congestion window", choices.control);
-            return Err(wrong(cause, "control = \"vegas\""));
-        }
-        if conflux.is_some() && form == Some(Form::Circuit) {
-            let cause =
-                "`conflux` with `switching` = \"circuit\": both move streams between circuits".to_owned();
-            let cure = "leave one out, or use switching = \"connection\"";
-            return Err(wrong(cause, cure));
-        }
         Ok(SystemConfig {
             transport: match choices.transport {
                 TransportName::Vanilla => Transport::Vanilla,
@@ -328,10 +330,11 @@ mod tests {
     fn a_table_spelled_out_says_the_same() {
         let table = json!({
             "transport": "pctcp", "scheduler": "ewma", "ewma": { "half-life": "5 s" }, "control": "predictor",
-            "predictor": { "preset": "journal" }, "kist": { "interval": "20 ms" }, "windows": { "circuit": 500 },
+            "predictor": { "preset": "journal" }, "channel-scheduler": "kist", "kist": { "interval": "20 ms" },
+            "windows": { "circuit": 500 },
         });
         let system = SystemConfig::read(&table).unwrap();
-        assert!(system.kist.is_none() && system.transport == Transport::PerCircuit);
+        assert!(system.kist.is_some() && system.transport == Transport::PerCircuit);
         assert_eq!(system.windows.circuit, 500);
         assert_eq!(system.table["predictor"]["problem"], "journal");
         let again = SystemConfig::read(&Value::Object(system.table.clone())).unwrap();
@@ -350,11 +353,10 @@ mod tests {
             (json!({ "q-learning": { "first": 9, "top": 3 } }), "q-learning", "`first` is above `top`"),
             (json!({ "kist": "fast" }), "kist", "`kist` is \"fast\", expected table"),
             (json!({ "conflux": "fast", "control": "vegas" }), "conflux", "there is no conflux `fast`"),
-            (json!({ "conflux": "throughput" }), "conflux", "`conflux` with `control` = \"windows\""),
             (
                 json!({ "conflux": "min-latency", "control": "vegas", "switching": "circuit" }),
                 "conflux",
-                "`conflux` with `switching` = \"circuit\"",
+                "`conflux` = \"min-latency\" has no use with `switching = \"circuit\"`: both move",
             ),
         ] {
             let wrong = SystemConfig::read(&table).unwrap_err();

@@ -12,6 +12,8 @@ use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_net::gate::Gate;
 use tidegate_net::identity::unhex;
 use tidegate_net::live::client::{ClientConfig, Event, run};
+use tidegate_proto::combinations::Neighbours;
+use tidegate_proto::switching::Form;
 use toml::Spanned;
 
 use super::relay;
@@ -72,14 +74,23 @@ pub fn main(arguments: &ClientArgs) -> Result<ExitCode, Failure> {
         Some(path) => {
             let source = SourceFile::read(path)?;
             let file: SystemFile = source.parse_toml()?;
-            relay::links(Some(&file.system), &source)?
+            relay::links(Some(&file.system), Neighbours::Alike, &source)?
         }
-        None => relay::links(None, &SourceFile { file: String::new(), text: String::new() })?,
+        None => {
+            let none = SourceFile { file: String::new(), text: String::new() };
+            relay::links(None, Neighbours::Alike, &none)?
+        }
     };
     let path = arguments.path.clone();
     if path.as_ref().is_some_and(|path| path.iter().enumerate().any(|(at, name)| path[..at].contains(name))) {
         let cause = "names a relay twice";
         return Err(InputError::new("--path", cause, "name each relay once").into());
+    }
+    let moves = config.switching.is_some_and(|rules| rules.form == Form::Circuit);
+    if moves && (path.is_some() || arguments.hops != 3) {
+        let option = if path.is_some() { "--path" } else { "--hops" };
+        let cause = "with `switching = \"circuit\"`: the client moves circuits of three relays to another middle of its choice";
+        return Err(InputError::new(option, cause, "leave it out, or use switching = \"connection\"").into());
     }
     let hops = path.as_ref().map_or(arguments.hops.into(), Vec::len);
     let gate = Gate::allowing_private(arguments.allow_private_addresses);
@@ -96,6 +107,7 @@ pub fn main(arguments: &ClientArgs) -> Result<ExitCode, Failure> {
                 Event::Directory(relays) => tracing::info!(relays, "directory"),
                 Event::NoDirectory(why) => tracing::warn!(cause = why, "no directory"),
                 Event::Built(path) => tracing::info!(path = path.join(","), "built"),
+                Event::Moved(moves) => tracing::info!(moves, "moved"),
             }
             last.replace(Some(event));
         };

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use tidegate_lab::scenario::keys;
 use tidegate_lab::systems;
+use tidegate_proto::combinations;
 
 use crate::failure::Failure;
 
@@ -17,11 +18,14 @@ pub struct KeysArgs {
     #[arg(long, conflicts_with_all = ["pattern", "markdown", "systems"])]
     schema: bool,
     /// Print the reference page docs/scenario.md
-    #[arg(long, conflicts_with_all = ["pattern", "systems"])]
+    #[arg(long, conflicts_with_all = ["pattern", "systems", "combinations"])]
     markdown: bool,
     /// Print the page of published systems, docs/systems.md
-    #[arg(long, conflicts_with = "pattern")]
+    #[arg(long, conflicts_with_all = ["pattern", "combinations"])]
     systems: bool,
+    /// Print which combinations of parts do not run, and why (docs/combinations.md)
+    #[arg(long, conflicts_with_all = ["pattern", "schema"])]
+    combinations: bool,
 }
 
 /// Runs the subcommand.
@@ -36,6 +40,10 @@ pub fn main(arguments: KeysArgs) -> Result<ExitCode, Failure> {
     }
     if arguments.systems {
         print!("{}", systems::page());
+        return Ok(ExitCode::SUCCESS);
+    }
+    if arguments.combinations {
+        print!("{}", combinations::page());
         return Ok(ExitCode::SUCCESS);
     }
     let found = keys::find(arguments.pattern.as_deref().unwrap_or_default());

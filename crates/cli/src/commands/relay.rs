@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use serde::Deserialize;
 use serde_json::Value;
-use tidegate_control::keys::{Parameters, read};
+use tidegate_control::keys::{Parameters, Wrong, read};
 use tidegate_control::random::Seed;
 use tidegate_control::units::Rate;
 use tidegate_lab::input::{InputError, SourceFile};
@@ -21,6 +21,7 @@ use tidegate_net::live::policy::{Policy, Rule};
 use tidegate_net::live::relay::{Announce, Changes, Event, Order, RelayConfig, Status, run};
 use tidegate_net::live::renewal::{Change, Keys};
 use tidegate_net::{clock, os};
+use tidegate_proto::combinations::{Neighbours, check_on_sockets};
 use tidegate_proto::links::{Config, Limits};
 use tidegate_proto::system::SystemConfig;
 use tokio::net::TcpListener;
@@ -102,27 +103,29 @@ struct TorFile {
     allow_public_authority: bool,
 }
 
-/// Keys of a scenario's `[[system]]` that are ignored: real sockets have their own TCP, TLS and paths.
-const SIMULATED: [&str; 6] = ["name", "of-consensus", "packaging", "paths", "tcp", "tls"];
-/// Keys of a scenario's `[[system]]` that are refused: they would silently do nothing here.
-const REFUSED: [&str; 4] = ["attack", "balance", "connection-half-life", "survey"];
+/// Keys of a scenario's `[[system]]` that are not parts: a label, and what [`check_on_sockets`] refuses.
+const NO_PARTS: [&str; 8] =
+    ["name", "of-consensus", "old-clients", "other-clients", "packaging", "paths", "tcp", "tls"];
 
 /// Reads the `[system]` table, which has the keys of a scenario's `[[system]]`.
-pub fn links(system: Option<&Spanned<Value>>, source: &SourceFile) -> Result<Config, InputError> {
+pub fn links(
+    system: Option<&Spanned<Value>>,
+    neighbours: Neighbours,
+    source: &SourceFile,
+) -> Result<Config, InputError> {
     let nonces = Seed::root(u64::from_le_bytes(random()));
     let Some(table) = system else { return Ok(Config { nonces, ..Config::default() }) };
-    let mut parts = table.get_ref().clone();
-    if let Some(keys) = parts.as_object_mut() {
-        if let Some(key) = REFUSED.iter().find(|key| keys.contains_key(**key)) {
-            let cause = format!("system.{key}: has an effect only in simulations");
-            return Err(source.error(table.span(), cause, format!("remove `{key}`")));
-        }
-        keys.retain(|key, _| !SIMULATED.contains(&key.as_str()));
-    }
-    let system = SystemConfig::read(&parts).map_err(|wrong| {
+    let fail = |wrong: Wrong| {
         let place = wrong.path.join(".");
         source.error(table.span(), format!("system.{place}: {}", wrong.cause), wrong.cure)
-    })?;
+    };
+    let mut parts = table.get_ref().clone();
+    if let Some(keys) = parts.as_object_mut() {
+        keys.retain(|key, _| !NO_PARTS.contains(&key.as_str()));
+    }
+    let system = SystemConfig::parse(&parts).map_err(fail)?;
+    check_on_sockets(table.get_ref(), &system.table).map_err(fail)?;
+    system.check(neighbours).map_err(fail)?;
     Ok(Config {
         transport: system.transport,
         scheduler: system.scheduler,
@@ -257,7 +260,8 @@ fn load(path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
             return Err(source.error(tor.authority.span(), cause, "remove one of them"));
         }
     };
-    let mut config = links(file.system.as_ref(), &source)?;
+    let neighbours = if file.tor.is_some() { Neighbours::Stock } else { Neighbours::Alike };
+    let mut config = links(file.system.as_ref(), neighbours, &source)?;
     config.limits = Some(limits(file.limits.as_ref(), &source)?);
     if let Some(rate) = file.bandwidth {
         config.bandwidth = rate.0 as f64 / 8.0;

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use tidegate_control::units::Rate;
+use tidegate_control::units::{Rate, Span};
 use tidegate_data::country::Country;
+use tidegate_proto::switching::Form;
 use tidegate_sim::plan::System;
 
 use super::file::{Name, Placed, ScenarioFile, SystemFile, file_name_character};
@@ -82,6 +83,15 @@ fn check_systems(file: &ScenarioFile, source: &SourceFile) -> Result<Vec<System>
     for system in &file.system {
         check_name(&system.name, "system", &mut names, source)?;
         systems.push(check_system(system, source)?);
+        let moves = system.parts.switching.is_some_and(|rules| rules.form == Form::Circuit);
+        if moves && file.user.iter().all(|user| user.path.is_some() || user.shares.is_some()) {
+            let name = system.name.get_ref();
+            let cause = format!(
+                "system `{name}`: `switching` = \"circuit\" chooses other middles, but every user has a `path`"
+            );
+            let cure = "leave out the `path` of a user, or use switching = \"connection\"";
+            return Err(source.error(system.span(), cause, cure));
+        }
     }
     Ok(systems)
 }
@@ -167,6 +177,10 @@ fn check_hosts(file: &ScenarioFile, source: &SourceFile) -> Result<(), InputErro
     }
     if let Some(random) = &file.random {
         random.bandwidth.as_ref().map_or(Ok(()), |bucket| check_bandwidth(bucket, source))?;
+        if random.bandwidth.is_some() && random.bandwidth_share < 1.0 {
+            let cause = "[random]: `bandwidth` and `bandwidth-share` both set the token bucket";
+            return Err(source.error(random.span(), cause, "drop one of the two"));
+        }
         let to_unlimited = |link: &Between<Rate>| link.high == Rate::UNLIMITED && link.low != link.high;
         if [Some(&random.relay_link), random.end_link.as_ref()].into_iter().flatten().any(to_unlimited) {
             let cause = "the range of a link's rate ends at unlimited";
@@ -192,6 +206,9 @@ fn check_host(host: &HostFile, kind: &str, relays: &[&str], source: &SourceFile)
         }
     } else if host.link.is_none() && (host.up.is_none() || host.down.is_none()) {
         return fail("has no link", "give `link`, or `up` and `down`, such as \"10 Mbit/s\"");
+    }
+    if kind != "relay" && host.cell_cost > Span::ZERO {
+        return fail("has a `cell-cost`", "only relays process cells: drop it");
     }
     match &host.bandwidth {
         Some(_) if kind != "relay" => fail("has a token bucket", "only relays have `bandwidth`"),

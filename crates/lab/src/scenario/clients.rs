@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
+use tidegate_proto::combinations;
 use tidegate_proto::control::{Clock, Place};
 use tidegate_proto::registry::CONTROLS;
 use tidegate_sim::plan::{Ends, FixedWindows, OtherClients, System};
@@ -33,13 +34,9 @@ pub(super) fn mix(
 }
 
 fn old(table: &Placed<SystemFile>, system: &System, source: &SourceFile) -> Result<OtherClients, InputError> {
-    if system.control.window().is_none() {
-        let cause = format!(
-            "system `{}`: `old-clients` has no effect: `control` already uses the fixed windows",
-            system.name
-        );
-        return Err(source.error(table.span(), cause, "set `control = \"vegas\"` or drop `old-clients`"));
-    }
+    combinations::check_old_clients(&table.parts.table, &*system.control).map_err(|wrong| {
+        source.error(table.span(), format!("system `{}`: {}", system.name, wrong.cause), wrong.cure)
+    })?;
     let ends = Ends { control: Arc::new(FixedWindows), windows: system.windows };
     Ok(OtherClients { name: "old".into(), share: table.old_clients, ends, paths: system.paths.clone() })
 }

@@ -78,6 +78,9 @@ pub struct ScenarioFile {
     /// Relays that go down and come back at random.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relay_churn: Option<Placed<ChurnFile>>,
+    /// Combinations of `[[combine]]` that do not run, and why.
+    #[serde(skip)]
+    pub left_out: Vec<(String, String)>,
 }
 
 fn sample() -> Placed<Span> {

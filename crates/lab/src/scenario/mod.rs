@@ -80,7 +80,8 @@ impl Scenario {
             }
             other => other?,
         };
-        let inputs = Inputs::load(&file, &folder)?;
+        let mut inputs = Inputs::load(&file, &folder)?;
+        inputs.notices.extend(left_out(&file));
         tor::settle_fraction(&mut file, &inputs);
         tor::obey_consensus(&mut file, &source, &inputs)?;
         let mut systems = check::check(&file, &source)?;
@@ -140,6 +141,21 @@ impl Scenario {
     }
 }
 
+/// Says which combinations of `[[combine]]` do not run: one line per reason.
+fn left_out(file: &ScenarioFile) -> Vec<String> {
+    let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (name, why) in &file.left_out {
+        match reasons.iter_mut().find(|(reason, _)| reason == why) {
+            Some((_, names)) => names.push(name),
+            None => reasons.push((why, vec![name])),
+        }
+    }
+    reasons
+        .into_iter()
+        .map(|(why, names)| format!("[[combine]] leaves out {}: {why}", names.join(", ")))
+        .collect()
+}
+
 /// Path selection of a system's clients. File names are relative to `folder`.
 fn path_selection(file: &PathsFile, source: &SourceFile, folder: &Path) -> Result<PathSelection, InputError> {
     let build_timeout = match file.build_timeout {
@@ -182,16 +198,17 @@ fn read(source: &SourceFile, overrides: &[String]) -> Result<ScenarioFile, Input
             .map_err(|(cause, cure)| InputError::new(&place, cause, cure))?;
     }
     // Parts of systems depend on the expanded tables, so expand first.
-    systems::spread(document.get_mut(), source)?;
+    let written = systems::spread(document.get_mut(), source)?;
     let (places, value) = Places::of(&document);
     let fail_at =
         |wrong: Wrong| source.error(places.find(&wrong.path, wrong.at_key), wrong.cause, wrong.cure);
     tidegate_control::keys::check(&keys::WHOLE, &value).map_err(fail_at)?;
-    let parts = systems::take_parts(document.get_mut(), &value).map_err(fail_at)?;
+    let parts = systems::take_parts(document.get_mut(), &value, written).map_err(fail_at)?;
     let mut file = ScenarioFile::deserialize(toml::Deserializer::from(document)).map_err(fail)?;
-    for (system, parts) in file.system.iter_mut().zip(parts) {
+    for (system, parts) in file.system.iter_mut().zip(parts.systems) {
         system.parts = parts;
     }
+    file.left_out = parts.left_out;
     check::check(&file, source)?;
     Ok(file)
 }

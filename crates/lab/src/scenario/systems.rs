@@ -7,20 +7,26 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 use tidegate_control::keys::Wrong;
+use tidegate_proto::combinations::Neighbours;
 use tidegate_proto::system::{SCHEMA, SystemConfig};
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeArray, DeTable, DeValue};
 
 use crate::input::{InputError, SourceFile, suggest};
 
 /// A scenario with more combinations is most likely a mistake.
 const MAX_COMBINATIONS: usize = 1000;
 
-/// Adds a `[[system]]` per combination, then adds the keys of `[every-system]` that a system lacks.
-pub(super) fn spread(document: &mut DeTable<'_>, source: &SourceFile) -> Result<(), InputError> {
+/// Adds a `[[system]]` per combination, then adds the keys of `[every-system]` that a system lacks. Returns the number of
+/// systems that are not combinations.
+pub(super) fn spread(document: &mut DeTable<'_>, source: &SourceFile) -> Result<usize, InputError> {
+    let written = document.get("system").map_or(0, |systems| match systems.get_ref() {
+        DeValue::Array(systems) => systems.len(),
+        _ => 0,
+    });
     combine(document, source)?;
     share_system_keys(document);
-    Ok(())
+    Ok(written)
 }
 
 /// Adds a `[[system]]` for each combination.
@@ -155,23 +161,48 @@ fn name_of<'a>(entry: &'a DeValue<'_>) -> Option<&'a str> {
     }
 }
 
-/// Reads and removes the parts of every system from a checked document; other keys stay.
-pub(super) fn take_parts(document: &mut DeTable<'_>, value: &Value) -> Result<Vec<SystemConfig>, Wrong> {
+/// The parts of all systems, and the combinations that do not run.
+pub(super) struct Parts {
+    pub systems: Vec<SystemConfig>,
+    /// Names of combinations that are left out, and why.
+    pub left_out: Vec<(String, String)>,
+}
+
+/// Reads and removes the parts of every system from a checked document; other keys stay. Removes the systems behind the
+/// first `written`, which `[[combine]]` has made, if their parts do not go together.
+pub(super) fn take_parts(document: &mut DeTable<'_>, value: &Value, written: usize) -> Result<Parts, Wrong> {
     let is_part = |key: &str| SCHEMA["properties"].get(key).is_some();
-    let mut all = Vec::new();
+    let (mut systems, mut left_out) = (Vec::new(), Vec::new());
+    let (mut kept, mut first_refusal) = (Vec::new(), None);
     for (number, table) in value["system"].as_array().into_iter().flatten().enumerate() {
+        let at = |wrong: Wrong| wrong.below(&number.to_string()).below("system");
         let keys = table.as_object().into_iter().flatten();
         let parts =
             keys.filter(|(key, _)| is_part(key)).map(|(key, value)| (key.clone(), value.clone())).collect();
-        all.push(
-            SystemConfig::read(&parts).map_err(|wrong| wrong.below(&number.to_string()).below("system"))?,
-        );
+        let system = SystemConfig::parse(&parts).map_err(at)?;
+        let refusal = system.check(Neighbours::Alike);
+        kept.push(refusal.is_ok());
+        match refusal {
+            Ok(()) => systems.push(system),
+            Err(wrong) if number < written => return Err(at(wrong)),
+            Err(wrong) => {
+                left_out.push((table["name"].as_str().unwrap_or_default().to_owned(), wrong.cause.clone()));
+                first_refusal.get_or_insert(at(wrong));
+            }
+        }
+    }
+    if let Some(wrong) = first_refusal.filter(|_| systems.is_empty()) {
+        return Err(wrong);
+    }
+    if let Some(DeValue::Array(all)) = document.get_mut("system").map(Spanned::get_mut) {
+        let every = std::mem::replace(all, DeArray::new());
+        every.into_iter().zip(kept).filter(|(_, kept)| *kept).for_each(|(system, _)| all.push(system));
     }
     for system in tables(document, "system") {
         let keys: Vec<String> = system.keys().map(|key| key.get_ref().to_string()).collect();
         keys.iter().filter(|key| is_part(key)).for_each(|key| _ = system.remove(key.as_str()));
     }
-    Ok(all)
+    Ok(Parts { systems, left_out })
 }
 
 /// The tables of `[[name]]`.

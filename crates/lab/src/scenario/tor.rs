@@ -107,6 +107,10 @@ pub(super) fn obey_consensus(
         system.tls.round_trips = LINK_ROUND_TRIPS;
         system.tls.standing = true;
         system.tls.record_cells = RECORD_CELLS;
+        // With a connection per circuit, the EWMA of tor before KIST would not have an effect.
+        if SystemConfig::read(&table).is_err_and(|wrong| wrong.path == ["scheduler"]) {
+            table["scheduler"] = "round-robin".into();
+        }
         system.parts = SystemConfig::read(&table)
             .map_err(|wrong| source.error(span.clone(), wrong.cause, wrong.cure))?;
     }
