@@ -9,7 +9,7 @@ use slab::Slab;
 use tidegate_control::random::Random;
 use tidegate_control::units::Time;
 
-use crate::cell::{Cell, Command, DestroyReason, Message, Nonce, Payload, RelayId, StreamId};
+use crate::cell::{Cell, Command, DestroyReason, Digest, Message, Nonce, Payload, RelayId, StreamId};
 use crate::conflux::Linked;
 use crate::edge::Edge;
 use crate::links::{ChannelId, Config, LegId, Links, Side, insert_few};
@@ -24,6 +24,8 @@ pub struct Client<O: Onion> {
     circuits: Slab<Circuit<O>>,
     outputs: VecDeque<Output<O>>,
     nonces: Random,
+    /// The digest with which the message at hand arrived, if a switch held it or its path is not the circuit's own.
+    heard: Option<Digest>,
 }
 
 struct Circuit<O: Onion> {
@@ -40,6 +42,9 @@ struct Circuit<O: Onion> {
     linked: Linked<Message<O>>,
 }
 
+/// A message that waits for the end of a switch, and the digest that acknowledges it.
+type Held<O> = (Message<O>, Option<Digest>);
+
 /// Progress of a switch from a circuit to its spare. Streams keep the circuit's key: the two circuits swap their
 /// paths.
 enum Switch<O: Onion> {
@@ -50,7 +55,7 @@ enum Switch<O: Onion> {
     Awaiting {
         nonce: Nonce,
         old: CircuitKey,
-        held: VecDeque<Message<O>>,
+        held: VecDeque<Held<O>>,
         begun: MoveStart,
         left: Time,
         first: Option<Time>,
@@ -72,6 +77,7 @@ impl<O: Onion> Client<O> {
             circuits: Slab::new(),
             outputs: VecDeque::new(),
             nonces,
+            heard: None,
         }
     }
 
@@ -199,9 +205,9 @@ impl<O: Onion> Client<O> {
             Switch::Awaiting { nonce: own, held, begun, left, first, .. } if own == nonce => {
                 self.circuits[old.0 as usize].switch = Switch::None;
                 self.outputs.push_back(Output::Switched(key, begun.over(left, first, now)));
-                for message in held {
+                for (message, heard) in held {
                     if self.circuits.contains(key.0 as usize) {
-                        self.message(now, key, message);
+                        self.message_from(now, key, message, heard);
                     }
                 }
                 if self.circuits.contains(key.0 as usize) {
@@ -270,14 +276,16 @@ impl<O: Onion> Client<O> {
         match &mut circuit.switch {
             Switch::Awaiting { held, first, .. } if held.len() < MAX_HELD => {
                 first.get_or_insert(now);
-                held.push_back(message);
+                let heard = circuit.hops.last().and_then(O::client_digests).map(|[heard, _]| heard);
+                held.push_back((message, heard));
             }
             Switch::Awaiting { .. } => self.end(now, key, true),
             Switch::Ceded(streams) => {
                 let streams = *streams;
+                let heard = circuit.hops.last().and_then(O::client_digests).map(|[heard, _]| heard);
                 match message.payload {
                     Payload::Leave(nonce) => self.switched(now, key, nonce),
-                    _ => self.message(now, streams, message),
+                    _ => self.message_from(now, streams, message, heard),
                 }
             }
             Switch::None => match circuit.linked {
@@ -285,6 +293,13 @@ impl<O: Onion> Client<O> {
                 Linked::First(_) | Linked::With(_) => self.leg_message(now, key, message),
             },
         }
+    }
+
+    /// Handles a message that arrived on another path or earlier. Its SENDME must have the digest of that time.
+    fn message_from(&mut self, now: Time, key: CircuitKey, message: Message<O>, heard: Option<Digest>) {
+        self.heard = heard;
+        self.message(now, key, message);
+        self.heard = None;
     }
 
     fn message(&mut self, now: Time, key: CircuitKey, message: Message<O>) {
@@ -337,8 +352,9 @@ impl<O: Onion> Client<O> {
 
     /// Sends a circuit SENDME with the digest of the last cell (proposal 289).
     fn acknowledge(&mut self, now: Time, key: CircuitKey) {
-        let digests = self.circuits[key.0 as usize].hops.last().and_then(O::client_digests);
-        self.say(now, key, StreamId(0), Payload::Sendme(digests.map(|[heard, _]| heard)));
+        let last = self.circuits[key.0 as usize].hops.last();
+        let heard = self.heard.or_else(|| last.and_then(O::client_digests).map(|[heard, _]| heard));
+        self.say(now, key, StreamId(0), Payload::Sendme(heard));
     }
 
     fn resume(&mut self, key: CircuitKey) {

@@ -5,6 +5,7 @@ use tidegate_control::machine::Machine;
 use tidegate_control::units::{Span, Time};
 
 use crate::cell::{Cell, EndReason};
+use crate::ending::Ending;
 use crate::ids::{ChannelId, RelayId};
 pub use crate::ids::{CircuitKey, StreamKey};
 use crate::onion::Onion;
@@ -43,6 +44,8 @@ pub enum Output<O: Onion> {
     StreamConnected(StreamKey),
     /// This node has moved the circuit to another connection, or to another circuit's relays, in these times.
     Switched(CircuitKey, MoveTimes),
+    /// Relay: it closed the circuit for this reason.
+    CircuitEnded(CircuitKey, Ending),
     /// Client: the circuit is gone, and its streams with it.
     CircuitClosed(CircuitKey),
 }

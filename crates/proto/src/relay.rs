@@ -14,11 +14,12 @@ use slab::Slab;
 use tidegate_control::units::Time;
 
 use crate::cell::{
-    Cell, CircId, Command, DestroyReason, EndReason, Message, Nonce, Payload, RelayId, StreamId,
+    Cell, CircId, Command, DestroyReason, Digest, EndReason, Message, Nonce, Payload, RelayId, StreamId,
 };
 use crate::conflux::{Broken, Link, Linked};
 use crate::control::{Controller, Place, Plant, Timer, Totals};
 use crate::edge::Edge;
+use crate::ending::{Ending, Endings};
 use crate::links::{ChannelId, Config, LegId, Limits, Links, Side};
 use crate::node::{CircuitKey, Output, StreamKey};
 use crate::onion::Onion;
@@ -41,6 +42,11 @@ pub struct Relay<O: Onion> {
     /// messages of linked circuits.
     held: u64,
     shed: u64,
+    endings: Endings,
+    /// The digest with which the message at hand arrived, if a switch held it.
+    heard: Option<Digest>,
+    /// Circuits that moved to another connection or path here.
+    moves: u64,
     draining: bool,
 }
 
@@ -67,6 +73,9 @@ impl<O: Onion> Relay<O> {
             watch,
             held: 0,
             shed: 0,
+            endings: Endings::default(),
+            heard: None,
+            moves: 0,
             draining: false,
         }
     }
@@ -122,6 +131,26 @@ impl<O: Onion> Relay<O> {
     /// Cells received so far.
     pub fn cells_processed(&self) -> u64 {
         self.cells
+    }
+
+    /// Circuits that this relay closed so far, by reason.
+    pub fn endings(&self) -> Endings {
+        self.endings
+    }
+
+    /// Moves of circuits to another connection, or at an exit to another path, that were completed here.
+    pub fn moves(&self) -> u64 {
+        self.moves
+    }
+
+    /// Number of KIST's runs so far.
+    pub fn kist_runs(&self) -> u64 {
+        self.table.links.kist_runs()
+    }
+
+    /// Cells sent right after one of the same circuit while another waited on the same connection. Round robin never sends so.
+    pub fn repeated_turns(&self) -> u64 {
+        self.table.links.repeated()
     }
 
     /// Whether the circuit comes from a client, which does not prove an identity.
@@ -222,7 +251,7 @@ impl<O: Onion> Relay<O> {
 
     fn push(&mut self, now: Time, key: CircuitKey, leg: LegId, command: Command, body: O::Body) {
         if self.table.links.push(now, leg, command, body).is_err() {
-            self.end(now, key, DestroyReason::RESOURCE_LIMIT);
+            self.end(now, key, Ending::QueueFull);
         }
     }
 
@@ -247,17 +276,17 @@ impl<O: Onion> Relay<O> {
         let early = command == Command::Early;
         circuit.early += u8::from(early);
         if circuit.early > MAX_EARLY {
-            return self.end(now, key, DestroyReason::PROTOCOL);
+            return self.end(now, key, Ending::EarlyCells);
         }
         match O::peel(&mut circuit.hop, &mut body) {
             Ok(None) => match circuit.next {
                 Some(next) if circuit.extending.is_none() => self.push(now, key, next, command, body),
-                _ => self.end(now, key, DestroyReason::PROTOCOL),
+                _ => self.end(now, key, Ending::BeyondEnd),
             },
             // Tor drops an EXTEND in a cell other than RELAY_EARLY (tor-spec, "Handling relay_early cells").
             Ok(Some(Message { payload: Payload::Extend(..), .. })) if !early => {}
             Ok(Some(message)) => self.message(now, key, message),
-            Err(_) => self.end(now, key, DestroyReason::PROTOCOL),
+            Err(_) => self.end(now, key, Ending::Unreadable),
         }
     }
 
@@ -276,7 +305,7 @@ impl<O: Onion> Relay<O> {
                 }
                 self.say(now, key, StreamId(0), Payload::Extended(body));
             }
-            _ => self.end(now, key, DestroyReason::PROTOCOL),
+            _ => self.end(now, key, Ending::UnexpectedCell),
         }
     }
 
@@ -284,6 +313,7 @@ impl<O: Onion> Relay<O> {
     /// their paths, so that streams keep their keys.
     fn switch(&mut self, now: Time, nonce: Nonce) {
         let (Some(&old), Some(&new)) = (self.left.get(&nonce), self.joined.get(&nonce)) else { return };
+        self.moves += 1;
         self.left.remove(&nonce);
         self.joined.remove(&nonce);
         // Streams stay with the old circuit, which gets the new path.
@@ -300,9 +330,12 @@ impl<O: Onion> Relay<O> {
         self.say(now, new, StreamId(0), Payload::Leave(nonce));
         if let Switch::Joined(_, _, held) = held {
             self.held -= held.len() as u64 * CELL_COST;
-            for message in held {
+            for (message, heard) in held {
                 if self.table.contains(old) {
+                    // Its SENDME must have the digest of the time when it arrived.
+                    self.heard = heard;
                     self.message(now, old, message);
+                    self.heard = None;
                 }
             }
         }
@@ -313,12 +346,12 @@ impl<O: Onion> Relay<O> {
 
     fn circuit_cell(&mut self, now: Time, key: CircuitKey, side: Side, cell: Cell<O>) {
         match (cell.command, side) {
-            (Command::Destroy, _) => self.part(now, key, Some(side), DestroyReason::DESTROYED),
+            (Command::Destroy, _) => self.part(now, key, Some(side), Ending::by(side)),
             // The circuit id is in use: tor drops the cell.
             (Command::Create | Command::CreateFast, Side::Prev) => {}
             (Command::Relay | Command::Early, Side::Prev) => self.peel(now, key, cell.command, cell.body),
             (_, Side::Next) => self.wrap(now, key, cell.command, cell.body),
-            _ => self.end(now, key, DestroyReason::PROTOCOL),
+            _ => self.end(now, key, Ending::UnexpectedCell),
         }
     }
 
@@ -326,7 +359,7 @@ impl<O: Onion> Relay<O> {
         let prev = self.table.circuit(key).prev;
         let prev = self.table.links.channel_of(prev);
         if self.watch.as_mut().is_some_and(|watch| !watch.may_shake(now, prev)) {
-            return self.end(now, key, DestroyReason::RESOURCE_LIMIT);
+            return self.end(now, key, Ending::Handshakes);
         }
         let (channel, must_open) = self.table.links.channel_to(now, relay);
         if must_open {
@@ -358,15 +391,15 @@ impl<O: Onion> Relay<O> {
     }
 
     /// Ends a circuit and sends DESTROY to both neighbours.
-    fn end(&mut self, now: Time, key: CircuitKey, reason: DestroyReason) {
-        self.part(now, key, None, reason);
+    fn end(&mut self, now: Time, key: CircuitKey, ending: Ending) {
+        self.part(now, key, None, ending);
     }
 
     /// Ends a circuit and sends DESTROY to the neighbours, except to the one that sent it.
-    fn part(&mut self, now: Time, key: CircuitKey, told_by: Option<Side>, reason: DestroyReason) {
+    fn part(&mut self, now: Time, key: CircuitKey, told_by: Option<Side>, ending: Ending) {
         let key = self.unlink(now, key, told_by.is_some(), &[]);
-        let Some(circuit) = self.forget(key) else { return };
-        let tell = |side| (told_by != Some(side)).then_some(reason);
+        let Some(circuit) = self.forget(key, ending) else { return };
+        let tell = |side| (told_by != Some(side)).then_some(ending.destroy());
         let channel = self.table.links.remove_leg(now, circuit.prev, tell(Side::Prev));
         self.close_if_spent(now, channel);
         if let Some(next) = circuit.next {
@@ -376,10 +409,12 @@ impl<O: Onion> Relay<O> {
     }
 
     /// Forgets a circuit, but not its legs.
-    fn forget(&mut self, key: CircuitKey) -> Option<Circuit<O>> {
+    fn forget(&mut self, key: CircuitKey, ending: Ending) -> Option<Circuit<O>> {
         if !self.table.contains(key) {
             return None;
         }
+        self.endings.add(ending);
+        self.table.outputs.push_back(Output::CircuitEnded(key, ending));
         self.waits_no_more(key);
         let circuit = self.table.circuits.remove(key.0 as usize);
         self.disown(circuit.owner);
@@ -426,13 +461,14 @@ impl<O: Onion> Relay<O> {
         let gone = self.table.links.closed(now, channel);
         for (key, side) in gone.iter().copied() {
             let key = self.unlink(now, key, true, &gone);
-            let Some(circuit) = self.forget(key) else { continue };
+            let ending = Ending::without(side);
+            let Some(circuit) = self.forget(key, ending) else { continue };
             let other = match side {
                 Side::Prev => circuit.next,
                 Side::Next => Some(circuit.prev),
             };
             if let Some(leg) = other {
-                let channel = self.table.links.remove_leg(now, leg, Some(DestroyReason::CHANNEL_CLOSED));
+                let channel = self.table.links.remove_leg(now, leg, Some(ending.destroy()));
                 self.close_if_spent(now, channel);
             }
         }
@@ -440,14 +476,16 @@ impl<O: Onion> Relay<O> {
 
     /// Handles a message from the client, unless a switch of circuits holds it.
     fn message(&mut self, now: Time, key: CircuitKey, message: Message<O>) {
-        match &mut self.table.circuits[key.0 as usize].switch {
+        let circuit = &mut self.table.circuits[key.0 as usize];
+        match &mut circuit.switch {
             Switch::None => {}
             Switch::Joined(_, _, held) if held.len() < MAX_HELD => {
                 self.held += CELL_COST;
-                return held.push(message);
+                let heard = O::digests(&circuit.hop).map(|[heard, _]| heard);
+                return held.push((message, heard));
             }
             // A client must not send more than its window, or anything after LEAVE.
-            Switch::Joined(..) | Switch::Left(_) => return self.end(now, key, DestroyReason::PROTOCOL),
+            Switch::Joined(..) | Switch::Left(_) => return self.end(now, key, Ending::WrongMove),
         }
         match self.table.circuit(key).linked {
             Linked::No => self.act(now, key, message),
@@ -470,7 +508,7 @@ impl<O: Onion> Relay<O> {
                 let behind = self.table.links.peer(circuit.prev);
                 match self.onion.relay(&peer).filter(|relay| behind != Some(*relay)) {
                     Some(relay) => self.extend(now, key, relay, body),
-                    None => self.end(now, key, DestroyReason::CONNECT_FAILED),
+                    None => self.end(now, key, Ending::ExtendRefused),
                 }
             }
             // Tor drops a BEGIN for stream 0 or for an existing stream.
@@ -491,13 +529,13 @@ impl<O: Onion> Relay<O> {
                         self.say(now, key, message.stream, Payload::Sendme(None));
                     }
                 }
-                Err(_) => self.end(now, key, DestroyReason::PROTOCOL),
+                Err(_) => self.end(now, key, Ending::BeyondWindow),
             },
             (Payload::Sendme(digest), Some(edge)) => {
                 let blocked = self.table.links.is_blocked(circuit.prev);
                 let taken = edge.sendme(now, message.stream, digest, blocked).is_ok();
                 self.table.leg_acknowledged(now, key);
-                self.resume_or_end(now, key, taken);
+                self.resume_or_end(now, key, taken, Ending::WrongSendme);
             }
             (ref payload @ (Payload::Xoff | Payload::Xon), Some(edge)) => {
                 edge.stop(message.stream, *payload == Payload::Xoff);
@@ -520,19 +558,24 @@ impl<O: Onion> Relay<O> {
                     self.table.resume(key);
                 }
             }
-            _ => self.end(now, key, DestroyReason::PROTOCOL),
+            (Payload::Leave(_) | Payload::Join(_), _) => self.end(now, key, Ending::WrongMove),
+            (Payload::Link(_) | Payload::LinkedAck | Payload::Switch(_), _) => {
+                self.end(now, key, Ending::WrongLink);
+            }
+            _ => self.end(now, key, Ending::UnexpectedMessage),
         }
     }
 
     /// Sends a circuit SENDME with the digest of the last cell (proposal 289).
     fn acknowledge(&mut self, now: Time, key: CircuitKey) {
-        let heard = O::digests(&self.table.circuit(key).hop).map(|[heard, _]| heard);
+        let now_heard = || O::digests(&self.table.circuit(key).hop).map(|[heard, _]| heard);
+        let heard = self.heard.or_else(now_heard);
         self.say(now, key, StreamId(0), Payload::Sendme(heard));
     }
 
     /// Resumes sending if a message about windows was valid, and otherwise ends the circuit.
-    fn resume_or_end(&mut self, now: Time, key: CircuitKey, right: bool) {
-        if right { self.table.resume(key) } else { self.end(now, key, DestroyReason::PROTOCOL) }
+    fn resume_or_end(&mut self, now: Time, key: CircuitKey, right: bool, otherwise: Ending) {
+        if right { self.table.resume(key) } else { self.end(now, key, otherwise) }
     }
 
     /// Creates this end of a circuit, with or without congestion control as its client asked.
@@ -575,7 +618,7 @@ impl<O: Onion> Relay<O> {
             Ok(ours) => self.say(now, key, StreamId(0), Payload::Linked(Box::new(ours))),
             Err(refused) => {
                 for key in refused {
-                    self.end(now, key, DestroyReason::PROTOCOL);
+                    self.end(now, key, Ending::WrongLink);
                 }
             }
         }
@@ -589,7 +632,7 @@ impl<O: Onion> Relay<O> {
             controller.exchanged(a, b);
         }
         for leg in ends {
-            self.end(now, leg, DestroyReason::DESTROYED);
+            self.end(now, leg, Ending::LinkedCircuit);
         }
         circuit
     }
@@ -605,7 +648,7 @@ impl<O: Onion> Relay<O> {
             _ if message.payload.is_of_stream() => return self.leg_brings(now, key, message),
             _ => return self.act(now, key, message),
         };
-        self.resume_or_end(now, key, done.is_ok());
+        self.resume_or_end(now, key, done.is_ok(), Ending::WrongLink);
     }
 
     /// Handles a stream's message from a leg. A DATA cell counts for the leg's window at once, but is delivered in order.
@@ -616,7 +659,7 @@ impl<O: Onion> Relay<O> {
             match edge.deliver(StreamId(0)) {
                 Ok((owed, _)) if owed.circuit => self.acknowledge(now, key),
                 Ok(_) => {}
-                Err(_) => return self.end(now, key, DestroyReason::PROTOCOL),
+                Err(_) => return self.end(now, key, Ending::BeyondWindow),
             }
         }
         let first = self.table.first(key);
@@ -625,7 +668,7 @@ impl<O: Onion> Relay<O> {
         let due = set.receive(now, key, message);
         let held = set.held_bytes();
         self.held = self.held + held - before;
-        let Ok(mut due) = due else { return self.end(now, key, DestroyReason::PROTOCOL) };
+        let Ok(mut due) = due else { return self.end(now, key, Ending::WrongLink) };
         while let Some(message) = due {
             self.let_out(now, first, message);
             let Some(set) = self.table.set(first) else { return };

@@ -8,6 +8,7 @@ use std::ops::AddAssign;
 
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::control::Totals;
+use tidegate_proto::ending::Endings;
 use tidegate_proto::flashflow::coordinator::{Failure, Outcome};
 
 pub use tidegate_proto::switching::MoveTimes;
@@ -156,6 +157,8 @@ pub struct HostTotals {
     pub downlink_busy: Span,
     /// Totals of the relay's controller, if it counts.
     pub control: Option<Totals>,
+    /// Circuits that the relay closed, by reason.
+    pub endings: Endings,
 }
 
 impl AddAssign for HostTotals {
@@ -167,6 +170,7 @@ impl AddAssign for HostTotals {
         self.dropped_packets += other.dropped_packets;
         self.retransmissions += other.retransmissions;
         self.timeouts += other.timeouts;
+        self.endings += other.endings;
         self.connections += other.connections;
         self.peak_descriptors = self.peak_descriptors.max(other.peak_descriptors);
         self.peak_kernel_bytes = self.peak_kernel_bytes.max(other.peak_kernel_bytes);

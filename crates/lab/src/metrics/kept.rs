@@ -62,4 +62,6 @@ pub(super) struct Totals {
     downlink_busy: Span,
     #[serde(skip)]
     control: Option<tidegate_proto::control::Totals>,
+    #[serde(skip)]
+    endings: tidegate_proto::ending::Endings,
 }

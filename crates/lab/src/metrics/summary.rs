@@ -114,6 +114,8 @@ fn summary(fold: &Fold<'_>, fairness: Option<&Fairness>) -> Value {
     put("descriptors_peak_per_relay", json!(peak(|row| row.totals.peak_descriptors)));
     put("kernel_peak_bytes_per_relay", json!(peak(|row| row.totals.peak_kernel_bytes)));
     put("control", control(&fold.totals));
+    let endings = fold.totals.endings.iter().filter(|(_, number)| *number > 0);
+    put("circuits_closed", endings.map(|(why, number)| (why.counter().to_owned(), json!(number))).collect());
     put("events", json!(fold.run.0));
     put("peak_pending_events", json!(fold.run.2));
     Value::Object(all)

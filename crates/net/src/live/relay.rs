@@ -11,8 +11,9 @@ use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::{EndReason, RelayId};
 use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::crypto::names::{SharedNames, Target};
+use tidegate_proto::ending::Ending;
 use tidegate_proto::links::{Config, Limits};
-use tidegate_proto::node::{Node as _, Output, StreamKey};
+use tidegate_proto::node::{CircuitKey, Node as _, Output, StreamKey};
 use tidegate_proto::relay::Relay;
 use tidegate_proto::transport::Transport;
 use tokio::net::TcpListener;
@@ -140,8 +141,6 @@ struct RelayLoop {
     /// Bytes that they hold outside of the node, and closed streams that still hold some.
     outside: Outside,
     closing: Closing,
-    /// Circuits that it has switched to another connection.
-    switched: Rc<Cell<u64>>,
     exit: Rc<RefCell<Rc<Exit>>>,
     announce: Rc<RefCell<Announce>>,
     /// Wakes the publisher.
@@ -237,6 +236,16 @@ async fn run_on(
 /// Closed streams that may still hold data for their servers.
 type Closing = Rc<RefCell<Vec<Weak<Local>>>>;
 
+/// Logs that the relay closed a circuit: at debug level if a neighbour closed it, as happens to every circuit.
+fn log_ending(circuit: CircuitKey, ending: Ending) {
+    let (circuit, reason) = (circuit.0, ending.about());
+    if ending.is_passed_on() {
+        tracing::debug!(circuit, reason, "circuit closed");
+    } else {
+        tracing::info!(circuit, reason, "circuit closed");
+    }
+}
+
 impl RelayLoop {
     fn new(
         node: Relay<Encrypted>,
@@ -253,8 +262,6 @@ impl RelayLoop {
         let (counted, lasting) = (outside.clone(), closing.clone());
         let announce = Rc::new(RefCell::new(announce));
         let announced = announce.clone();
-        let moved = Rc::<Cell<u64>>::default();
-        let switched = moved.clone();
         let streams = node.limits().map_or(usize::MAX, |limits| limits.streams.max(1) as usize);
         let (mut places, lookups) = (Shares::new(streams), Rc::<Lookups>::default());
         let owner = |own: Handle<_, _, _>| -> Owner<Relay<Encrypted>> {
@@ -299,7 +306,7 @@ impl RelayLoop {
                         lasting.borrow_mut().extend(local.holds_outside().then(|| Rc::downgrade(&local)));
                     }
                 }
-                Output::Switched(..) => switched.set(switched.get() + 1),
+                Output::CircuitEnded(circuit, ending) => log_ending(circuit, ending),
                 _ => {}
             })
         };
@@ -311,7 +318,6 @@ impl RelayLoop {
             leaving,
             outside,
             closing,
-            switched: moved,
             exit,
             announce,
             changed: Rc::default(),
@@ -320,9 +326,9 @@ impl RelayLoop {
     }
 
     fn shown(&self, nickname: &str, circuits: bool) -> status::Shown {
-        let (overlay, switched) = (self.overlay.clone(), self.switched.clone());
+        let overlay = self.overlay.clone();
         let circuits = circuits.then(|| self.leaving.clone());
-        status::Shown { overlay, switched, nickname: nickname.to_owned(), circuits }
+        status::Shown { overlay, nickname: nickname.to_owned(), circuits }
     }
 
     /// Keeps cells, streams' bytes and kernel buffers together below the memory limit: above it, streams end that hold

@@ -1,10 +1,8 @@
 //! A relay's status page on loopback: `/metrics` for Prometheus, `/status.json` for scripts. It shows neither client
 //! addresses nor destinations, and circuits one by one only on request.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
-use std::rc::Rc;
 
 use serde_json::{Value, json};
 use tidegate_proto::node::{CircuitKey, Node as _};
@@ -19,8 +17,6 @@ use crate::http::{self, Number, Page};
 pub struct Shown {
     /// The relay on its sockets.
     pub overlay: Exiting,
-    /// Circuits that it has switched to another connection.
-    pub switched: Rc<Cell<u64>>,
     /// Its nickname.
     pub nickname: String,
     /// Show circuits one by one, with the local ports of their exit streams. The servers of a demonstration or
@@ -33,10 +29,9 @@ pub struct Shown {
 /// # Errors
 /// If the listener is not on loopback.
 pub async fn serve(listener: TcpListener, shown: Shown) -> io::Result<()> {
-    let Shown { overlay, nickname, circuits, switched } = shown;
+    let Shown { overlay, nickname, circuits } = shown;
     let (pages, answering) = http::pages(|path| {
-        let mut numbers = numbers(&overlay);
-        numbers.push(("switched", "Circuits switched to another connection", switched.get() as f64));
+        let numbers = numbers(&overlay);
         match path {
             "/metrics" => Some(http::metrics("tidegate_relay", &numbers)),
             "/status.json" => {
@@ -58,7 +53,7 @@ fn numbers(overlay: &Exiting) -> Vec<Number> {
     let (written, read) = overlay.limit().totals();
     overlay.with(|node, _| {
         let (queued, buffered) = node.waiting();
-        vec![
+        let mut numbers = vec![
             ("uptime_seconds", "Time since the process started", clock::now().as_secs_f64()),
             ("connections", "Connections that are open or being opened", connections as f64),
             ("circuits", "Circuits through or to this relay", node.circuits() as f64),
@@ -80,6 +75,7 @@ fn numbers(overlay: &Exiting) -> Vec<Number> {
             ),
             ("kernel_inspections", "TCP_INFO queries answered", waits.inspections as f64),
             ("kernel_unsent_bytes", "Unsent bytes, summed over TCP_INFO queries", waits.unsent_bytes as f64),
+            ("kist_runs", "Runs of KIST", node.kist_runs() as f64),
             ("solves", "Optimisation problems solved by the controller", times.solves as f64),
             ("solve_p99_seconds", "99th percentile of solve durations", times.p99().as_secs_f64()),
             (
@@ -89,7 +85,17 @@ fn numbers(overlay: &Exiting) -> Vec<Number> {
             ),
             ("held_bytes", "Memory for neighbours and streams", node.memory() as f64),
             ("shed", "Circuits and connections closed because memory was short", node.shed() as f64),
-        ]
+            ("switched", "Moves of circuits to another connection or path", node.moves() as f64),
+            (
+                "repeated_turns",
+                "Cells sent right after one of the same circuit while another waited",
+                node.repeated_turns() as f64,
+            ),
+        ];
+        let closed = node.endings();
+        numbers
+            .extend(closed.iter().map(|(ending, number)| (ending.counter(), ending.about(), number as f64)));
+        numbers
     })
 }
 

@@ -66,9 +66,15 @@ pub(super) struct Kist {
     run: Vec<(ChannelId, Option<Limit>)>,
     /// Channels at the end of `run` that the driver is still to be asked about.
     unasked: usize,
+    runs: u64,
 }
 
 impl Kist {
+    /// Number of runs so far.
+    pub fn runs(&self) -> u64 {
+        self.runs
+    }
+
     /// When the next run is due.
     pub fn due(&self) -> Option<Timer> {
         self.due
@@ -97,6 +103,7 @@ impl Kist {
     /// The channels for the run that begins now.
     fn take_pending(&mut self, now: Time) -> Vec<ChannelId> {
         (self.last, self.due) = (Some(now), None);
+        self.runs += 1;
         std::mem::take(&mut self.pending)
     }
 

@@ -386,6 +386,11 @@ impl<O: Onion> Links<O> {
         queued + buffered + self.moves.held_cells()
     }
 
+    /// Cells that left right after one of the same circuit while another waited. Round robin never sends so.
+    pub fn repeated(&self) -> u64 {
+        self.queues.repeated()
+    }
+
     /// Cells in circuit queues and bytes in output buffers.
     pub fn waiting(&self) -> (u64, u64) {
         let (queued, buffered) = self.queues.cells();
@@ -472,6 +477,11 @@ impl<O: Onion> Links<O> {
     /// A message that reaches the neighbour out of band, after this time.
     pub fn next_out_of_band(&mut self) -> Option<(ChannelId, Cell<O>, Span)> {
         self.news.next_out_of_band()
+    }
+
+    /// Number of KIST's runs so far.
+    pub fn kist_runs(&self) -> u64 {
+        self.kist.runs()
     }
 
     /// When KIST's next run is due.

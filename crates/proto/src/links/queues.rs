@@ -33,6 +33,9 @@ struct Port<O: Onion> {
     scheduler: Box<dyn Scheduler + Send>,
     /// Scheduler key -> leg.
     keys: Slab<LegId>,
+    /// Number of legs that the scheduler may choose, and the one that it chose last.
+    active: u32,
+    last: Option<u32>,
     out: Waiting<O>,
     /// Cells in `out` that came past the circuit queues.
     unqueued: u32,
@@ -42,6 +45,7 @@ struct Port<O: Onion> {
 
 impl<O: Onion> Port<O> {
     fn activate(&mut self, now: Time, key: u32, legs: &Slab<Leg<O>>) {
+        self.active += 1;
         self.scheduler.activate(now, key, &View { keys: &self.keys, legs });
     }
 
@@ -49,7 +53,10 @@ impl<O: Onion> Port<O> {
         self.scheduler.next(now, &View { keys: &self.keys, legs })
     }
 
-    fn detach(&mut self, key: u32) {
+    /// Forgets a leg, which was `active` or not.
+    fn detach(&mut self, key: u32, active: bool) {
+        self.active -= u32::from(active);
+        self.last = self.last.filter(|last| *last != key);
         self.scheduler.forget(key);
         self.keys.remove(key as usize);
     }
@@ -66,6 +73,8 @@ pub(super) struct Queues<O: Onion> {
     drained: VecDeque<(CircuitKey, Side)>,
     queued_cells: u64,
     buffered_cells: u64,
+    /// Cells that left right after one of the same circuit while another circuit waited.
+    repeated: u64,
 }
 
 impl<O: Onion> Queues<O> {
@@ -80,6 +89,7 @@ impl<O: Onion> Queues<O> {
             drained: VecDeque::new(),
             queued_cells: 0,
             buffered_cells: 0,
+            repeated: 0,
         }
     }
 
@@ -91,6 +101,8 @@ impl<O: Onion> Queues<O> {
             flushing: false,
             scheduler,
             keys: Slab::new(),
+            active: 0,
+            last: None,
             out: Waiting::default(),
             unqueued: 0,
             occupancy: None,
@@ -122,7 +134,7 @@ impl<O: Onion> Queues<O> {
         let leg = self.legs.remove(id.index());
         self.queued_cells -= u64::from(leg.queue.len());
         if let Some(port) = self.ports.get_mut(leg.channel.index()) {
-            port.detach(leg.key);
+            port.detach(leg.key, leg.is_ready());
         }
         leg
     }
@@ -149,7 +161,7 @@ impl<O: Onion> Queues<O> {
     /// Lets a leg send on another channel under another circuit id.
     pub fn rebind(&mut self, now: Time, id: LegId, to: ChannelId, circ: CircId) {
         let leg = &mut self.legs[id.index()];
-        self.ports[leg.channel.index()].detach(leg.key);
+        self.ports[leg.channel.index()].detach(leg.key, leg.is_ready());
         let port = &mut self.ports[to.index()];
         let key = port.keys.insert(id) as u32;
         port.scheduler.forget(key);
@@ -222,6 +234,7 @@ impl<O: Onion> Queues<O> {
                 Some(leg.channel)
             }
             Turn::Ends => {
+                port.active -= 1;
                 port.scheduler.remove(leg.key);
                 None
             }
@@ -308,10 +321,13 @@ impl<O: Onion> Queues<O> {
     pub fn move_one(&mut self, config: &Config, now: Time, id: ChannelId) -> bool {
         let port = &mut self.ports[id.index()];
         let Some(key) = port.next(now, &self.legs) else { return false };
+        self.repeated += u64::from(port.active > 1 && port.last == Some(key));
+        port.last = Some(key);
         let index = port.keys[key as usize].index();
         let leg = &mut self.legs[index];
         leg.send(now, &mut port.out, self.count_cells);
         let more = leg.is_ready();
+        port.active -= u32::from(!more);
         port.scheduler.sent(now, key, more, &View { keys: &port.keys, legs: &self.legs });
         self.queued_cells -= 1;
         self.buffered_cells += 1;
@@ -397,6 +413,11 @@ impl<O: Onion> Queues<O> {
     /// Cells in circuit queues and in output buffers.
     pub fn cells(&self) -> (u64, u64) {
         (self.queued_cells, self.buffered_cells)
+    }
+
+    /// Cells that left right after one of the same circuit while another circuit waited.
+    pub fn repeated(&self) -> u64 {
+        self.repeated
     }
 
     /// The channel with the oldest first cell in its output buffer.

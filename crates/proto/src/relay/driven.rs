@@ -5,9 +5,10 @@ use tidegate_control::units::{Span, Time};
 
 use super::Relay;
 use super::watch::Watch;
-use crate::cell::{Cell, Command, DestroyReason, EndReason, Payload, RelayId};
+use crate::cell::{Cell, Command, EndReason, Payload, RelayId};
 use crate::conflux::Linked;
 use crate::edge::Edge;
+use crate::ending::Ending;
 use crate::links::{Arrival, ChannelId, Side, kist};
 use crate::node::{Node, Output, Sink, Source, StreamKey};
 use crate::onion::Onion;
@@ -44,7 +45,7 @@ impl<O: Onion> Machine for Relay<O> {
     fn timeout(&mut self, now: Time) {
         if let Some(watch) = &mut self.watch {
             if let Some(circuit) = watch.overdue(now) {
-                return self.end(now, circuit, DestroyReason::TIMEOUT);
+                return self.end(now, circuit, Ending::ExtendTimedOut);
             }
             if let Some(channel) = watch.due_look(now) {
                 let is_bare = self.table.links.is_bare(channel);
@@ -108,11 +109,12 @@ impl<O: Onion> Node<O> for Relay<O> {
             {
                 self.create(now, channel, cell.circ, &cell.body, cell.command == Command::CreateFast);
             }
-            Arrival::Violation(key) => self.end(now, key, DestroyReason::PROTOCOL),
+            Arrival::Violation(key) => self.end(now, key, Ending::WrongMove),
             Arrival::Done => self.close_if_spent(now, channel),
             Arrival::UnknownCircuit(_) | Arrival::Congested(..) => {}
         }
         while let Some(key) = self.table.links.next_moved() {
+            self.moves += 1;
             if let Some(controller) = &mut self.controller {
                 controller.joined(key);
             }

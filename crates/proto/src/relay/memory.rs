@@ -5,8 +5,8 @@ use tidegate_control::units::Time;
 
 use super::Relay;
 use super::table::{CELL_COST, Switch};
-use crate::cell::DestroyReason;
 use crate::conflux::Linked;
+use crate::ending::Ending;
 use crate::ids::CircuitKey;
 use crate::onion::Onion;
 
@@ -35,7 +35,7 @@ impl<O: Onion> Relay<O> {
             if self.memory() <= target {
                 return;
             }
-            self.end(now, key, DestroyReason::RESOURCE_LIMIT);
+            self.end(now, key, Ending::Memory);
             self.shed += 1;
         }
         while self.memory() > target && self.table.links.drop_oldest_join() {}

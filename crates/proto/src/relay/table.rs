@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use slab::Slab;
 use tidegate_control::units::Time;
 
-use crate::cell::Message;
+use crate::cell::{Digest, Message};
 use crate::conflux::Linked;
 use crate::conflux::split::{Capacity, Offer};
 use crate::control::{Allowance, Plant, Route, View};
@@ -52,7 +52,7 @@ pub(super) enum Switch<O: Onion> {
     /// The client has left this circuit.
     Left(Nonce),
     /// The client has joined this circuit, at this time. Its messages wait until it has left the other circuit.
-    Joined(Nonce, Time, Vec<Message<O>>),
+    Joined(Nonce, Time, Vec<(Message<O>, Option<Digest>)>),
 }
 
 impl<O: Onion> Table<O> {

@@ -155,6 +155,7 @@ impl Net {
                 Output::Linked(key) => self.linked.push(key),
                 Output::CircuitClosed(key) => self.closed.push(key),
                 Output::Switched(..) => self.switched += 1,
+                Output::CircuitEnded(..) => {}
                 Output::StreamConnected(_) => {}
                 Output::OutOfBand(channel, cell, _) => {
                     let (to, theirs) = self.wires[&(at, channel)];

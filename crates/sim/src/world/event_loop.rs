@@ -370,6 +370,7 @@ impl<'a> World<'a> {
                 uplink_busy: net.up.busy,
                 downlink_busy: net.down.busy,
                 control: nodes.control_totals(index),
+                endings: nodes.endings(index),
                 ..connections.totals(index)
             };
             ctx.record(Observation::HostTotals { host: Host(index), totals });

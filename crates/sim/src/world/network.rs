@@ -116,6 +116,8 @@ impl Network<'_> {
                 Output::CircuitClosed(circuit) => {
                     apps.node_event(self, host, NodeEvent::CircuitClosed(circuit));
                 }
+                // The relay counts them itself.
+                Output::CircuitEnded(..) => {}
                 Output::Switched(circuit, parts) => {
                     self.ctx.record(Observation::Switched { at: Host(host), parts });
                     apps.node_event(self, host, NodeEvent::Switched(circuit));

@@ -8,6 +8,7 @@ use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::{Cell, RelayId};
 use tidegate_proto::client::Client;
 use tidegate_proto::control::{Clock, Control, Spread, Totals};
+use tidegate_proto::ending::Endings;
 use tidegate_proto::links::{self, ChannelId};
 use tidegate_proto::node::{Node, StreamKey};
 use tidegate_proto::onion::{Clear, Onion};
@@ -304,6 +305,14 @@ impl Nodes {
         match &self.hosts[host as usize].machine {
             Machine::Relay(relay) => relay.control_totals(),
             Machine::Client(_) => None,
+        }
+    }
+
+    /// Circuits that a relay closed, by reason.
+    pub fn endings(&self, host: u32) -> Endings {
+        match &self.hosts[host as usize].machine {
+            Machine::Relay(relay) => relay.endings(),
+            Machine::Client(_) => Endings::default(),
         }
     }
 
