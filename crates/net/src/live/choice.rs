@@ -87,6 +87,17 @@ pub fn path(
     Some(path)
 }
 
+/// The path with another middle of higher bandwidth, drawn by bandwidth; `None` if other middles are not faster.
+pub fn over_better_middle(relays: &[Known], mut path: Vec<Known>) -> Option<Vec<Known>> {
+    let [_, middle, _] = &path[..] else { return None };
+    let better =
+        |relay: &Known| relay.bandwidth > middle.bandwidth && path.iter().all(|other| other.id != relay.id);
+    let weights: Vec<u64> =
+        relays.iter().map(|relay| if better(relay) { relay.bandwidth } else { 0 }).collect();
+    path[1] = relays[draw(&weights)?].clone();
+    Some(path)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,6 +110,25 @@ mod tests {
         let drawn: Vec<usize> = (0..1000).map(|_| draw(&[9, 1]).unwrap()).collect();
         let rare = drawn.iter().filter(|index| **index == 1).count();
         assert!((20..300).contains(&rare), "{rare} of 1000 at one in ten");
+    }
+
+    #[test]
+    fn a_better_middle_is_faster_and_not_on_the_path() {
+        let relay = |n: u32| Known {
+            id: RelayId(n),
+            nickname: format!("{n}"),
+            bandwidth: u64::from(n) + 1,
+            exit: true,
+        };
+        let relays: Vec<Known> = (0..5).map(relay).collect();
+        let path = |ids: [u32; 3]| ids.map(relay).to_vec();
+        for _ in 0..50 {
+            let better = over_better_middle(&relays, path([4, 1, 0])).unwrap();
+            assert!([2, 3].contains(&better[1].id.0), "{}", better[1].id.0);
+            assert_eq!((better[0].id, better[2].id), (RelayId(4), RelayId(0)));
+        }
+        assert!(over_better_middle(&relays, path([0, 4, 1])).is_none(), "no relay is faster");
+        assert!(over_better_middle(&relays, path([4, 3, 0])).is_none(), "the faster one is the guard");
     }
 
     #[test]

@@ -16,6 +16,7 @@ use tidegate_proto::crypto::names::{Router, SharedNames, Target};
 use tidegate_proto::crypto::ntor::RelayPublic;
 use tidegate_proto::links::Config;
 use tidegate_proto::node::{CircuitKey, Node as _, Output, StreamKey};
+use tidegate_proto::switching::Form;
 use tidegate_proto::transport::Transport;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -77,15 +78,19 @@ pub enum Event {
     NoDirectory(String),
     /// A circuit over these relays is built.
     Built(Vec<String>),
+    /// A circuit has moved to another connection or to its standby: number of moves so far.
+    Moved(u64),
 }
 
 /// A circuit of this client.
 struct Circuit {
     /// The user that owns its streams. The second circuit of a pair has no user.
     user: Option<String>,
-    path: Vec<String>,
+    path: RefCell<Vec<String>>,
     /// It is linked to a second circuit.
     pair: bool,
+    /// The circuit that its streams can switch to.
+    standby: Cell<Option<CircuitKey>>,
     stage: Cell<Stage>,
     changed: Notify,
     begun: Time,
@@ -146,9 +151,22 @@ struct State {
     build_times: RefCell<BuildTimes>,
     /// A circuit entered another stage.
     changed: Notify,
+    /// Circuits that want a standby, where circuits switch to those; and what wakes the builder.
+    unprotected: RefCell<Vec<CircuitKey>>,
+    switches: Cell<bool>,
+    wanted: Notify,
+    moves: Cell<u64>,
 }
 
 impl State {
+    /// A circuit with streams is ready, or has used up its standby.
+    fn want_standby(&self, key: CircuitKey) {
+        if self.switches.get() {
+            self.unprotected.borrow_mut().push(key);
+            self.wanted.notify_one();
+        }
+    }
+
     /// Sets a circuit's stage, and wakes the tasks that wait for it.
     fn enter(&self, circuit: &Circuit, stage: Stage) {
         circuit.enter(stage);
@@ -189,11 +207,13 @@ async fn run_on(
     let links = Rc::new(Links::client(names.clone(), config.transport == Transport::Quic)?.with_gate(gate));
     let onion = Encrypted::new(None, BTreeMap::new(), random()).with_names(names.clone());
     let state = Rc::<State>::default();
+    state.switches.set(config.switching.is_some_and(|rules| rules.form == Form::Circuit));
     let wish = config.conflux.as_ref().map(|split| split.wish());
     // These features are negotiated by ntor-v3 only.
     let modern = config.control.window().is_some() || wish.is_some();
     let node = Node::new(onion, config);
-    let owner = |_: Handle<_, _, _>| owner(state.clone());
+    let told = on_event.clone();
+    let owner = |_: Handle<_, _, _>| owner(state.clone(), told);
     let overlay = Overlay::with_dial(node, Unlimited, links, owner);
     let chosen = path.map(Rc::from);
     let client = Client { overlay, names, state, hops, chosen, wish, gate, on_event };
@@ -229,6 +249,7 @@ async fn run_on(
     };
     tokio::select! {
         () = client.accept(listener) => {}
+        () = client.keep_standbys() => {}
         () = learning => {}
     }
     Ok(())
@@ -245,12 +266,23 @@ async fn learn(at: SocketAddr, key: &[u8; 32], seen: u64) -> Result<Directory, S
 }
 
 /// Handles the outputs that the overlay's driver passes on.
-fn owner(state: Rc<State>) -> Owner<Node<Encrypted>> {
+fn owner(state: Rc<State>, on_event: Rc<dyn Fn(Event)>) -> Owner<Node<Encrypted>> {
     Box::new(move |node, now, output| match output {
         Output::CircuitBuilt(key) => {
             if let Some(circuit) = state.circuits.borrow().get(&key) {
                 state.build_times.borrow_mut().add(now.since(circuit.begun));
                 state.enter(circuit, if circuit.pair { Stage::Built } else { Stage::Ready });
+                if circuit.user.is_some() && !circuit.pair {
+                    state.want_standby(key);
+                }
+            }
+        }
+        Output::Switched(key, _) => {
+            state.moves.set(state.moves.get() + 1);
+            on_event(Event::Moved(state.moves.get()));
+            if let Some(left) = exchange_standby(&state, key) {
+                node.close(now, left);
+                state.want_standby(key);
             }
         }
         Output::Linked(key) => {
@@ -259,10 +291,19 @@ fn owner(state: Rc<State>) -> Owner<Node<Encrypted>> {
             }
         }
         Output::CircuitClosed(key) => {
-            if let Some(circuit) = state.circuits.borrow_mut().remove(&key) {
-                let behind = circuit.path.get(1..).unwrap_or_default();
+            let circuit = state.circuits.borrow_mut().remove(&key);
+            // Keys are reused.
+            for served in state.circuits.borrow().values().filter(|other| other.standby.get() == Some(key)) {
+                served.standby.set(None);
+            }
+            if let Some(circuit) = circuit {
+                let path = circuit.path.borrow();
+                let behind = path.get(1..).unwrap_or_default();
                 state.avoided.borrow_mut().add(clock::now(), behind);
                 state.enter(&circuit, Stage::Gone);
+                if let Some(standby) = circuit.standby.take() {
+                    node.close(now, standby);
+                }
             }
             // Its streams end with it.
             let of_it = |stream: &StreamKey| stream.circuit == key;
@@ -283,6 +324,17 @@ fn owner(state: Rc<State>) -> Owner<Node<Encrypted>> {
         }
         _ => {}
     })
+}
+
+/// A circuit's streams have switched to its standby, which has the old path now. Returns it.
+fn exchange_standby(state: &State, key: CircuitKey) -> Option<CircuitKey> {
+    let circuits = state.circuits.borrow();
+    let circuit = circuits.get(&key)?;
+    let standby = circuit.standby.take()?;
+    if let Some(other) = circuits.get(&standby) {
+        circuit.path.swap(&other.path);
+    }
+    Some(standby)
 }
 
 fn answer(state: &State, key: StreamKey, answer: Result<(), EndReason>) {
@@ -352,8 +404,9 @@ impl Client {
         let key = self.overlay.with(|node, now| node.build(now, ids));
         let path = path.into_iter().map(|relay| relay.nickname).collect();
         let (user, stage, begun) = (user.map(str::to_owned), Cell::new(Stage::Building), clock::now());
-        let (changed, announced) = Default::default();
-        let circuit = Rc::new(Circuit { user, path, pair, stage, changed, begun, announced });
+        let (changed, announced, standby) = Default::default();
+        let path = RefCell::new(path);
+        let circuit = Rc::new(Circuit { user, path, pair, standby, stage, changed, begun, announced });
         self.state.circuits.borrow_mut().insert(key, circuit.clone());
         (key, circuit)
     }
@@ -384,7 +437,7 @@ impl Client {
         if both && self.overlay.with(|node, now| node.link(now, &[first.0, second.0], wish)) {
             first.1.passes(Stage::Built).await;
             if first.1.stage.get() == Stage::Ready {
-                (self.on_event)(Event::Built(second.1.path.clone()));
+                (self.on_event)(Event::Built(second.1.path.borrow().clone()));
             }
             return;
         }
@@ -393,6 +446,41 @@ impl Client {
         }
         if first.1.stage.get() == Stage::Built {
             self.state.enter(&first.1, Stage::Ready);
+        }
+    }
+
+    /// Builds standby circuits for those that want one, until dropped.
+    async fn keep_standbys(&self) {
+        loop {
+            let wanted = std::mem::take(&mut *self.state.unprotected.borrow_mut());
+            for key in wanted {
+                tokio::task::spawn_local(self.clone().build_standby(key));
+            }
+            self.state.wanted.notified().await;
+        }
+    }
+
+    /// Builds a circuit with the guard and the exit of another and a middle of higher bandwidth, and keeps it as that
+    /// one's standby, unless all other middles are slower.
+    async fn build_standby(self, key: CircuitKey) {
+        let served = self.state.circuits.borrow().get(&key).cloned();
+        let Some(served) = served.filter(|_| self.chosen.is_none()) else { return };
+        let path = {
+            let relays = self.state.relays.borrow();
+            let path: Option<Vec<Known>> = (served.path.borrow().iter())
+                .map(|name| relays.iter().find(|relay| relay.nickname == *name).cloned())
+                .collect();
+            path.and_then(|path| choice::over_better_middle(&relays, path))
+        };
+        let Some(path) = path else { return };
+        let (standby, circuit) = self.begin(path, None, false);
+        circuit.passes(Stage::Building).await;
+        let ready = circuit.stage.get() == Stage::Ready;
+        let serves = served.stage.get() == Stage::Ready;
+        if ready && serves && self.overlay.with(|node, _| node.keep_standby(key, standby)) {
+            served.standby.set(Some(standby));
+        } else if ready {
+            self.overlay.with(|node, now| node.close(now, standby));
         }
     }
 
@@ -415,7 +503,7 @@ impl Client {
         });
         if waited.await.is_err() {
             for (key, circuit) in self.circuits_of(user) {
-                tracing::debug!(path = circuit.path.join(","), "no circuit in time");
+                tracing::debug!(path = circuit.path.borrow().join(","), "no circuit in time");
                 self.overlay.with(|node, now| node.close(now, key));
             }
             // Select another guard next time.
@@ -430,7 +518,7 @@ impl Client {
             return None;
         };
         if !circuit.announced.replace(true) {
-            (self.on_event)(Event::Built(circuit.path.clone()));
+            (self.on_event)(Event::Built(circuit.path.borrow().clone()));
         }
         Some(key)
     }
@@ -467,7 +555,7 @@ impl Client {
                 () = settled => break,
                 () = clock::until(until) => {}
             }
-            let slow = &racing[racing.len() - 1].1.path;
+            let slow = racing[racing.len() - 1].1.path.borrow().clone();
             let connected =
                 self.state.guard.get().is_some_and(|guard| self.names.borrow().is_connected(guard));
             if !connected {
@@ -567,7 +655,7 @@ impl Client {
         let moves =
             |(stream, local): (&StreamKey, &Rc<Local>)| stream.circuit == key && local.used().get() > since;
         if !self.state.locals.borrow().iter().any(moves) {
-            let path = self.state.circuits.borrow().get(&key).map(|circuit| circuit.path.clone());
+            let path = self.state.circuits.borrow().get(&key).map(|circuit| circuit.path.borrow().clone());
             tracing::debug!(path = path.unwrap_or_default().join(","), "no answer from the exit");
             // Closing it notes its relays as avoided.
             self.overlay.with(|node, now| node.close(now, key));
