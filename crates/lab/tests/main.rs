@@ -3,5 +3,6 @@
 mod archive;
 mod changing;
 mod families;
+mod keys;
 #[path = "../../../tests/skipped.rs"]
 mod skipped;
