@@ -24,6 +24,8 @@ mod live {
     }
 }
 #[cfg(feature = "live")]
+mod live_matrix;
+#[cfg(feature = "live")]
 mod more_hidden;
 #[cfg(feature = "live")]
 mod more_live;
@@ -75,6 +77,7 @@ pub const RUNNERS: &[(&str, Runner)] = &[
     ("flashflow-loopback", live!(flashflow_loopback::run)),
     ("hostile", live!(hostile::run)),
     ("live", live!(live::run)),
+    ("live-matrix", live!(live_matrix::run)),
     ("more-fair", live!(live::fair::run)),
     ("more-hidden", live!(more_hidden::run)),
     ("more-live", live!(more_live::run)),

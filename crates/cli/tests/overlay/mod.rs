@@ -1,5 +1,6 @@
 //! `tidegate overlay`: files fetched through overlays of processes on loopback, and among stock tor's.
 
+mod matrix;
 mod memory;
 mod reached;
 mod roles;
@@ -184,7 +185,7 @@ fn mistakes_are_told_with_place_and_cure() {
         ("[tor]\nauthority = \"192.0.2.1:80\"\n", "not in a private network"),
         ("[tor]\nauthority = \"192.0.2.1:80\"\nallow-public-authority = true\n", "--allow-public-authority"),
         ("[system]\nname = \"x\"\ntransport = \"pctpc\"\n", "did you mean `pctcp`?"),
-        ("[system]\nbalance = \"sbws\"\n", "system.balance: has an effect only in simulations"),
+        ("[system]\nbalance = \"sbws\"\n", "`balance` = \"sbws\" acts only in simulations"),
         ("[system]\nsurvey = { files = 3 }\n", "remove `survey`"),
         ("[system]\nattack = { trick = \"inflate\" }\n", "remove `attack`"),
         ("[system]\nconnection-half-life = \"66 s\"\n", "remove `connection-half-life`"),

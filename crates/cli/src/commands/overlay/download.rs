@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use tidegate_control::units::Bytes;
+use tidegate_control::units::{Bytes, Span};
 use tidegate_net::clock;
 use tidegate_net::identity::hex;
 
@@ -66,6 +66,8 @@ pub struct Download {
     pub right: bool,
     /// Number of downloads.
     pub times: u32,
+    /// Longest time without a byte between the request and the last byte, in seconds.
+    pub pause: f64,
 }
 
 /// Concurrent streams, unless there are more circuits.
@@ -138,6 +140,7 @@ pub fn fetch(user: u16, socks: SocketAddr, from: SocketAddr, bytes: u64) -> Resu
         stream.read_exact(&mut byte).map_err(failed)?;
         head.push(byte[0]);
     }
+    let (mut heard, mut pause) = (clock::now(), Span::ZERO);
     let (mut hash, mut expected) = (Sha256::new(), Sha256::new());
     let (mut buffer, mut received, mut number) = (vec![0; 1 << 16], 0, 0);
     while received < bytes {
@@ -145,6 +148,8 @@ pub fn fetch(user: u16, socks: SocketAddr, from: SocketAddr, bytes: u64) -> Resu
         if count == 0 {
             break;
         }
+        pause = pause.max(clock::now().since(heard));
+        heard = clock::now();
         hash.update(&buffer[..count]);
         received += count as u64;
     }
@@ -157,7 +162,7 @@ pub fn fetch(user: u16, socks: SocketAddr, from: SocketAddr, bytes: u64) -> Resu
     }
     let digest = hash.finalize();
     let (whole, right) = (received == bytes, digest == expected.finalize());
-    Ok(Download { seconds, whole, right, digest: hex(&digest), times: 1 })
+    Ok(Download { seconds, whole, right, digest: hex(&digest), times: 1, pause: pause.as_secs_f64() })
 }
 
 /// Prints the result of a download; the exit code is 1 if it was not correct.

@@ -3,6 +3,7 @@
 mod crowd;
 mod demo;
 mod download;
+mod matrix;
 mod own;
 mod soak;
 mod tornet;
@@ -22,6 +23,7 @@ pub struct OverlayArgs {
 enum Command {
     Crowd(crowd::CrowdArgs),
     Demo(demo::OverlayDemoArgs),
+    Matrix(matrix::MatrixArgs),
     Soak(soak::SoakArgs),
     Tornet(tornet::TornetArgs),
 }
@@ -31,6 +33,7 @@ pub fn main(arguments: OverlayArgs) -> Result<ExitCode, Failure> {
     match arguments.command {
         Command::Crowd(arguments) => crowd::main(&arguments),
         Command::Demo(arguments) => demo::main(&arguments),
+        Command::Matrix(arguments) => matrix::main(&arguments),
         Command::Soak(arguments) => soak::main(&arguments),
         Command::Tornet(arguments) => tornet::main(&arguments),
     }

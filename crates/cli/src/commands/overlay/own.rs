@@ -20,7 +20,7 @@ const CONFLUX: [(&str, &str); 3] = [
     ("conflux-q-learning", "conflux = \"q-learning\"\ncontrol = \"vegas\"\n"),
 ];
 /// Relays on sockets have independent clocks.
-const CLOCKS: &str = "predictor = { clocks = \"own\" }\n";
+pub const CLOCKS: &str = "predictor = { clocks = \"own\" }\n";
 /// Number of relays of a demo.
 pub const RELAYS: usize = 5;
 /// Bandwidth of each relay, which PredicTor divides among circuits.
@@ -79,12 +79,23 @@ impl Own {
     /// # Errors
     /// If a process does not start, with its last message.
     pub fn start(name: &str, socks: SocketAddr, relays: usize) -> Result<Own, Failure> {
-        let system = system_table(name);
-        let mut stage = Stage::new("overlay")?;
+        Own::start_on(Stage::new("overlay")?, &system_table(name), socks, &vec![BANDWIDTH; relays])
+    }
+
+    /// Starts all processes on a stage. `system` is the table of all nodes; each relay has one of the bandwidths.
+    ///
+    /// # Errors
+    /// If a process does not start, with its last message.
+    pub fn start_on(
+        mut stage: Stage,
+        system: &str,
+        socks: SocketAddr,
+        bandwidths: &[&str],
+    ) -> Result<Own, Failure> {
         let words = hex(&random::<16>());
         let token = stage.write("token", &words)?.display().to_string();
         let key = stage.directory.join("directory.key").display().to_string();
-        let places = relays.to_string();
+        let places = bandwidths.len().to_string();
         let admits = ["--token-file", &token, "--allow-private-addresses", "--relays-per-address", &places];
         let directory =
             stage.role(&[&["directory", "--listen", "127.0.0.1:0", "--key", &key], &admits[..]].concat())?;
@@ -92,13 +103,13 @@ impl Own {
         let address = directory.address()?;
         let file = serve_file()?;
         let mut started = Vec::new();
-        for number in 0..relays {
+        for (number, bandwidth) in bandwidths.iter().enumerate() {
             let path = stage.directory.join(format!("relay{number}.keys"));
             keys::create(&path).map_err(Failure::Other)?;
             let config = format!(
                 "nickname = \"relay{number}\"\nlisten = \"127.0.0.1:0\"\nkeys = \"relay{number}.keys\"\n\
                  status = \"127.0.0.1:0\"\nshow-circuits = true\n\
-                 bandwidth = \"{BANDWIDTH}\"\nexit-policy = [\"accept {file}\"]\nexit-to-private-addresses = true\nextend-to-private-addresses = true\n\n\
+                 bandwidth = \"{bandwidth}\"\nexit-policy = [\"accept {file}\"]\nexit-to-private-addresses = true\nextend-to-private-addresses = true\n\n\
                  [directory]\naddress = \"{address}\"\ntoken = \"{words}\"\n\n{system}",
             );
             let config = stage.write(&format!("relay{number}.toml"), &config)?.display().to_string();
@@ -107,7 +118,7 @@ impl Own {
         }
         let ready = started.into_iter().map(|(config, events)| ready(config, &events));
         let relays = ready.collect::<Result<Vec<_>, _>>()?;
-        let system = stage.write("system.toml", &system)?.display().to_string();
+        let system = stage.write("system.toml", system)?.display().to_string();
         let (listen, asked) = (socks.to_string(), address.to_string());
         let arguments = [
             "client",
@@ -135,6 +146,11 @@ impl Own {
         let events = self.stage.role(&["relay", "--config", &config])?;
         self.relays[relay] = ready(config, &events)?;
         Ok(())
+    }
+
+    /// Returns how often the client has moved circuits since the last call.
+    pub fn moves(&self) -> usize {
+        self.client.said("moved").len()
     }
 
     /// Returns the circuits that the client has built since the last call.
