@@ -239,17 +239,6 @@ impl SystemResult<'_> {
         self.runs.iter().for_each(|run| all.merge(&run.metrics.anatomy[hop]));
         all
     }
-
-    /// Times to the first and the last byte over all seeds: class -> (first, last).
-    pub fn transfer_times(&self) -> BTreeMap<String, (Histogram, Histogram)> {
-        let mut all: BTreeMap<String, (Histogram, Histogram)> = BTreeMap::new();
-        for class in self.runs.iter().flat_map(|run| &run.metrics.transfers.classes) {
-            let entry = all.entry(class.name.clone()).or_default();
-            entry.0.merge(&class.first);
-            entry.1.merge(&class.last);
-        }
-        all
-    }
 }
 
 pub(crate) fn look_up(value: &Value, path: &[&str]) -> Option<f64> {

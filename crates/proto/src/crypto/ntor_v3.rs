@@ -16,8 +16,6 @@ const VERIFICATION: &[u8] = b"circuit extend";
 /// Identity, onion key, ephemeral key in front of the client's message, and the MAC behind it.
 const HEAD: usize = 96;
 const MAC: usize = 32;
-/// Ephemeral key and authenticator in front of the relay's message.
-pub const REPLY_HEAD: usize = 64;
 
 /// Public keys of a relay, as a client knows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
