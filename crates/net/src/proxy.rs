@@ -1,9 +1,10 @@
-//! The proxy side of a local application's handshake, sans-IO: SOCKS5 with or without a user name (RFC 1928, 1929) and
-//! HTTP CONNECT.
+//! The proxy side of a local application's handshake, sans-IO: SOCKS5 with or without a user name (RFC 1928, 1929),
+//! SOCKS4 and 4a, and HTTP CONNECT.
 //!
-//! Every handshake has a size limit. Only CONNECT is served.
+//! Every handshake has a size limit. Besides CONNECT, Tor's RESOLVE and RESOLVE_PTR are served (tor's
+//! `socks-extensions.txt`); torsocks and tor-resolve need them.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use tidegate_proto::crypto::names::Target;
 
@@ -26,7 +27,7 @@ pub struct Handshake {
 pub enum Accepts {
     /// SOCKS5 without authentication.
     PlainSocks,
-    /// SOCKS5 with or without a user name, and HTTP CONNECT.
+    /// SOCKS5 with or without a user name, SOCKS4 and 4a, HTTP CONNECT, and requests to resolve names.
     All,
 }
 
@@ -51,6 +52,8 @@ impl Accepts {
 pub enum Protocol {
     /// SOCKS5.
     Socks,
+    /// SOCKS4 or 4a.
+    Socks4,
     /// HTTP CONNECT.
     Http,
 }
@@ -90,6 +93,16 @@ pub enum Step {
         user: String,
         /// Bytes that the application sent after the request.
         rest: Vec<u8>,
+        /// The protocol of the answer.
+        protocol: Protocol,
+    },
+    /// The application wants a name's addresses, or the name of an address (below `in-addr.arpa` or `ip6.arpa`);
+    /// answer with [`resolved`], or with [`answer`] after a failure.
+    Resolve {
+        /// The name to resolve.
+        name: String,
+        /// Requests of different users share no circuit; empty without a user name.
+        user: String,
         /// The protocol of the answer.
         protocol: Protocol,
     },
@@ -133,8 +146,59 @@ pub fn answer(protocol: Protocol, outcome: Outcome) -> Vec<u8> {
     };
     match protocol {
         Protocol::Socks => vec![5, code, 0, 1, 0, 0, 0, 0, 0, 0],
+        Protocol::Socks4 => vec![0, if code == 0 { GRANTED } else { REJECTED }, 0, 0, 0, 0, 0, 0],
         Protocol::Http => format!("HTTP/1.0 {status}\r\n\r\n").into_bytes(),
     }
+}
+
+/// Reply codes of SOCKS4.
+const GRANTED: u8 = 90;
+const REJECTED: u8 = 91;
+
+/// The answer to a request for a name, from a RESOLVED message (tor-spec, "Remote hostname lookup"): its first address
+/// or name. SOCKS4 has no room for IPv6 addresses and names.
+pub fn resolved(protocol: Protocol, message: &[u8]) -> Vec<u8> {
+    let mut rest = message;
+    while let [kind, length, after @ ..] = rest
+        && let Some((value, more)) = after.split_at_checked(usize::from(*length))
+    {
+        // Types of answers: 0 a name, 4 and 6 addresses; others are errors.
+        match (protocol, kind, value.len()) {
+            (Protocol::Socks, 4, 4) => return [&[5, 0, 0, 1], value, &[0, 0]].concat(),
+            (Protocol::Socks, 6, 16) => return [&[5, 0, 0, 4], value, &[0, 0]].concat(),
+            (Protocol::Socks, 0, 1..) => return [&[5, 0, 0, 3, *length], value, &[0, 0]].concat(),
+            (Protocol::Socks4, 4, 4) => return [&[0, GRANTED, 0, 0], value].concat(),
+            // Every answer ends with a lifetime of four bytes.
+            _ => rest = more.get(4..).unwrap_or_default(),
+        }
+    }
+    answer(protocol, Outcome::Unreachable)
+}
+
+/// The RESOLVED message for a name that is an address.
+fn literal(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(v4) => [&[4, 4], &v4.octets()[..], &[0; 4]].concat(),
+        IpAddr::V6(v6) => [&[6, 16], &v6.octets()[..], &[0; 4]].concat(),
+    }
+}
+
+/// The name below which an address's name is found (RFC 1035, section 3.5; RFC 3596, section 2.5).
+fn reverse(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(v4) => {
+            let [a, b, c, d] = v4.octets();
+            format!("{d}.{c}.{b}.{a}.in-addr.arpa")
+        }
+        IpAddr::V6(v6) => {
+            let nibbles = v6.octets().into_iter().rev().flat_map(|byte| [byte & 15, byte >> 4]);
+            nibbles.map(|nibble| format!("{nibble:x}.")).collect::<String>() + "ip6.arpa"
+        }
+    }
+}
+
+fn refuse_socks4() -> Option<Step> {
+    Some(Step::Refuse(answer(Protocol::Socks4, Outcome::Failed)))
 }
 
 fn refuse_socks(outcome: Outcome) -> Option<Step> {
@@ -149,6 +213,11 @@ const BAD_REQUEST: &[u8] = b"HTTP/1.0 400 Bad Request\r\n\r\n";
 /// Answer to a web page that addresses the proxy as a server.
 const NOT_A_SERVER: &[u8] = b"HTTP/1.0 501 This is a proxy\r\nConnection: close\r\n\r\n";
 
+/// Commands of SOCKS, the last two of Tor.
+const CONNECT: u8 = 1;
+const RESOLVE: u8 = 0xf0;
+const RESOLVE_PTR: u8 = 0xf1;
+
 impl Handshake {
     /// A handshake of a proxy that speaks these protocols.
     pub fn new(accepts: Accepts) -> Handshake {
@@ -161,6 +230,7 @@ impl Handshake {
         let step = match (&self.stage, self.received.first()) {
             (_, None) => Some(Step::Read),
             (Stage::Greeting, Some(5)) => self.greeting(),
+            (Stage::Greeting, Some(4)) if self.accepts == Accepts::All => self.socks4(),
             (Stage::Greeting, Some(b'A'..=b'Z')) if self.accepts == Accepts::All => self.http(),
             (Stage::Password, Some(1)) => self.password(),
             (Stage::Request, Some(5)) => self.request(),
@@ -205,7 +275,8 @@ impl Handshake {
     fn request(&mut self) -> Option<Step> {
         let bytes = &self.received;
         let (command, kind) = (*bytes.get(1)?, *bytes.get(3)?);
-        if command != 1 {
+        if command != CONNECT && !(self.accepts == Accepts::All && [RESOLVE, RESOLVE_PTR].contains(&command))
+        {
             return refuse_socks(Outcome::UnsupportedCommand);
         }
         // Address types of RFC 1928, section 5.
@@ -227,7 +298,61 @@ impl Handshake {
         };
         let port = u16::from_be_bytes([port[0], port[1]]);
         let rest = bytes[from + length + 2..].to_vec();
+        match command {
+            RESOLVE => return Some(self.resolve(host, Protocol::Socks)),
+            RESOLVE_PTR => return self.resolve_address(&host),
+            _ => {}
+        }
         Some(Step::Connect { host, port, user: self.user.clone(), rest, protocol: Protocol::Socks })
+    }
+
+    /// A request for addresses; an address resolves to itself.
+    fn resolve(&self, host: Host, protocol: Protocol) -> Step {
+        let address = match &host {
+            Host::Address(address) => Some(*address),
+            Host::Name(name) => name.parse().ok(),
+        };
+        match address {
+            Some(address) => Step::Refuse(resolved(protocol, &literal(address))),
+            None => Step::Resolve { name: host.to_string(), user: self.user.clone(), protocol },
+        }
+    }
+
+    /// A request for the name of an address.
+    fn resolve_address(&self, host: &Host) -> Option<Step> {
+        let address = match host {
+            Host::Address(address) => Some(*address),
+            Host::Name(name) => name.parse().ok(),
+        };
+        let Some(address) = address else { return refuse_socks(Outcome::UnsupportedAddress) };
+        Some(Step::Resolve { name: reverse(address), user: self.user.clone(), protocol: Protocol::Socks })
+    }
+
+    /// SOCKS4: command, port, address, user; the address 0.0.0.x says that a name follows (4a).
+    fn socks4(&mut self) -> Option<Step> {
+        let fixed: [u8; 8] = self.received.get(..8)?.try_into().ok()?;
+        let [_, command, high, low, a, b, c, d] = fixed;
+        let mut texts = self.received[8..].split(|byte| *byte == 0);
+        let user = texts.next()?.to_vec();
+        let has_name = [a, b, c] == [0, 0, 0] && d != 0;
+        let name = if has_name { texts.next()?.to_vec() } else { Vec::new() };
+        // Without the final zero the last text is incomplete.
+        let whole = 8 + user.len() + 1 + if has_name { name.len() + 1 } else { 0 };
+        let rest = self.received.get(whole..)?.to_vec();
+        self.user = user.iter().map(|byte| format!("{byte:02x}")).collect();
+        let host = match (has_name, String::from_utf8(name)) {
+            (false, _) => Host::Address(Ipv4Addr::new(a, b, c, d).into()),
+            (true, Ok(name)) if is_name(&name) => Host::Name(name),
+            (true, _) => return refuse_socks4(),
+        };
+        match command {
+            CONNECT => {
+                let port = u16::from_be_bytes([high, low]);
+                Some(Step::Connect { host, port, user: self.user.clone(), rest, protocol: Protocol::Socks4 })
+            }
+            RESOLVE => Some(self.resolve(host, Protocol::Socks4)),
+            _ => refuse_socks4(),
+        }
     }
 
     fn http(&mut self) -> Option<Step> {
@@ -315,6 +440,51 @@ mod tests {
     }
 
     #[test]
+    fn socks4_and_4a_are_parsed_in_pieces_of_any_size() {
+        let by_name = [&[4, 1, 0, 80, 0, 0, 0, 1][..], b"me\0a.example\0"].concat();
+        let by_address = [&[4, 1, 0, 80, 192, 0, 2, 7][..], b"\0"].concat();
+        for (bytes, host) in
+            [(by_name, name("a.example")), (by_address, Host::Address([192, 0, 2, 7].into()))]
+        {
+            for size in 1..=bytes.len() {
+                let Some(Step::Connect { host: read, port: 80, protocol, rest, .. }) =
+                    feed(Accepts::All, &bytes, size).1
+                else {
+                    panic!("{bytes:?}")
+                };
+                assert_eq!((read, protocol, rest), (host.clone(), Protocol::Socks4, Vec::new()));
+            }
+        }
+        assert_eq!(answer(Protocol::Socks4, Outcome::Connected)[..2], [0, 90]);
+        let bind = feed(Accepts::All, &[4, 2, 0, 80, 192, 0, 2, 7, 0], 100).1;
+        assert_eq!(bind, Some(Step::Refuse(vec![0, 91, 0, 0, 0, 0, 0, 0])));
+    }
+
+    #[test]
+    fn names_and_addresses_are_resolved() {
+        let ask = |request: &[u8]| feed(Accepts::All, &[&[5, 1, 0], request].concat(), 1000).1.unwrap();
+        let resolve =
+            |name: &str| Step::Resolve { name: name.into(), user: String::new(), protocol: Protocol::Socks };
+        assert_eq!(ask(&[&[5, 0xf0, 0, 3, 9][..], b"localhost", &[0, 0]].concat()), resolve("localhost"));
+        assert_eq!(ask(&[5, 0xf1, 0, 1, 192, 0, 2, 7, 0, 0]), resolve("7.2.0.192.in-addr.arpa"));
+        let six = [&[5, 0xf1, 0, 4][..], &[0x20; 16], &[0, 0]].concat();
+        assert_eq!(ask(&six), resolve(&format!("{}ip6.arpa", "0.2.".repeat(16))));
+        // An address resolves to itself, without a circuit.
+        let itself = Step::Refuse(vec![5, 0, 0, 1, 192, 0, 2, 7, 0, 0]);
+        assert_eq!(ask(&[5, 0xf0, 0, 1, 192, 0, 2, 7, 0, 0]), itself);
+        let message = [4, 4, 127, 0, 0, 1, 0, 0, 0, 60];
+        assert_eq!(resolved(Protocol::Socks, &message), [5, 0, 0, 1, 127, 0, 0, 1, 0, 0]);
+        assert_eq!(resolved(Protocol::Socks4, &message), [0, 90, 0, 0, 127, 0, 0, 1]);
+        // The first answer that the protocol has room for; errors and cut messages are failures.
+        let both = [&[6, 16][..], &[0; 20], &message].concat();
+        assert_eq!(resolved(Protocol::Socks4, &both)[1], 90);
+        assert_eq!(resolved(Protocol::Socks, &[0, 1, b'a', 0, 0, 0, 0]), [5, 0, 0, 3, 1, b'a', 0, 0]);
+        for failed in [&[0xf1, 0, 0, 0, 0, 60][..], &[4, 4, 127], &[]] {
+            assert_eq!(resolved(Protocol::Socks, failed)[1], 4, "{failed:?}");
+        }
+    }
+
+    #[test]
     fn socks_without_authentication_refuses_other_methods_and_http() {
         let refused = |bytes: &[u8]| match feed(Accepts::PlainSocks, bytes, 1000).1 {
             Some(Step::Refuse(answer)) => answer,
@@ -371,14 +541,7 @@ mod tests {
     fn long_or_foreign_handshakes_are_refused() {
         let long = [b"CONNECT ".to_vec(), vec![b'a'; 5000]].concat();
         assert_eq!(feed(Accepts::All, &long, 100).1, Some(Step::Refuse(Vec::new())));
-        for bad in [
-            &[4, 1, 0, 80][..],
-            &[0],
-            &[22, 3, 1],
-            &[5, 1, 9],
-            &[5, 1, 0, 5, 2, 0, 1],
-            &[5, 1, 0, 5, 1, 0, 9],
-        ] {
+        for bad in [&[0][..], &[22, 3, 1], &[5, 1, 9], &[5, 1, 0, 5, 2, 0, 1], &[5, 1, 0, 5, 1, 0, 9]] {
             assert!(matches!(feed(Accepts::All, bad, 100).1, Some(Step::Refuse(_))), "{bad:?}");
         }
     }
@@ -397,7 +560,7 @@ mod tests {
             for piece in &pieces {
                 match handshake.read(piece) {
                     Step::Read | Step::Send(_) => prop_assert!(handshake.received.len() <= handshake.accepts.max_size()),
-                    Step::Connect { .. } | Step::Refuse(_) => break,
+                    Step::Connect { .. } | Step::Resolve { .. } | Step::Refuse(_) => break,
                 }
             }
         }

@@ -311,8 +311,11 @@ impl<O: Onion> Client<O> {
             Payload::Connected if circuit.edge.connect(message.stream) => {
                 self.outputs.push_back(Output::StreamConnected(stream));
             }
-            // We closed the stream while the exit connected it.
-            Payload::Connected => {}
+            Payload::Resolved(answer) if circuit.edge.close(message.stream) => {
+                self.outputs.push_back(Output::Resolved(stream, answer));
+            }
+            // We closed the stream while the exit answered.
+            Payload::Connected | Payload::Resolved(_) => {}
             Payload::Data(bytes, data) => match circuit.edge.deliver(message.stream) {
                 Ok((owed, known)) => {
                     if known {

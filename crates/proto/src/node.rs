@@ -42,6 +42,8 @@ pub enum Output<O: Onion> {
     Linked(CircuitKey),
     /// Client: the exit connected the stream.
     StreamConnected(StreamKey),
+    /// Client: the exit answered a RESOLVE request, in wire format. The stream is over; its key is free again.
+    Resolved(StreamKey, Box<[u8]>),
     /// This node has moved the circuit to another connection, or to another circuit's relays, in these times.
     Switched(CircuitKey, MoveTimes),
     /// Relay: it closed the circuit for this reason.

@@ -132,7 +132,8 @@ struct Application {
 /// A stream that waits for the exit's answer.
 #[derive(Default)]
 struct Opening {
-    answer: Cell<Option<Result<(), EndReason>>>,
+    /// The exit's answer; to a RESOLVE request with its addresses or names, in wire format.
+    answer: RefCell<Option<Result<Box<[u8]>, EndReason>>>,
     changed: Notify,
 }
 
@@ -310,7 +311,11 @@ fn owner(state: Rc<State>, on_event: Rc<dyn Fn(Event)>) -> Owner<Node<Encrypted>
             let gone: Vec<StreamKey> = state.locals.borrow().keys().copied().filter(of_it).collect();
             gone.into_iter().for_each(|stream| close(&state, stream, EndReason::DESTROY));
         }
-        Output::StreamConnected(key) => answer(&state, key, Ok(())),
+        Output::StreamConnected(key) => answer(&state, key, Ok(Box::default())),
+        Output::Resolved(key, resolved) => {
+            answer(&state, key, Ok(resolved));
+            close(&state, key, EndReason::DONE);
+        }
         Output::StreamClosed(key, reason) => close(&state, key, reason),
         Output::Deliver(key, _, data) => {
             if let Some(local) = state.locals.borrow().get(&key) {
@@ -337,9 +342,9 @@ fn exchange_standby(state: &State, key: CircuitKey) -> Option<CircuitKey> {
     Some(standby)
 }
 
-fn answer(state: &State, key: StreamKey, answer: Result<(), EndReason>) {
+fn answer(state: &State, key: StreamKey, answer: Result<Box<[u8]>, EndReason>) {
     if let Some(opening) = state.openings.borrow_mut().remove(&key) {
-        opening.answer.set(Some(answer));
+        opening.answer.replace(Some(answer));
         opening.changed.notify_one();
     }
 }
@@ -595,7 +600,7 @@ impl Client {
     async fn serve(&self, mut tcp: TcpStream, application: &Application) -> io::Result<()> {
         tcp.set_nodelay(true)?;
         let asked = within(HANDSHAKE, handshake(&mut tcp)).await?;
-        let Some((target, user, rest, protocol)) = asked else { return Ok(()) };
+        let Some(Request { target, user, protocol, rest }) = asked else { return Ok(()) };
         let (mut outcome, mut silent) = (Outcome::Failed, false);
         if message::fits(&target) {
             for attempt in 0..ATTEMPTS {
@@ -604,7 +609,10 @@ impl Client {
                 }
                 let Some(circuit) = self.circuit(&user).await else { continue };
                 match self.open(circuit, &target, application).await {
-                    Ok((key, local)) => {
+                    Ok((_, _, answer)) if matches!(target, Target::Resolve(_)) => {
+                        return tcp.write_all(&proxy::resolved(protocol, &answer)).await;
+                    }
+                    Ok((key, local, _)) => {
                         tcp.write_all(&proxy::answer(protocol, Outcome::Connected)).await?;
                         stream::run(&self.overlay, key, &local, tcp, (rest, AtEnd::Listen)).await;
                         return Ok(());
@@ -629,7 +637,7 @@ impl Client {
         circuit: CircuitKey,
         target: &Target,
         application: &Application,
-    ) -> Result<(StreamKey, Rc<Local>), Option<EndReason>> {
+    ) -> Result<(StreamKey, Rc<Local>, Box<[u8]>), Option<EndReason>> {
         let key = self.overlay.with(|node, now| node.open(now, circuit, target.clone()));
         let key = key.ok_or(Some(EndReason::DESTROY))?;
         application.stream.set(Some(key));
@@ -647,7 +655,8 @@ impl Client {
             self.close_if_silent(circuit, asked);
             return Err(None);
         }
-        opening.answer.get().unwrap_or(Err(EndReason::MISC)).map(|()| (key, local)).map_err(Some)
+        let answer = opening.answer.take().unwrap_or(Err(EndReason::MISC));
+        answer.map(|answer| (key, local, answer)).map_err(Some)
     }
 
     /// Closes a circuit if no stream has moved data on it since a time, and avoids its relays.
@@ -673,8 +682,17 @@ fn outcome_of(reason: EndReason) -> Outcome {
     }
 }
 
-/// Reads the application's request; `None` if it was refused.
-async fn handshake(tcp: &mut TcpStream) -> io::Result<Option<(Target, String, Vec<u8>, Protocol)>> {
+/// What an application asks for.
+struct Request {
+    target: Target,
+    user: String,
+    protocol: Protocol,
+    /// Bytes that the application sent after its request.
+    rest: Vec<u8>,
+}
+
+/// Reads the application's request; `None` if it was refused or answered.
+async fn handshake(tcp: &mut TcpStream) -> io::Result<Option<Request>> {
     let (mut handshake, mut buffer) = (Handshake::new(Accepts::All), [0; 1024]);
     loop {
         let count = tcp.read(&mut buffer).await?;
@@ -689,7 +707,10 @@ async fn handshake(tcp: &mut TcpStream) -> io::Result<Option<(Target, String, Ve
         match step {
             Step::Connect { host, port, user, rest, protocol } => {
                 let target = Target::Host { host: host.to_string(), port, flags: Target::IPV6_OKAY };
-                return Ok(Some((target, user, rest, protocol)));
+                return Ok(Some(Request { target, user, protocol, rest }));
+            }
+            Step::Resolve { name, user, protocol } => {
+                return Ok(Some(Request { target: Target::Resolve(name), user, protocol, rest: Vec::new() }));
             }
             Step::Refuse(answer) => {
                 tcp.write_all(&answer).await?;

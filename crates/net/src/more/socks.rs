@@ -383,6 +383,7 @@ async fn asked(mut tcp: TcpStream, names: &[(String, usize)]) -> Option<(usize, 
             Step::Connect { host: Host::Address(_), .. } => {
                 Step::Refuse(answer(Protocol::Socks, Outcome::UnsupportedAddress))
             }
+            Step::Resolve { protocol, .. } => Step::Refuse(answer(protocol, Outcome::UnsupportedCommand)),
             Step::Refuse(answer) => {
                 let _ = tcp.write_all(&answer).await;
                 let _ = tcp.shutdown().await;

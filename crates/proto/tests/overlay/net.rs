@@ -155,8 +155,7 @@ impl Net {
                 Output::Linked(key) => self.linked.push(key),
                 Output::CircuitClosed(key) => self.closed.push(key),
                 Output::Switched(..) => self.switched += 1,
-                Output::CircuitEnded(..) => {}
-                Output::StreamConnected(_) => {}
+                Output::StreamConnected(_) | Output::Resolved(..) | Output::CircuitEnded(..) => {}
                 Output::OutOfBand(channel, cell, _) => {
                     let (to, theirs) = self.wires[&(at, channel)];
                     self.node(to).cell(now, theirs, cell);

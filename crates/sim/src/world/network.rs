@@ -113,6 +113,7 @@ impl Network<'_> {
                 Output::StreamConnected(stream) => {
                     apps.node_event(self, host, NodeEvent::StreamConnected(stream));
                 }
+                Output::Resolved(..) => unreachable!("simulated clients connect by address"),
                 Output::CircuitClosed(circuit) => {
                     apps.node_event(self, host, NodeEvent::CircuitClosed(circuit));
                 }
