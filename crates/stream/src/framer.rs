@@ -99,7 +99,10 @@ fn synchronise(bytes: &[u8]) -> (usize, usize) {
             }
         }
     }
-    (bytes.len().saturating_sub(LOOK), 0)
+    // Only a sync byte may still turn out to begin a packet.
+    let rest = bytes.len().saturating_sub(LOOK);
+    let kept = bytes[rest..].iter().position(|byte| *byte == SYNC);
+    (kept.map_or(bytes.len(), |at| rest + at), 0)
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tidegate_control::units::{Span, Time};
 
 use crate::forest::Forest;
+use crate::message::Fault;
 use crate::tree::NOBODY;
 use crate::{Peer, SERVER};
 
@@ -24,17 +25,6 @@ pub struct Complaint {
     pub parent: Peer,
     /// The kind of fault.
     pub fault: Fault,
-}
-
-/// The kind of fault of a parent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fault {
-    /// It sends too little; its budget is lowered.
-    Loses,
-    /// It sends nothing.
-    Silent,
-    /// It sends forged packets.
-    Forges,
 }
 
 /// The result of a complaint.
@@ -142,9 +132,11 @@ impl Judge {
         let complains =
             |peer: Peer| self.complained.get(&(slice, peer)).is_some_and(|at| now.since(*at) <= EXCUSE);
         let mut top = complaint.parent;
+        // Viewers drop forged packets, so an ancestor cannot be the cause.
+        let excusable = complaint.fault != Fault::Forges;
         let excused = forest.tree(slice).upwards(complaint.parent).any(|above| {
             top = above;
-            complains(above)
+            excusable && complains(above)
         });
         // Nothing can arrive below an orphan.
         excused || top != SERVER

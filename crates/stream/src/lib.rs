@@ -9,6 +9,7 @@
 //!
 //! * [`server`]: tracker, source and explorer as one machine. [`viewer`]: a viewer, with `reorder` as its buffer.
 //! * [`packet`]: datagrams. [`message`]: messages on the reliable channel between server and viewer.
+//! * [`signing`]: signatures of the server, checked before viewers forward.
 //! * [`framer`] and `source`: from MPEG-TS bytes to packets. `parity`: recovery of lost packets.
 //! * [`tree`], `room`, [`forest`]: the trees and their capacity. `latency`: estimates of latencies.
 //! * `member`: state of a viewer at the server. [`explorer`]: exploration. `judge`: complaints.
@@ -45,6 +46,7 @@ mod peer;
 mod reorder;
 mod room;
 pub mod server;
+pub mod signing;
 mod source;
 pub mod tree;
 pub mod uplink;

@@ -54,10 +54,6 @@ pub struct Pinged {
     pub number: u32,
     /// When it left.
     pub sent: Time,
-    /// Slice of the audited packet.
-    pub slice: usize,
-    /// Expected digest; zero without an audit.
-    pub digest: u64,
 }
 
 /// Trust in an unconfirmed claim, as a multiple of the stream's rate.

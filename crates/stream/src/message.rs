@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::Peer;
-use crate::packet::{Key, MAX_CHAIN};
+use crate::packet::MAX_CHAIN;
 
 /// Maximum length of an encoded message. A longer one ends the connection.
 pub const LONGEST: usize = 1024;
 /// Version of the protocol. The server refuses other versions.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 /// Address and identity of a viewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,8 +31,6 @@ pub enum Message {
     Pong {
         /// Number of the ping.
         number: u32,
-        /// Digest of the audited packet; zero if the viewer does not have it.
-        digest: u64,
     },
     /// Viewer: acknowledges an exploration packet, as the last of its chain.
     Explored {
@@ -49,8 +47,8 @@ pub enum Message {
         slice: u8,
         /// The parent.
         parent: Peer,
-        /// Whether nothing arrives. Otherwise too little arrives.
-        silent: bool,
+        /// The parent's fault.
+        fault: Fault,
     },
     /// Viewer: reports its counters.
     Report(Report),
@@ -91,6 +89,17 @@ pub enum Message {
     Forget(Peer),
 }
 
+/// The kind of fault of a parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Fault {
+    /// It sends too little; its budget is lowered.
+    Loses,
+    /// It sends nothing.
+    Silent,
+    /// It sends packets or manifests that are not of the server.
+    Forges,
+}
+
 /// A viewer's request to join.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Join {
@@ -113,6 +122,8 @@ pub struct Welcome {
     pub slices: u8,
     /// Number of parity slices.
     pub parity: u8,
+    /// The Ed25519 key with which the server signs the stream.
+    pub key: [u8; 32],
 }
 
 /// A ping.
@@ -126,8 +137,6 @@ pub struct Ping {
     pub round_trip: u32,
     /// The newest group of the stream.
     pub newest: u32,
-    /// The audited packet; the pong carries its digest.
-    pub audit: Key,
 }
 
 /// Counters of a viewer since it joined.

@@ -1,4 +1,4 @@
-//! Datagrams between peers: video, exploration and requests for repair.
+//! Datagrams between peers: video, manifests, exploration and requests for repair.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
@@ -19,6 +19,8 @@ pub const WIRE: usize = 28 + 1 + 8 + 2 + 3 + 16;
 const VIDEO: u8 = 1;
 const EXPLORE: u8 = 2;
 const NACK: u8 = 3;
+/// First byte of an encoded manifest; see [`crate::signing`].
+pub const MANIFEST: u8 = 4;
 
 /// The position of a packet: groups hold one packet per slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -29,6 +31,21 @@ pub struct Key {
     pub slice: u8,
 }
 
+/// Marks a request for the manifest that lists a packet, in place of the packet.
+const OF_MANIFEST: u8 = 0x80;
+
+impl Key {
+    /// The key that requests the manifest which lists this packet.
+    pub fn of_manifest(self) -> Key {
+        Key { slice: self.slice | OF_MANIFEST, ..self }
+    }
+
+    /// The packet of which the manifest is requested; `None` if this key requests a packet itself.
+    pub fn listed(self) -> Option<Key> {
+        (self.slice & OF_MANIFEST != 0).then_some(Key { slice: self.slice & !OF_MANIFEST, ..self })
+    }
+}
+
 /// A datagram.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Datagram {
@@ -36,6 +53,8 @@ pub enum Datagram {
     Video(Video),
     /// An exploration packet.
     Explore(Explore),
+    /// A manifest, encoded.
+    Manifest(Bytes),
     /// A request to send these packets again.
     Nack(Vec<Key>),
 }
@@ -47,7 +66,7 @@ pub struct Video {
     pub key: Key,
     /// Number of data slices of its group.
     pub data: u8,
-    /// When the server sent it, ms of the server's clock.
+    /// When the server began its group, ms of the server's clock. All packets of a group carry the same.
     pub sent: u32,
     /// Whole TS packets, or a parity shard.
     pub payload: Bytes,
@@ -150,6 +169,7 @@ pub fn decode(bytes: &Bytes) -> Option<Datagram> {
     match *bytes.first()? {
         VIDEO => Video::decode(bytes).map(Datagram::Video),
         EXPLORE => Explore::decode(bytes).map(Datagram::Explore),
+        MANIFEST => Some(Datagram::Manifest(bytes.clone())),
         NACK if bytes.len() % 5 == 1 && bytes.len() <= 1 + 5 * MAX_NACKS => {
             let keys = bytes[1..].chunks_exact(5);
             let key = |c: &[u8]| Key { group: u32::from_be_bytes([c[0], c[1], c[2], c[3]]), slice: c[4] };
@@ -164,6 +184,7 @@ pub fn share(bytes: &[u8]) -> Share {
     match bytes.first() {
         Some(&VIDEO) => Share::Video,
         Some(&EXPLORE) => Share::Exploration,
+        Some(&MANIFEST) => Share::Signatures,
         _ => Share::Control,
     }
 }
@@ -175,6 +196,8 @@ pub enum Share {
     Video,
     /// Exploration.
     Exploration,
+    /// Manifests.
+    Signatures,
     /// Requests for repair.
     Control,
 }
@@ -206,7 +229,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..1300)) {
-            for kind in [None, Some(VIDEO), Some(EXPLORE), Some(NACK)] {
+            for kind in [None, Some(VIDEO), Some(EXPLORE), Some(NACK), Some(MANIFEST)] {
                 let mut bytes = bytes.clone();
                 if let (Some(kind), Some(first)) = (kind, bytes.first_mut()) {
                     *first = kind;
@@ -218,7 +241,7 @@ mod tests {
                         prop_assert_eq!(explore.stamps.len(), usize::from(explore.at));
                     }
                     Some(Datagram::Nack(keys)) => prop_assert!(keys.len() <= MAX_NACKS),
-                    None => {}
+                    Some(Datagram::Manifest(_)) | None => {}
                 }
             }
         }

@@ -106,8 +106,6 @@ struct Group {
     /// Bit set of the slices that are late.
     overdue: u32,
     have: u32,
-    /// Bit set of the slices that came through their tree.
-    by_tree: u32,
     packets: Vec<Bytes>,
 }
 
@@ -155,6 +153,11 @@ impl Reorder {
     /// Whether the buffer is so far from `group` that its contents cannot be of the stream.
     pub fn is_astray(&self, group: u32) -> bool {
         self.newest().is_some_and(|newest| newest.abs_diff(group) > AHEAD)
+    }
+
+    /// The oldest group of which packets are of use.
+    pub fn oldest(&self) -> u32 {
+        self.base
     }
 
     /// The group of the next packet for the player.
@@ -206,12 +209,6 @@ impl Reorder {
     pub fn payload(&self, key: Key) -> Option<&Bytes> {
         let group = self.groups.get(key.group.checked_sub(self.base)? as usize)?;
         group.packets.get(usize::from(key.slice)).filter(|_| group.have >> key.slice & 1 == 1)
-    }
-
-    /// The payload of a packet that came through its tree. Only for these is the parent responsible.
-    pub fn packet_of_tree(&self, key: Key) -> Option<&Bytes> {
-        let payload = self.payload(key)?;
-        (self.groups[(key.group - self.base) as usize].by_tree >> key.slice & 1 == 1).then_some(payload)
     }
 
     /// Whether a packet of a known group is missing and may still be played or forwarded.
@@ -279,7 +276,6 @@ impl Reorder {
         room.data = room.data.max(video.data);
         room.sent = room.sent.min(video.sent);
         room.have |= 1 << slice;
-        room.by_tree |= u32::from(tree) << slice;
         room.packets[at] = video.payload.clone();
         self.bytes += video.payload.len();
         let played = self.next.is_some_and(|next| video.key < next && at < self.slices);
@@ -313,7 +309,6 @@ impl Reorder {
                 asked: 0,
                 overdue: 0,
                 have: 0,
-                by_tree: 0,
                 packets: Vec::new(),
             });
         }

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use tidegate_control::random::mix;
 use tidegate_control::units::{Rate, Span, Time};
 
 use crate::framer::Framer;
@@ -48,12 +47,6 @@ struct Group {
     packets: Vec<Bytes>,
 }
 
-/// A 64-bit digest of a packet for audits, which depends on every byte.
-pub fn digest(bytes: &[u8]) -> u64 {
-    let words = bytes.chunks(8).map(|chunk| chunk.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)));
-    words.fold(1, |hash, word| mix(hash ^ word)).max(1)
-}
-
 impl Source {
     /// A source with these numbers of data and parity slices.
     pub fn new(slices: usize, parity: usize) -> Source {
@@ -74,11 +67,6 @@ impl Source {
             second: Time::ZERO,
             last: Time::ZERO,
         }
-    }
-
-    /// The newest group.
-    pub fn newest(&self) -> u32 {
-        self.next.group
     }
 
     /// Number of skipped bytes that were not TS.
@@ -120,8 +108,8 @@ impl Source {
         self.flush
     }
 
-    /// Takes TS bytes in chunks of any size; returns slices and datagrams for their trees.
-    pub fn push(&mut self, now: Time, bytes: &[u8]) -> Vec<(usize, Bytes)> {
+    /// Takes TS bytes in chunks of any size; returns datagrams with their positions.
+    pub fn push(&mut self, now: Time, bytes: &[u8]) -> Vec<(Key, Bytes)> {
         self.count(now, bytes.len());
         let mut out = Vec::new();
         for payload in self.framer.push(bytes) {
@@ -132,7 +120,7 @@ impl Source {
     }
 
     /// Sends the incomplete payload because the source paused.
-    pub fn flush(&mut self, now: Time) -> Vec<(usize, Bytes)> {
+    pub fn flush(&mut self, now: Time) -> Vec<(Key, Bytes)> {
         let mut out = Vec::new();
         self.flush = Time::NEVER;
         if let Some(payload) = self.framer.flush() {
@@ -159,7 +147,7 @@ impl Source {
         }
     }
 
-    fn send(&mut self, now: Time, payload: Bytes, out: &mut Vec<(usize, Bytes)>) {
+    fn send(&mut self, now: Time, payload: Bytes, out: &mut Vec<(Key, Bytes)>) {
         let key = self.next;
         if key.slice == 0 {
             self.open(now);
@@ -167,7 +155,7 @@ impl Source {
         if usize::from(key.slice) < self.width {
             self.sent += 1;
             self.group.push(payload.clone());
-            out.push(self.keep(now, key, payload));
+            out.push(self.keep(key, payload));
         }
         if usize::from(key.slice) + 1 < self.slices {
             self.next.slice += 1;
@@ -176,7 +164,7 @@ impl Source {
         if self.parity > 0 {
             for (n, shard) in parity::protect(&self.group, self.parity).into_iter().enumerate() {
                 let key = Key { group: key.group, slice: (self.slices + n) as u8 };
-                out.push(self.keep(now, key, shard));
+                out.push(self.keep(key, shard));
             }
         }
         self.group.clear();
@@ -196,34 +184,20 @@ impl Source {
         }
     }
 
-    fn keep(&mut self, now: Time, key: Key, payload: Bytes) -> (usize, Bytes) {
-        let sent = (now.0 / 1_000_000) as u32;
+    fn keep(&mut self, key: Key, payload: Bytes) -> (Key, Bytes) {
+        let group = self.recent.back_mut().expect("a group is open while packets are made");
+        // The same for all packets of a group, so that a recovered packet equals the signed one.
+        let sent = (group.at.0 / 1_000_000) as u32;
         let datagram = Video { key, data: self.width as u8, sent, payload }.encode();
         self.bytes += datagram.len();
-        if let Some(group) = self.recent.back_mut() {
-            group.packets[usize::from(key.slice)] = datagram.clone();
-        }
-        (usize::from(key.slice), datagram)
+        group.packets[usize::from(key.slice)] = datagram.clone();
+        (key, datagram)
     }
 
     /// A packet that is still kept.
     pub fn get(&self, key: Key) -> Option<Bytes> {
         let group = self.recent.get(key.group.checked_sub(self.base)? as usize)?;
         group.packets.get(usize::from(key.slice)).filter(|bytes| !bytes.is_empty()).cloned()
-    }
-
-    /// Position and payload of a packet of this age, for audits.
-    pub fn aged(&self, now: Time, age: Span, slice: u8) -> Option<(Key, Bytes)> {
-        let index = self.recent.partition_point(|group| now.since(group.at) > age).checked_sub(1)?;
-        let key = Key { group: self.base + index as u32, slice };
-        let bytes = self.get(key)?;
-        Some((key, bytes.slice(Video::HEAD..)))
-    }
-
-    /// A packet of `age` groups ago, for exploration.
-    pub fn recent(&self, age: u32, slice: u8) -> Option<(Key, Bytes)> {
-        let key = Key { group: self.next.group.checked_sub(age)?, slice };
-        Some((key, self.get(key)?))
     }
 }
 
@@ -262,8 +236,8 @@ mod tests {
         assert_eq!(source.get(videos[0].key), None);
         assert!(source.recent.len() < 250, "four seconds are kept");
         source.set_active(2);
-        let fewer: Vec<usize> =
-            (0..4).flat_map(|_| source.push(at(12_000), &TS.repeat(6))).map(|(s, _)| s).collect();
+        let fewer: Vec<u8> =
+            (0..4).flat_map(|_| source.push(at(12_000), &TS.repeat(6))).map(|(key, _)| key.slice).collect();
         assert_eq!(fewer, [0, 1, 4]);
     }
 

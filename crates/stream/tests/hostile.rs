@@ -4,12 +4,16 @@ use bytes::Bytes;
 use tidegate_control::machine::Machine as _;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
-use tidegate_stream::message::{Contact, Join, Message, Ping, Refusal, Report, VERSION, Welcome};
+use tidegate_stream::message::{Contact, Fault, Join, Message, Ping, Refusal, Report, VERSION, Welcome};
 use tidegate_stream::packet::{self, Explore, Key, Video};
 use tidegate_stream::server::{Overload, Server, ServerConfig};
+use tidegate_stream::signing::{SharedChecks, Signer};
 use tidegate_stream::tree::NOBODY;
 use tidegate_stream::viewer::{Phase, SKIP_AFTER, Viewer, ViewerConfig};
 use tidegate_stream::{Input, Output, Peer, SERVER};
+
+/// The server's secret.
+const SECRET: [u8; 32] = [5; 32];
 
 fn at(ms: u64) -> Time {
     Time::ZERO + Span::from_millis(ms)
@@ -35,7 +39,7 @@ fn ts(packets: usize) -> Vec<u8> {
 
 /// A server with one viewer, after one second of the stream.
 fn served() -> (Server, Peer) {
-    let mut server = Server::new(ServerConfig::new(Rate(20_000_000), 10), Seed::root(1));
+    let mut server = Server::new(ServerConfig::new(Rate(20_000_000), 10), Seed::root(1), &SECRET);
     let peer = server.connect(at(0), contact(1)).unwrap();
     server.handle(at(0), Input::Message { from: peer, message: join(0) });
     let told = outputs(&mut server);
@@ -49,7 +53,7 @@ fn served() -> (Server, Peer) {
 
 #[test]
 fn a_thousand_joins_of_one_address_take_few_numbers() {
-    let mut server = Server::new(ServerConfig::new(Rate(20_000_000), 10), Seed::root(1));
+    let mut server = Server::new(ServerConfig::new(Rate(20_000_000), 10), Seed::root(1), &SECRET);
     let results: Vec<_> = (0..1000).map(|ms| server.connect(at(ms), contact(1))).collect();
     let taken = results.iter().filter(|result| result.is_ok()).count();
     assert!(taken <= 29, "{taken}");
@@ -65,7 +69,7 @@ fn a_thousand_joins_of_one_address_take_few_numbers() {
 fn unknown_peers_are_refused_with_the_reason() {
     let mut config = ServerConfig::new(Rate(20_000_000), 1);
     config.token = [7; 16];
-    let mut server = Server::new(config, Seed::root(1));
+    let mut server = Server::new(config, Seed::root(1), &SECRET);
     let mut try_to = |n: u8, message: Message| {
         let peer = server.connect(at(0), contact(n)).unwrap();
         server.handle(at(0), Input::Message { from: peer, message });
@@ -77,7 +81,7 @@ fn unknown_peers_are_refused_with_the_reason() {
     assert_eq!(try_to(1, join(6)), Some(Refusal::Token));
     let old = Join { version: VERSION + 1, token: [7; 16], uplink: 1, forwards: true };
     assert_eq!(try_to(2, Message::Join(old)), Some(Refusal::Version));
-    assert_eq!(try_to(3, Message::Complaint { slice: 0, parent: 1, silent: true }), None);
+    assert_eq!(try_to(3, Message::Complaint { slice: 0, parent: 1, fault: Fault::Silent }), None);
     assert_eq!(try_to(4, join(7)), None);
     assert_eq!(try_to(5, join(7)), Some(Refusal::Full));
     assert!(server.counters.strange >= 1);
@@ -108,7 +112,7 @@ fn excessive_repair_requests_are_limited() {
 
 #[test]
 fn the_server_survives_any_messages_of_a_viewer() {
-    let mut server = Server::new(ServerConfig::new(Rate(20_000_000), 10), Seed::root(1));
+    let mut server = Server::new(ServerConfig::new(Rate(20_000_000), 10), Seed::root(1), &SECRET);
     let peers: Vec<Peer> = (1..=4).map(|n| server.connect(at(0), contact(n)).unwrap()).collect();
     for peer in &peers {
         server.handle(at(0), Input::Message { from: *peer, message: join(0) });
@@ -126,9 +130,9 @@ fn the_server_survives_any_messages_of_a_viewer() {
             0 | 1 => Message::Complaint {
                 slice: random.below(12) as u8,
                 parent: other,
-                silent: random.chance(0.5),
+                fault: [Fault::Silent, Fault::Loses, Fault::Forges][random.below(3)],
             },
-            2 => Message::Pong { number, digest: random.bits() },
+            2 => Message::Pong { number },
             3 => Message::Explored { id: number, held: number, stamps: vec![number; random.below(5)] },
             4 => Message::Report(Report {
                 delivered: number,
@@ -154,14 +158,14 @@ fn the_server_survives_any_messages_of_a_viewer() {
 fn complaints_of_an_orphan_are_ignored() {
     let mut config = ServerConfig::new(Rate(1_000_000), 10);
     config.overload = Overload::Layers;
-    let mut server = Server::new(config, Seed::root(1));
+    let mut server = Server::new(config, Seed::root(1), &SECRET);
     let peer = server.connect(at(0), contact(1)).unwrap();
     let claim = Join { version: VERSION, token: [0; 16], uplink: 8_000_000, forwards: true };
     server.handle(at(0), Input::Message { from: peer, message: Message::Join(claim) });
     server.timeout(at(0));
     assert!(server.forest().orphans() > 0, "{:?}", server.forest().load(SERVER));
     for slice in 0..11 {
-        let message = Message::Complaint { slice, parent: NOBODY, silent: true };
+        let message = Message::Complaint { slice, parent: NOBODY, fault: Fault::Silent };
         server.handle(at(1), Input::Message { from: peer, message });
     }
     server.timeout(at(1000));
@@ -185,7 +189,8 @@ fn a_source_may_stall_send_garbage_and_change_its_rate() {
     for ms in 6000..9000 {
         server.video(at(ms), &ts(6));
     }
-    assert!(packets(outputs(&mut server)) > 2500, "it goes on");
+    let sent = packets(outputs(&mut server));
+    assert!(sent > 2500, "it goes on: {sent}");
     let ratio = server.slice_rate() / before;
     assert!(ratio > 2.5, "three times the rate: {ratio}");
     assert!(server.member(peer).is_some());
@@ -199,10 +204,27 @@ fn viewer() -> Viewer {
         forwards: true,
         skip_after: SKIP_AFTER,
         stamping: None,
+        checks: SharedChecks::default(),
     };
     let mut viewer = Viewer::new(config);
     viewer.begin(at(0));
     viewer
+}
+
+/// The server's welcome to viewer 3.
+fn welcome(slices: u8, parity: u8) -> Welcome {
+    let key = Signer::new(&SECRET, usize::from(slices + parity)).public();
+    Welcome { me: 3, slices, parity, key }
+}
+
+/// A manifest of packets, and the packets.
+fn signed(total: usize, videos: Vec<Video>) -> (Bytes, Vec<Bytes>) {
+    let mut signer = Signer::new(&SECRET, total);
+    for video in videos {
+        signer.push(at(0), video.key, video.encode(), total);
+    }
+    let mut sent = signer.due(at(1000), total).into_iter().map(|(_, bytes)| bytes);
+    (sent.next().expect("a manifest comes first"), sent.collect())
 }
 
 #[test]
@@ -211,7 +233,7 @@ fn a_viewer_takes_the_stream_from_its_parents_only() {
     let tell = |viewer: &mut Viewer, from: Peer, message: Message| {
         viewer.handle(at(0), Input::Message { from, message });
     };
-    let welcome = Welcome { me: 3, slices: 2, parity: 0 };
+    let welcome = welcome(2, 0);
     tell(&mut viewer, 5, Message::Welcome(welcome));
     assert_eq!(*viewer.phase(), Phase::Joining, "only the server welcomes");
     tell(&mut viewer, SERVER, Message::Welcome(welcome));
@@ -236,6 +258,12 @@ fn a_viewer_takes_the_stream_from_its_parents_only() {
         Explore { id: 1, at: 1, chain: vec![8, 3, 9], held: 0, stamps: vec![1], cargo: video(1, 0).encode() };
     assert!(send(&mut viewer, 9, forged.encode()).is_empty(), "8 should have sent it");
     assert_eq!(viewer.counts().strange, 6);
+    let (manifest, _) = signed(2, vec![video(1, 0), video(1, 1)]);
+    assert!(send(&mut viewer, 9, manifest.clone()).is_empty());
+    assert_eq!(viewer.counts().strange, 7);
+    let sent = send(&mut viewer, 1, manifest.clone());
+    assert_eq!(sent, [Output::Datagram { to: 4, bytes: manifest.clone() }]);
+    assert!(send(&mut viewer, 1, manifest).is_empty(), "it is known");
     let sent = send(&mut viewer, 1, video(1, 0).encode());
     assert!(sent.contains(&Output::Datagram { to: 4, bytes: video(1, 0).encode() }), "{sent:?}");
     // Only children get repairs, within limits.
@@ -249,21 +277,27 @@ fn a_viewer_takes_the_stream_from_its_parents_only() {
 fn a_forged_first_packet_does_not_block_the_stream() {
     let mut viewer = viewer();
     let tell = |viewer: &mut Viewer, message| viewer.handle(at(0), Input::Message { from: SERVER, message });
-    tell(&mut viewer, Message::Welcome(Welcome { me: 3, slices: 2, parity: 0 }));
+    tell(&mut viewer, Message::Welcome(welcome(2, 0)));
     (0..2).for_each(|slice| {
         tell(&mut viewer, Message::Parent { slice, parent: 1 + Peer::from(slice), depth: 1 })
     });
     let payload = Bytes::from(ts(1));
+    let video =
+        |group, slice| Video { key: Key { group, slice }, data: 2, sent: 0, payload: payload.clone() };
     let play = |viewer: &mut Viewer, group, slice: u8| {
-        let key = Key { group, slice };
-        let bytes = Video { key, data: 2, sent: 0, payload: payload.clone() }.encode();
+        let bytes = video(group, slice).encode();
         viewer.handle(at(1), Input::Datagram { from: 1 + Peer::from(slice), bytes });
         std::iter::from_fn(|| viewer.poll()).filter(|output| matches!(output, Output::Deliver(_))).count()
     };
     assert_eq!(play(&mut viewer, 1 << 30, 0), 0, "a parent forges the first packet");
     assert_eq!(play(&mut viewer, u32::MAX, 0), 0);
-    assert_eq!(play(&mut viewer, 100, 1), 0, "the stream cannot be told from it");
-    let ping = Ping { number: 1, clock: 0, round_trip: 80_000, newest: 101, audit: Key::default() };
+    for first in (100..120).step_by(4) {
+        let videos = (first..first + 4).flat_map(|group| [video(group, 0), video(group, 1)]);
+        let (manifest, _) = signed(2, videos.collect());
+        viewer.handle(at(1), Input::Datagram { from: 1, bytes: manifest });
+    }
+    assert_eq!(play(&mut viewer, 100, 1), 0, "playing begins when both slices are heard");
+    let ping = Ping { number: 1, clock: 0, round_trip: 80_000, newest: 101 };
     tell(&mut viewer, Message::Ping(ping));
     assert_eq!(play(&mut viewer, 1 << 30, 0), 0, "now it can");
     let played: usize =
@@ -276,26 +310,33 @@ fn a_viewer_plays_the_stream_despite_forged_packets() {
     let mut viewer = viewer();
     let tell =
         |viewer: &mut Viewer, ms, message| viewer.handle(at(ms), Input::Message { from: SERVER, message });
-    tell(&mut viewer, 0, Message::Welcome(Welcome { me: 3, slices: 4, parity: 1 }));
+    tell(&mut viewer, 0, Message::Welcome(welcome(4, 1)));
     for slice in 0..5 {
         // The parent of slice 4 forges as well: its parity matches nothing.
         tell(&mut viewer, 0, Message::Parent { slice, parent: 10 + Peer::from(slice), depth: 2 });
     }
     let payload = Bytes::from(ts(6));
     let mut random = Seed::root(3).random();
+    let mut signer = Signer::new(&SECRET, 5);
     let (mut played, mut asked) = (0, 0);
     for ms in 1..10_000_u64 {
         if ms % 500 == 1 {
-            let newest = 1 + (ms / 20) as u32;
-            let ping =
-                Ping { number: 1, clock: ms as u32, round_trip: 80_000, newest, audit: Key::default() };
+            let newest = signer.newest();
+            let ping = Ping { number: 1, clock: ms as u32, round_trip: 80_000, newest };
             tell(&mut viewer, ms, Message::Ping(ping));
         }
         if ms % 5 == 0 {
-            let key = Key { group: 1 + (ms / 20) as u32, slice: (ms / 5 % 4) as u8 };
-            let video = Video { key, data: 4, sent: ms as u32, payload: payload.clone() };
-            let from = 10 + Peer::from(key.slice);
-            viewer.handle(at(ms), Input::Datagram { from, bytes: video.encode() });
+            let group = 1 + (ms / 20) as u32;
+            let slices = if ms / 5 % 4 == 3 { vec![3, 4] } else { vec![(ms / 5 % 4) as u8] };
+            for slice in slices {
+                let video = Video { key: Key { group, slice }, data: 4, sent: 0, payload: payload.clone() };
+                signer.push(at(ms), video.key, video.encode(), 4);
+            }
+        }
+        for (slice, bytes) in signer.due(at(ms), 4) {
+            if slice < 4 {
+                viewer.handle(at(ms), Input::Datagram { from: 10 + slice as Peer, bytes });
+            }
         }
         let groups = [0, 1, (ms / 20) as u32, (ms / 20) as u32 + 300, 5000, 1 << 31, u32::MAX];
         let key = Key { group: groups[random.below(groups.len())], slice: random.below(12) as u8 };
@@ -327,7 +368,10 @@ fn a_viewer_plays_the_stream_despite_forged_packets() {
         }
         for output in std::iter::from_fn(|| viewer.poll()) {
             match output {
-                Output::Deliver(bytes) => played += usize::from(bytes.len() == payload.len()),
+                Output::Deliver(bytes) => {
+                    assert_eq!(bytes, payload, "a forged packet was played");
+                    played += 1;
+                }
                 Output::Datagram { bytes, .. } => asked += bytes.len(),
                 _ => {}
             }
@@ -336,4 +380,112 @@ fn a_viewer_plays_the_stream_despite_forged_packets() {
     // The stream has 2000 packets; the last ones are still waiting.
     assert!(played > 1500, "{played} played, {:?}, {:?}", viewer.packets(), viewer.counts());
     assert!(asked < 2_000_000, "{asked} bytes asked for");
+}
+
+/// A viewer with parents 10 and 11 in two slices and the child 4 in both.
+fn interior() -> Viewer {
+    let mut viewer = viewer();
+    let tell = |viewer: &mut Viewer, message| viewer.handle(at(0), Input::Message { from: SERVER, message });
+    tell(&mut viewer, Message::Welcome(welcome(2, 0)));
+    for slice in 0..2 {
+        tell(&mut viewer, Message::Parent { slice, parent: 10 + Peer::from(slice), depth: 1 });
+        tell(&mut viewer, Message::Adopt { slice, child: 4 });
+    }
+    while viewer.poll().is_some() {}
+    viewer
+}
+
+fn send(viewer: &mut Viewer, ms: u64, from: Peer, bytes: Bytes) -> Vec<Output> {
+    viewer.handle(at(ms), Input::Datagram { from, bytes });
+    std::iter::from_fn(|| viewer.poll()).collect()
+}
+
+fn videos(groups: std::ops::Range<u32>) -> Vec<Video> {
+    let keys = groups.flat_map(|group| [Key { group, slice: 0 }, Key { group, slice: 1 }]);
+    keys.map(|key| Video { key, data: 2, sent: 7, payload: ts(6).into() }).collect()
+}
+
+fn accuses(outputs: &[Output]) -> usize {
+    let accuses = |output: &&Output| {
+        matches!(output, Output::Message { message: Message::Complaint { fault: Fault::Forges, .. }, .. })
+    };
+    outputs.iter().filter(accuses).count()
+}
+
+#[test]
+fn altered_packets_go_no_further_and_their_sender_is_accused() {
+    let mut viewer = interior();
+    let (manifest, packets) = signed(2, videos(1..5));
+    send(&mut viewer, 1, 10, manifest.clone());
+    let mut accused = 0;
+    for (n, packet) in packets.iter().enumerate() {
+        // Any byte may be another: position, number of slices, time, payload.
+        for at in [2, 7, 11, 40, packet.len() - 1] {
+            let mut forged = packet.to_vec();
+            forged[at] ^= 1;
+            let sent = send(&mut viewer, 2, 10 + (n % 2) as Peer, forged.into());
+            accused += accuses(&sent);
+            assert_eq!(sent.len(), accuses(&sent), "{sent:?}");
+        }
+    }
+    assert_eq!(accused, 2, "once for each parent within 0.6 s");
+    assert_eq!(viewer.counts().forged, 40);
+    // The packets themselves still arrive.
+    let sent: Vec<Output> =
+        (0..8).flat_map(|n| send(&mut viewer, 3, 10 + (n % 2) as Peer, packets[n].clone())).collect();
+    let forwarded = |output: &&Output| matches!(output, Output::Datagram { to: 4, .. });
+    assert_eq!(sent.iter().filter(forwarded).count(), 8, "{sent:?}");
+    // A packet of a later time under the signature of an earlier one.
+    let mut replayed = manifest.to_vec();
+    replayed[4] = 9;
+    let sent = send(&mut viewer, 4, 10, replayed.into());
+    assert!(!sent.iter().any(|output| matches!(output, Output::Datagram { .. })), "{sent:?}");
+}
+
+#[test]
+fn forged_manifests_cost_one_check_per_second() {
+    let mut viewer = interior();
+    let (manifest, packets) = signed(2, videos(1..5));
+    let mut forged = manifest.to_vec();
+    for n in 0..2000_u64 {
+        forged[4] = (n % 200) as u8 + 50;
+        let sent = send(&mut viewer, n, 10, forged.clone().into());
+        assert!(sent.iter().all(|output| matches!(output, Output::Message { .. })), "{sent:?}");
+    }
+    assert_eq!(viewer.counts().forged, 2, "checked signatures");
+    // The other parent is heard.
+    let sent = send(&mut viewer, 2000, 11, manifest);
+    assert!(matches!(sent[..], [Output::Datagram { to: 4, .. }]), "{sent:?}");
+    assert!(!send(&mut viewer, 2000, 10, packets[0].clone()).is_empty());
+}
+
+#[test]
+fn a_missing_manifest_is_requested_from_the_sender_then_from_others() {
+    let mut viewer = interior();
+    let (manifest, packets) = signed(2, videos(1..5));
+    assert!(
+        packets
+            .iter()
+            .all(|packet| send(&mut viewer, 1, 10 + (packet[1] % 2) as Peer, packet.clone()).is_empty())
+    );
+    let mut asked = Vec::new();
+    for ms in 1..1200 {
+        if viewer.next_timeout().is_some_and(|due| due <= at(ms)) {
+            viewer.timeout(at(ms));
+        }
+        for output in std::iter::from_fn(|| viewer.poll()) {
+            if let Output::Datagram { to, bytes } = output {
+                assert_eq!(
+                    packet::decode(&bytes),
+                    Some(packet::Datagram::Nack(vec![Key { group: 1, slice: 0 }.of_manifest()]))
+                );
+                asked.push(to);
+            }
+        }
+    }
+    assert_eq!(asked[..2], [10, SERVER]);
+    assert!(asked.len() <= 9, "{asked:?}");
+    let sent = send(&mut viewer, 1200, SERVER, manifest);
+    let packets = sent.iter().filter(|output| matches!(output, Output::Datagram { to: 4, .. }));
+    assert_eq!(packets.count(), 9, "the manifest and eight packets: {sent:?}");
 }

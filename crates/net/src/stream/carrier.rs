@@ -208,7 +208,7 @@ impl Carrier {
                 match packet::share(&bytes) {
                     Share::Video => self.accounts.video += wire,
                     Share::Exploration => self.accounts.exploration += wire,
-                    Share::Control => {}
+                    Share::Control | Share::Signatures => {}
                 }
                 // A datagram may be lost.
                 let _ = link.connection.send_datagram(bytes);

@@ -138,7 +138,7 @@ pub async fn run(
     // A server dials no viewer.
     let (carrier, mut events) = Carrier::open(identity, settings.listen, settings.path, Gate::Public)?;
     let seed = Seed::root(u64::from_le_bytes(random()));
-    let mut live = Live { driver: Driver::new(Server::new(settings.machine, seed)), carrier };
+    let mut live = Live { driver: Driver::new(Server::new(settings.machine, seed, &random())), carrier };
     let (to, mut bytes) = mpsc::channel::<Bytes>(INPUT);
     let source = settings.input.clone();
     let mut reading = tokio::spawn(async move { input::read(&source, to, say).await });

@@ -135,7 +135,7 @@ impl Handler<Viewer> for Player<'_> {
     fn handle(&mut self, _: &mut Viewer, now: Time, output: Output) {
         if let Output::Datagram { bytes, .. } = &output
             && self.free_ride
-            && packet::share(bytes) == Share::Video
+            && [Share::Video, Share::Signatures].contains(&packet::share(bytes))
         {
             return;
         }

@@ -64,10 +64,10 @@ pub enum Exit {
 pub enum Conduct {
     /// It follows the protocol.
     Honest,
-    /// It forwards exploration packets, not video.
-    FreeRider,
-    /// It forwards other bytes than the stream's.
-    Forger,
+    /// From this time on it forwards exploration packets, but neither video nor signatures.
+    FreeRider(Time),
+    /// From this time on it forwards other bytes than the stream's.
+    Forger(Time),
     /// It complains about every parent all the time.
     Grumbler,
 }

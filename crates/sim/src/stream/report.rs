@@ -26,6 +26,8 @@ pub struct Report {
     pub tree_latency: f64,
     /// How long the server took to know that a viewer was dead, to the second above.
     pub found: Vec<f64>,
+    /// Packets that viewers played and the source did not send.
+    pub altered: u64,
     /// Events that the run took.
     pub events: u64,
     /// One number for the run.
@@ -41,10 +43,19 @@ pub struct Accounts {
     pub server_video: u64,
     /// Exploration.
     pub exploration: u64,
+    /// Manifests: the signatures of the stream.
+    pub signatures: u64,
     /// Messages, handshakes, requests for repair.
     pub control: u64,
     /// Datagrams that uplinks dropped.
     pub dropped: u64,
+}
+
+impl Accounts {
+    /// All bytes that left uplinks.
+    fn sent(&self) -> u64 {
+        self.video + self.exploration + self.control + self.signatures
+    }
 }
 
 /// A second of the run.
@@ -124,10 +135,15 @@ impl Report {
         quantile(self.counted().flat_map(|viewer| &viewer.outages).map(|ms| f64::from(*ms) / 1e3), share)
     }
 
-    /// Control and exploration as a share of all bytes.
+    /// Control, exploration and signatures as a share of all bytes.
     pub fn overhead(&self) -> f64 {
-        let Accounts { video, exploration, control, .. } = self.bytes;
-        (exploration + control) as f64 / (video + exploration + control).max(1) as f64
+        let Accounts { exploration, control, signatures, .. } = self.bytes;
+        (exploration + control + signatures) as f64 / self.bytes.sent().max(1) as f64
+    }
+
+    /// Signatures as a share of all bytes.
+    pub fn signatures(&self) -> f64 {
+        self.bytes.signatures as f64 / self.bytes.sent().max(1) as f64
     }
 }
 

@@ -8,9 +8,11 @@ use tidegate_control::machine::Machine as _;
 use tidegate_control::paths::fair_share::FairShareParameters;
 use tidegate_control::random::{Random, Seed, mix};
 use tidegate_control::units::{Span, Time};
+use tidegate_stream::message::Fault;
 use tidegate_stream::message::{Contact, Message};
 use tidegate_stream::packet::{self, PAYLOAD, Share, WIRE};
 use tidegate_stream::server::Server;
+use tidegate_stream::signing::SharedChecks;
 use tidegate_stream::tree::NOBODY;
 use tidegate_stream::uplink::Uplink;
 use tidegate_stream::viewer::{self, Phase, Viewer};
@@ -22,6 +24,9 @@ use crate::queue::Queue;
 
 /// A QUIC handshake between two viewers, about, each way.
 const HANDSHAKE: usize = 2600;
+
+/// The secret key of simulated servers. Nothing depends on its value.
+const SECRET: [u8; 32] = [1; 32];
 
 /// Runs the plan to its end, or until `goes_on`, called every second, returns false.
 ///
@@ -113,6 +118,7 @@ impl<'a> World<'a> {
         let mut drawn = seed.fork("places").random();
         let side = plan.side.0 as f64;
         let stamping: Option<FairShareParameters> = plan.server.controller.stamping();
+        let checks = SharedChecks::shared();
         let mut places = vec![[side / 2.0, side / 2.0]];
         places.extend(plan.viewers.iter().map(|_| [drawn.uniform(0.0, side), drawn.uniform(0.0, side)]));
         let node = |planned: &ViewerPlan| Node {
@@ -123,6 +129,7 @@ impl<'a> World<'a> {
                 forwards: planned.forwards,
                 skip_after: plan.skip_after,
                 stamping,
+                checks: checks.clone(),
             }),
             uplink: Uplink::new(planned.uplink),
             peer: NOBODY,
@@ -143,7 +150,7 @@ impl<'a> World<'a> {
             plan,
             queue: Queue::new(),
             under_way: Slab::new(),
-            server: Server::new(plan.server.clone(), seed),
+            server: Server::new(plan.server.clone(), seed, &SECRET),
             server_timer: Time::NEVER,
             uplink: Uplink::new(plan.server.uplink),
             places,
@@ -279,7 +286,7 @@ impl<'a> World<'a> {
                     node + 1,
                     peer,
                     0,
-                    Message::Complaint { slice: slice as u8, parent, silent: true },
+                    Message::Complaint { slice: slice as u8, parent, fault: Fault::Silent },
                 );
             }
         }
@@ -344,6 +351,8 @@ impl<'a> World<'a> {
                     node.delivered += 1;
                     let stamp = bytes[1..9].iter().fold(0, |stamp, byte| stamp << 8 | u64::from(*byte));
                     node.check = mix(node.check ^ stamp ^ now.0);
+                    let same = bytes[0] == self.payload[0] && bytes[9..] == self.payload[9..];
+                    self.report.altered += u64::from(!same || stamp > self.report.packets);
                 }
             }
         }
@@ -356,10 +365,12 @@ impl<'a> World<'a> {
 
     /// Sends, delays or drops a viewer's datagram, as the plan says.
     fn conduct(&self, index: usize, bytes: Bytes) -> Option<Bytes> {
-        let video = packet::share(&bytes) == Share::Video;
+        let (now, share) = (self.queue.now(), packet::share(&bytes));
         match self.nodes[index].plan.conduct {
-            Conduct::FreeRider if video => None,
-            Conduct::Forger if video => {
+            Conduct::FreeRider(from) if now >= from && [Share::Video, Share::Signatures].contains(&share) => {
+                None
+            }
+            Conduct::Forger(from) if now >= from && share == Share::Video => {
                 let mut forged = bytes.to_vec();
                 forged.iter_mut().skip(packet::Video::HEAD + 9).for_each(|byte| *byte ^= 0x55);
                 Some(forged.into())
@@ -396,6 +407,7 @@ impl<'a> World<'a> {
                 accounts.server_video += if from == 0 { wire } else { 0 };
             }
             Share::Exploration => accounts.exploration += wire,
+            Share::Signatures => accounts.signatures += wire,
             Share::Control => accounts.control += wire,
         }
         if self.plan.loss > 0.0 && self.random.chance(self.plan.loss) {

@@ -106,7 +106,7 @@ pub struct Counters {
     pub died: u64,
     /// Viewers that were redirected to another server.
     pub redirected: u64,
-    /// Pongs with a wrong digest of a packet.
+    /// Complaints about forged packets.
     pub forged: u64,
     /// Complaints that blamed a viewer.
     pub upheld: u64,

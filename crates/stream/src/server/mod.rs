@@ -20,11 +20,12 @@ use tidegate_control::units::{Rate, Span, Time};
 
 use crate::explorer::{self, Explorer};
 use crate::forest::Forest;
-use crate::judge::{Complaint, Fault, Judge, Verdict};
+use crate::judge::{Complaint, Judge, Verdict};
 use crate::latency::Latencies;
 use crate::member::{Member, Members};
-use crate::message::{Contact, Join, Message, Refusal, Welcome};
+use crate::message::{Contact, Fault, Join, Message, Refusal, Welcome};
 use crate::packet::{self, Datagram, Key, PAYLOAD, Video, WIRE};
+use crate::signing::Signer;
 use crate::source::Source;
 use crate::tree::NOBODY;
 use crate::{Input, Output, Peer, SERVER};
@@ -34,8 +35,8 @@ pub use config::{Counters, Overload, ServerConfig};
 use handovers::Handovers;
 use outbox::Outbox;
 use overload::{LoadShedder, Relief};
-use pings::{Liveness, Pings, Pong};
-use repairs::Repairs;
+use pings::{Liveness, Pings};
+use repairs::{Repairs, Sent};
 
 const TICK: Span = Span::from_millis(50);
 const SECOND: Span = Span::from_secs(1);
@@ -48,6 +49,7 @@ const TRIES: usize = 400;
 pub struct Server {
     config: ServerConfig,
     source: Source,
+    signer: Signer,
     forest: Forest,
     latencies: Latencies,
     members: Members,
@@ -69,11 +71,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server without viewers.
+    /// A server without viewers. It signs the stream with the key of this secret.
     ///
     /// # Panics
     /// If the data slices number zero, or all slices more than [`crate::MAX_SLICES`].
-    pub fn new(config: ServerConfig, seed: Seed) -> Server {
+    pub fn new(config: ServerConfig, seed: Seed, secret: &[u8; 32]) -> Server {
         let slices = config.slices + config.parity;
         assert!(config.slices > 0 && slices <= crate::MAX_SLICES, "1 to {} slices", crate::MAX_SLICES);
         // Guests need numbers too, and a freed number stays unused for a while.
@@ -81,6 +83,7 @@ impl Server {
         let peers = (1 + numbers).min(usize::from(NOBODY));
         let mut server = Server {
             source: Source::new(config.slices, config.parity),
+            signer: Signer::new(secret, slices),
             forest: Forest::new(peers, slices, config.rule),
             latencies: Latencies::new(peers),
             members: Members::new(peers),
@@ -88,7 +91,7 @@ impl Server {
             admission: Admission::new(peers, config.viewers, config.token),
             budgets: Budgets::new(config.uplink),
             load_shedder: LoadShedder::new(config.overload, config.slices, config.parity),
-            pings: Pings::new(config.uplink, config.slices, config.dead_after),
+            pings: Pings::new(config.uplink, config.dead_after),
             explorer: Explorer::new(config.exploration),
             judge: Judge::default(),
             repairs: Repairs::new(config.uplink),
@@ -115,7 +118,14 @@ impl Server {
     /// Takes bytes of the source, in chunks of any size.
     pub fn video(&mut self, now: Time, bytes: &[u8]) {
         let packets = self.source.push(now, bytes);
-        self.send_video(packets);
+        self.sign(now, packets);
+    }
+
+    fn sign(&mut self, now: Time, packets: Vec<(Key, Bytes)>) {
+        for (key, packet) in packets {
+            self.signer.push(now, key, packet, self.source.active());
+        }
+        self.send_video(now);
     }
 
     /// The trees.
@@ -180,8 +190,9 @@ impl Server {
         self.announce_changes(now);
     }
 
-    fn send_video(&mut self, packets: Vec<(usize, Bytes)>) {
-        for (slice, bytes) in packets {
+    /// Sends the signed packets that are due.
+    fn send_video(&mut self, now: Time) {
+        for (slice, bytes) in self.signer.due(now, self.source.active()) {
             let children = self.forest.tree(slice).children(SERVER).iter().copied();
             for child in children.chain(self.handovers.children(slice, SERVER)) {
                 self.outbox.datagram(child, bytes.clone());
@@ -200,13 +211,13 @@ impl Server {
         };
         member.heard = now;
         match message {
-            Message::Pong { number, digest } => self.pong(now, from, number, digest),
+            Message::Pong { number } => self.pong(now, from, number),
             Message::Explored { id, held, stamps } => {
                 let (members, latencies) = (&mut self.members, &mut self.latencies);
                 self.explorer.acked(now, from, id, held, &stamps, members, latencies, &mut self.random);
             }
-            Message::Complaint { slice, parent, silent } => {
-                let fault = if silent { Fault::Silent } else { Fault::Loses };
+            Message::Complaint { slice, parent, fault } => {
+                self.counters.forged += u64::from(fault == Fault::Forges);
                 let complaint = Complaint { slice: usize::from(slice), child: from, parent, fault };
                 self.judge.complain(now, complaint, &self.forest);
             }
@@ -259,7 +270,8 @@ impl Server {
             self.members.insert(peer, member);
             self.counters.joined += 1;
             let (slices, parity) = (self.config.slices as u8, self.config.parity as u8);
-            self.outbox.message(peer, Message::Welcome(Welcome { me: peer, slices, parity }));
+            let key = self.signer.public();
+            self.outbox.message(peer, Message::Welcome(Welcome { me: peer, slices, parity, key }));
             self.forest.join(peer, budget, &self.latencies);
         }
     }
@@ -323,7 +335,8 @@ impl Server {
         };
         let in_need = self.budgets.in_need(now);
         let (bucket, request) = (&mut member.repairs, (from, keys));
-        let repaired = self.repairs.answer(now, request, bucket, in_need, &self.source, &self.forest);
+        let sent = Sent { source: &self.source, signer: &self.signer };
+        let repaired = self.repairs.answer(now, request, bucket, in_need, &sent, &self.forest);
         self.counters.repaired += repaired.packets.len() as u64;
         self.counters.unrepaired += repaired.denied;
         for packet in repaired.packets {
@@ -367,7 +380,7 @@ impl Server {
         self.pings.set_viewers(self.forest.members().len());
         for peer in self.forest.members().to_vec() {
             let member = self.members.get_mut(peer).expect("viewers in trees are members");
-            match self.pings.check(now, member, &self.source, &mut self.random) {
+            match self.pings.check(now, member, self.signer.newest()) {
                 Liveness::Dead => {
                     self.counters.died += 1;
                     self.remove(peer);
@@ -384,19 +397,12 @@ impl Server {
         }
     }
 
-    fn pong(&mut self, now: Time, from: Peer, number: u32, digest: u64) {
+    fn pong(&mut self, now: Time, from: Peer, number: u32) {
         let member = self.members.get_mut(from).expect("the sender is a member");
         // A late or repeated pong is normal and says nothing.
-        let Some(Pong { round_trip, forged }) = Pings::pong(now, member, number, digest) else { return };
+        let Some(round_trip) = Pings::pong(now, member, number) else { return };
         self.latencies.measured(SERVER, from, round_trip / 2.0, &mut self.random);
         self.forest.set_avoided(from, false);
-        if let Some(slice) = forged {
-            // An ancestor forged the packet. The judge finds it as it finds the cause of a silence.
-            self.counters.forged += 1;
-            let parent = self.forest.tree(slice).parent(from);
-            let complaint = Complaint { slice, child: from, parent, fault: Fault::Forges };
-            self.judge.complain(now, complaint, &self.forest);
-        }
     }
 
     fn explore(&mut self, now: Time) {
@@ -406,7 +412,8 @@ impl Server {
         let uplink = received.min(if self.budgets.in_need(now) { limit / 2.0 } else { limit });
         for age in 1..16 {
             let slice = self.random.below(self.config.slices) as u8;
-            let Some((_, cargo)) = self.source.recent(age, slice) else { return };
+            let Some(group) = self.signer.newest().checked_sub(age) else { return };
+            let Some(cargo) = self.source.get(Key { group, slice }) else { return };
             let (members, all) = (&self.members, self.forest.members());
             let Some(explore) = self.explorer.send(now, uplink, &cargo, all, members, &mut self.random)
             else {
@@ -487,14 +494,16 @@ impl Machine for Server {
     }
 
     fn next_timeout(&self) -> Option<Time> {
-        Some(self.next_tick.min(self.source.next_time()).min(self.judge.next_time()))
+        let stream = self.source.next_time().min(self.signer.next_time());
+        Some(self.next_tick.min(stream).min(self.judge.next_time()))
     }
 
     fn timeout(&mut self, now: Time) {
         if now >= self.source.next_time() {
             let packets = self.source.flush(now);
-            self.send_video(packets);
+            self.sign(now, packets);
         }
+        self.send_video(now);
         for verdict in self.judge.verdicts(now, &self.forest) {
             self.execute(now, verdict);
         }

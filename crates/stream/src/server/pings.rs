@@ -1,13 +1,11 @@
-//! Pings: liveness, round-trip times and audits of what viewers received.
+//! Pings: liveness and round-trip times.
 
-use tidegate_control::random::Random;
 use tidegate_control::units::{Rate, Span, Time};
 
 use crate::forest::Forest;
 use crate::member::{Member, Members, Pinged};
 use crate::message::Ping;
-use crate::packet::{Key, WIRE};
-use crate::source::{Source, digest};
+use crate::packet::WIRE;
 
 /// Limits of the interval between pings to one viewer. Within them, pings take [`SHARE`] of the uplink.
 const SHORTEST: Span = Span::from_millis(500);
@@ -15,14 +13,10 @@ const LONGEST: Span = Span::from_secs(4);
 const SHARE: f64 = 0.04;
 /// Size of a ping, bytes.
 const BYTES: usize = 40 + WIRE;
-/// Age of audited packets: they arrived at all viewers, and all viewers still have them.
-const AUDITED: Span = Span::from_millis(1500);
 
 /// Sends pings and evaluates pongs.
 pub(super) struct Pings {
     uplink: Rate,
-    /// Number of data slices.
-    slices: usize,
     /// A viewer that is silent for longer is dead.
     dead_after: Span,
     /// Number of the last ping.
@@ -42,17 +36,9 @@ pub(super) enum Liveness {
     },
 }
 
-/// A pong that answers the last ping.
-pub(super) struct Pong {
-    /// Round-trip time, microseconds.
-    pub(super) round_trip: f64,
-    /// Slice of a packet that the viewer has and the source did not send.
-    pub(super) forged: Option<usize>,
-}
-
 impl Pings {
-    pub(super) fn new(uplink: Rate, slices: usize, dead_after: Span) -> Pings {
-        Pings { uplink, slices, dead_after, number: 0, spread: Span::ZERO, interval: SHORTEST }
+    pub(super) fn new(uplink: Rate, dead_after: Span) -> Pings {
+        Pings { uplink, dead_after, number: 0, spread: Span::ZERO, interval: SHORTEST }
     }
 
     /// Measures how much round trips to most viewers vary.
@@ -72,13 +58,9 @@ impl Pings {
     }
 
     /// Checks one viewer and makes its next ping if it is due.
-    pub(super) fn check(
-        &mut self,
-        now: Time,
-        member: &mut Member,
-        source: &Source,
-        random: &mut Random,
-    ) -> Liveness {
+    ///
+    /// `newest` is the newest group that was sent.
+    pub(super) fn check(&mut self, now: Time, member: &mut Member, newest: u32) -> Liveness {
         if now.since(member.heard) > self.dead_after.max(self.interval * 2 + SHORTEST) {
             return Liveness::Dead;
         }
@@ -89,28 +71,21 @@ impl Pings {
         }
         member.next_ping = now + self.interval;
         self.number = self.number.wrapping_add(1);
-        // Random, because in turn each of 20 viewers would always be asked about the same of 10 slices.
-        let slice = random.below(self.slices) as u8;
-        let audit = source.aged(now, AUDITED, slice);
-        let (audit, digest) = audit.map_or((Key::default(), 0), |(key, bytes)| (key, digest(&bytes)));
-        member.ping = Some(Pinged { number: self.number, sent: now, slice: usize::from(slice), digest });
+        member.ping = Some(Pinged { number: self.number, sent: now });
         let ping = Ping {
             number: self.number,
             clock: (now.0 / 1_000_000) as u32,
             round_trip: (member.round_trip as u32).min(10_000_000),
-            newest: source.newest(),
-            audit,
+            newest,
         };
         Liveness::Alive { suspend, ping: Some(ping) }
     }
 
-    /// Evaluates a pong; `None` if it does not answer the last ping.
-    pub(super) fn pong(now: Time, member: &mut Member, number: u32, digest: u64) -> Option<Pong> {
+    /// Evaluates a pong. Returns the round-trip time in microseconds; `None` if it does not answer the last ping.
+    pub(super) fn pong(now: Time, member: &mut Member, number: u32) -> Option<f64> {
         let ping = member.ping.take_if(|ping| ping.number == number)?;
         let round_trip = now.since(ping.sent).0 as f64 / 1e3;
         member.pong(round_trip);
-        // Zero means that the server did not ask, or that the viewer lacks the packet.
-        let forged = ping.digest != 0 && digest != 0 && digest != ping.digest;
-        Some(Pong { round_trip, forged: forged.then_some(ping.slice) })
+        Some(round_trip)
     }
 }

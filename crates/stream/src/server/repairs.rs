@@ -9,6 +9,7 @@ use crate::Peer;
 use crate::bucket::Bucket;
 use crate::forest::Forest;
 use crate::packet::{Key, PAYLOAD};
+use crate::signing::Signer;
 use crate::source::Source;
 
 /// Share of the server's uplink for repairs; half of it while viewers lack parents.
@@ -23,6 +24,23 @@ pub(super) struct Repairs {
     /// Recent repairs in order of time, and the same as a set.
     sent: VecDeque<(Time, Key, Peer)>,
     known: BTreeSet<(Key, Peer)>,
+}
+
+/// Packets and manifests that the server has sent.
+pub(super) struct Sent<'a> {
+    pub(super) source: &'a Source,
+    pub(super) signer: &'a Signer,
+}
+
+impl Sent<'_> {
+    /// A packet or manifest for a request, with its slice.
+    fn get(&self, key: Key) -> Option<(Key, usize, Bytes)> {
+        let Some(listed) = key.listed() else {
+            return self.source.get(key).map(|bytes| (key, usize::from(key.slice), bytes));
+        };
+        let manifest = self.signer.manifest(listed)?;
+        Some((manifest.start.of_manifest(), usize::from(manifest.tree), manifest.encoded().clone()))
+    }
 }
 
 /// The answer to a request for repairs.
@@ -44,21 +62,21 @@ impl Repairs {
         request: (Peer, &[Key]),
         bucket: &mut Bucket,
         in_need: bool,
-        source: &Source,
+        sent: &Sent<'_>,
         forest: &Forest,
     ) -> Repaired {
         let share = if in_need { SHARE / 2.0 } else { SHARE };
         let all = self.uplink.as_bytes_per_s() * share;
         // One viewer gets at most a quarter of all repairs and a quarter of the stream.
-        let one = (source.rate().as_bytes_per_s() * 0.25).min(all / 4.0).max(2.0 * PAYLOAD as f64);
+        let one = (sent.source.rate().as_bytes_per_s() * 0.25).min(all / 4.0).max(2.0 * PAYLOAD as f64);
         self.forget_old(now);
         let (from, keys) = request;
         let mut repaired = Repaired { packets: Vec::new(), denied: 0 };
         for key in keys {
             // A packet that is too old, or was never sent, cannot be repaired.
-            let Some(bytes) = source.get(*key) else { continue };
-            let mut ancestors = forest.tree(usize::from(key.slice)).upwards(from).skip(1);
-            if ancestors.any(|peer| self.known.contains(&(*key, peer))) {
+            let Some((key, slice, bytes)) = sent.get(*key) else { continue };
+            let mut ancestors = forest.tree(slice).upwards(from).skip(1);
+            if ancestors.any(|peer| self.known.contains(&(key, peer))) {
                 // The tree delivers the packet soon.
                 continue;
             }
@@ -69,8 +87,8 @@ impl Repairs {
                 repaired.denied += 1;
                 continue;
             }
-            if self.known.insert((*key, from)) {
-                self.sent.push_back((now, *key, from));
+            if self.known.insert((key, from)) {
+                self.sent.push_back((now, key, from));
             }
             repaired.packets.push(bytes);
         }

@@ -3,7 +3,7 @@
 use tidegate_control::units::{Span, Time};
 
 use super::{Phase, Slice, Viewer, total};
-use crate::message::{Message, Report};
+use crate::message::{Fault, Message, Report};
 use crate::reorder::Counters;
 use crate::tree::NOBODY;
 
@@ -27,8 +27,10 @@ impl Viewer {
             let silence = self.silence(slice);
             // After a pause of the whole stream, slices resume one by one. Only the time since then counts.
             let heard = self.reorder.last(slice);
-            let quiet = |at: Time| now.since(at.max(self.resumed)) > silence;
-            let behind = heard.is_none_or(|(group, at)| newest > group + 1 && quiet(at));
+            let waits = self.slices[slice].heard;
+            let quiet = |at: Time| now.since(at.max(self.resumed).max(waits)) > silence;
+            let behind = heard.is_none_or(|(group, _)| newest > group + 1)
+                && quiet(heard.map_or(Time::ZERO, |(_, at)| at));
             let Slice { parent, since, delivers, .. } = self.slices[slice];
             let since = if delivers { since } else { since + (self.round_trip * 2).min(LONGEST_SILENCE) };
             let running = newest > 0 && parent != NOBODY;
@@ -36,7 +38,7 @@ impl Viewer {
                 let first = !std::mem::replace(&mut self.slices[slice].silent, true);
                 if first || now.since(since) > AGAIN {
                     self.slices[slice].since = now;
-                    self.tell(Message::Complaint { slice: slice as u8, parent, silent: true });
+                    self.tell(Message::Complaint { slice: slice as u8, parent, fault: Fault::Silent });
                 }
             }
         }
@@ -55,7 +57,7 @@ impl Viewer {
             let Slice { parent, silent, .. } = self.slices[slice];
             let lossy = expected >= 10 && f64::from(missed) > LOSSY * f64::from(expected);
             if lossy && !silent && parent != NOBODY {
-                self.tell(Message::Complaint { slice: slice as u8, parent, silent: false });
+                self.tell(Message::Complaint { slice: slice as u8, parent, fault: Fault::Loses });
             }
         }
         let Counters { delivered, gaps, duplicates, recovered, .. } = self.reorder.counters;

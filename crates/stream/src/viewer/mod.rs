@@ -1,5 +1,6 @@
 //! The viewer: joins, forwards through trees, reorders, repairs, complains and forwards exploration packets.
 
+mod authenticity;
 mod complaints;
 mod repairs;
 
@@ -16,7 +17,7 @@ use crate::lag::Lags;
 use crate::message::{Join, Message, Ping, Refusal, VERSION, Welcome};
 use crate::packet::{self, Datagram, Explore, Key, Video, WIRE};
 use crate::reorder::{Arrival, Counters, Reorder};
-use crate::source::digest;
+use crate::signing::{SharedChecks, Verifier};
 use crate::tree::NOBODY;
 use crate::{Input, MAX_SLICES, Output, Peer, SERVER};
 
@@ -33,6 +34,8 @@ pub struct ViewerConfig {
     pub skip_after: Span,
     /// Parameters for offering rates to the server; `None` if it does not.
     pub stamping: Option<FairShareParameters>,
+    /// Results of checks that it shares with other viewers of this process.
+    pub checks: SharedChecks,
 }
 
 /// Default of [`ViewerConfig::skip_after`] for live streams.
@@ -56,6 +59,8 @@ pub enum Phase {
 pub struct Counts {
     /// Malformed datagrams, and datagrams from unexpected peers.
     pub strange: u64,
+    /// Packets and manifests that are not of the server. They are dropped.
+    pub forged: u64,
     /// Packets sent again on request.
     pub repaired: u64,
     /// Requests that the limits forbade.
@@ -75,6 +80,7 @@ pub struct Viewer {
     me: Peer,
     began: Time,
     reorder: Reorder,
+    verifier: Verifier,
     slices: [Slice; MAX_SLICES],
     /// The server's clock minus ours, ms, by the fastest ping.
     clock: Option<i64>,
@@ -106,6 +112,10 @@ struct Slice {
     silent: bool,
     /// Whether this parent ever delivered.
     delivers: bool,
+    /// When a packet last came through the tree, even if it waits for its manifest.
+    heard: Time,
+    /// When a forgery of this parent was last reported.
+    accused: Option<Time>,
 }
 
 const TICK: Span = Span::from_millis(100);
@@ -129,10 +139,13 @@ impl Viewer {
             since: Time::ZERO,
             silent: false,
             delivers: false,
+            heard: Time::ZERO,
+            accused: None,
         };
         Viewer {
             relay: PolicingRelay::new(config.uplink.as_bytes_per_s(), Span::ZERO, 1, config.stamping),
             reorder: Reorder::new(0, 0, config.skip_after),
+            verifier: Verifier::new(config.checks.clone()),
             config,
             phase: Phase::Joining,
             me: NOBODY,
@@ -252,7 +265,7 @@ impl Viewer {
             Message::Parent { slice, parent, depth } => {
                 if let Some(slice) = self.slices.get_mut(usize::from(slice)) {
                     slice.before = std::mem::replace(&mut slice.parent, parent);
-                    (slice.depth, slice.since, slice.delivers) = (depth, now, false);
+                    (slice.depth, slice.since, slice.delivers, slice.accused) = (depth, now, false, None);
                 }
             }
             _ => self.counts.strange += 1,
@@ -260,7 +273,8 @@ impl Viewer {
     }
 
     fn welcome(&mut self, now: Time, welcome: Welcome) {
-        if total(&welcome) > MAX_SLICES || welcome.slices == 0 {
+        let sound = total(&welcome) <= MAX_SLICES && welcome.slices > 0;
+        if !sound || !self.verifier.restart(&welcome.key) {
             self.counts.strange += 1;
             return;
         }
@@ -285,8 +299,7 @@ impl Viewer {
         }
         self.confirm(ping.newest);
         self.round_trip = Span::from_micros(u64::from(ping.round_trip));
-        let digest = self.reorder.packet_of_tree(ping.audit).map_or(0, |bytes| digest(bytes));
-        self.tell(Message::Pong { number: ping.number, digest });
+        self.tell(Message::Pong { number: ping.number });
     }
 
     /// Takes the server's announcement of its newest group.
@@ -315,16 +328,15 @@ impl Viewer {
     fn datagram(&mut self, now: Time, from: Peer, bytes: Bytes) {
         match packet::decode(&bytes) {
             Some(Datagram::Video(video)) if self.can_be(video.key) => {
-                let slice = self.slices.get_mut(usize::from(video.key.slice));
-                if let Some(slice) = slice.filter(|slice| [slice.parent, slice.before].contains(&from)) {
-                    slice.delivers |= from == slice.parent;
-                    self.video(now, &video, bytes, true);
-                } else if from == SERVER || self.is_repair(from, video.key) {
-                    self.video(now, &video, bytes, false);
+                let slice = self.slices.get(usize::from(video.key.slice));
+                let tree = slice.is_some_and(|slice| [slice.parent, slice.before].contains(&from));
+                if tree || from == SERVER || self.is_repair(from, video.key) {
+                    self.check(now, from, &video, bytes, tree);
                 } else {
                     self.counts.strange += 1;
                 }
             }
+            Some(Datagram::Manifest(bytes)) => self.manifest(now, from, &bytes),
             Some(Datagram::Explore(explore)) => self.explore(now, from, explore),
             Some(Datagram::Nack(keys)) => self.nacked(now, from, &keys),
             Some(Datagram::Video(_)) | None => self.counts.strange += 1,
@@ -390,7 +402,7 @@ impl Viewer {
         if let Some(Datagram::Video(video)) = packet::decode(&explore.cargo) {
             // Exploration must not distort the pace of a slice, so only missing packets are taken.
             if self.reorder.misses(video.key) {
-                self.video(now, &video, explore.cargo.clone(), false);
+                self.check(now, from, &video, explore.cargo.clone(), false);
             }
         }
         explore.stamps.push((self.relay.stamp() * 8.0 / 1000.0) as u32);
@@ -415,6 +427,7 @@ impl Machine for Viewer {
 
     fn next_timeout(&self) -> Option<Time> {
         let next = self.next_tick.min(self.next_report).min(self.reorder.next_time());
+        let next = next.min(self.verifier.next_time());
         Some(next).filter(|next| *next != Time::NEVER)
     }
 
@@ -422,6 +435,9 @@ impl Machine for Viewer {
         if now >= self.reorder.next_time() {
             self.repair(now);
             self.play(now);
+        }
+        if now >= self.verifier.next_time() {
+            self.ask_for_manifests(now);
         }
         if now >= self.next_tick {
             self.next_tick = now + TICK;

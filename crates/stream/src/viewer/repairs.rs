@@ -16,7 +16,9 @@ const NEAR: u8 = 2;
 impl Viewer {
     /// Requests missing packets.
     pub(super) fn repair(&mut self, now: Time) {
-        let asks = self.reorder.look(now);
+        let mut asks = self.reorder.look(now);
+        // A packet that waits for its manifest is not missing.
+        asks.retain(|ask| !self.verifier.holds(ask.key));
         let helpers = if asks.is_empty() { Vec::new() } else { self.helpers() };
         let mut by_peer: Vec<(Peer, Vec<Key>)> = Vec::new();
         for ask in asks {
@@ -40,7 +42,7 @@ impl Viewer {
     }
 
     /// The parents of all slices, which have packets of other slices too.
-    fn helpers(&self) -> Vec<Peer> {
+    pub(super) fn helpers(&self) -> Vec<Peer> {
         let heard = self.slices.iter().filter(|slice| slice.delivers && !slice.silent);
         let mut helpers: Vec<Peer> =
             heard.map(|slice| slice.parent).filter(|peer| ![NOBODY, SERVER].contains(peer)).collect();
@@ -71,7 +73,7 @@ impl Viewer {
         let limit = self.config.uplink.as_bytes_per_s() * REPAIRS;
         let child = self.slices.iter().any(|slice| slice.children.contains(&from));
         for key in keys {
-            let found = if child { self.reorder.get(*key) } else { None };
+            let found = if child { self.stored(*key) } else { None };
             let Some(bytes) = found else {
                 self.counts.unrepaired += 1;
                 continue;

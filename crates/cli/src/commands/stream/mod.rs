@@ -24,6 +24,7 @@ use tidegate_net::stream::viewer::Screen;
 use tidegate_net::stream::{pages, server, viewer};
 use tidegate_net::{http, os};
 use tidegate_stream::server::{Overload, ServerConfig};
+use tidegate_stream::signing::SharedChecks;
 use tidegate_stream::viewer::{SKIP_AFTER, ViewerConfig};
 use tidegate_stream::{MAX_SLICES, explorer};
 use tokio::net::TcpListener;
@@ -329,6 +330,7 @@ fn watch(arguments: ClientArgs) -> Result<ExitCode, Failure> {
         forwards: !arguments.leaf,
         skip_after: arguments.skip_after,
         stamping,
+        checks: SharedChecks::default(),
     };
     if arguments.skip_after > LONGEST_WAIT {
         let cause = format!("{} is longer than packets are stored", arguments.skip_after);
