@@ -56,6 +56,8 @@ struct Stream {
     explore: Option<f64>,
     optimise: Option<bool>,
     overload: Option<OverloadName>,
+    /// Share of viewers that cannot forward, for example behind address translation.
+    leaves: Option<f64>,
     /// Mean interval at which one viewer leaves and another arrives.
     leave_every: Option<Span>,
     /// Time at which every viewer's uplink falls to a share of its rate, and that share.
@@ -112,6 +114,7 @@ impl Stream {
             explore,
             optimise,
             overload,
+            leaves,
             leave_every,
             falls
         )
@@ -167,6 +170,13 @@ impl Stream {
             changes: Vec::new(),
             duration,
         };
+        let leaves = self.leaves.unwrap_or(0.0);
+        if !(0.0..=1.0).contains(&leaves) {
+            return Err(format!("`leaves` is {leaves}, not a share of the viewers; give 0 to 1"));
+        }
+        // The order of viewers says nothing about their uplinks.
+        let leaves = (leaves * count as f64).round() as usize;
+        plan.viewers.iter_mut().take(leaves).for_each(|viewer| viewer.forwards = false);
         if let Some((at, share)) = &self.falls {
             let falls = |(viewer, its): (usize, &tidegate_sim::stream::plan::ViewerPlan)| {
                 (Time::ZERO + *at, viewer, Rate((its.uplink.0 as f64 * share) as u64))

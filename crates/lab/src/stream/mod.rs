@@ -89,6 +89,8 @@ fn values(job: &Job, report: &Report) -> Vec<(&'static str, f64)> {
         ("outage_p95_s", report.outage(0.95)),
         ("outages", outages as f64),
         ("overhead_share", report.overhead()),
+        ("signature_share", report.signatures()),
+        ("altered", report.altered as f64),
         (
             "egress_share",
             report.bytes.server_video as f64 * 8.0 / (seconds * job.plan.rate.0 as f64 * watched),
