@@ -26,6 +26,7 @@ pub mod codel;
 pub mod deployment;
 pub mod digest;
 pub mod division;
+mod event_loop;
 pub mod faults;
 pub mod flashflow;
 pub mod link;

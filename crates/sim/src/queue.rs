@@ -11,6 +11,8 @@ use std::collections::VecDeque;
 
 use tidegate_control::units::Time;
 
+use crate::event_loop::EventQueue;
+
 /// With fewer pending events, their data stays in the processor's cache.
 const MANY: usize = 8_192;
 /// Minimum of events to prefetch before a bucket is sorted. With fewer, the first is needed before it is loaded.
@@ -73,6 +75,18 @@ impl<E> Bucket<E> {
 impl<E> Default for Queue<E> {
     fn default() -> Queue<E> {
         Queue::new()
+    }
+}
+
+impl<E> EventQueue<E> for Queue<E> {
+    #[inline]
+    fn push(&mut self, at: Time, event: E) {
+        Queue::push(self, at, event);
+    }
+
+    #[inline]
+    fn pop_until(&mut self, last: Time, soon: impl FnMut(&E)) -> Option<(Time, E)> {
+        Queue::pop_until(self, last, soon)
     }
 }
 

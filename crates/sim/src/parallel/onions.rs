@@ -3,11 +3,13 @@
 //! [`transfer`] drives the same [`Node`], [`Upload`] and [`Download`] as a live run on sockets and stops at the same
 //! event, but without a network and processor time.
 
+use std::ops::ControlFlow;
+
 use tidegate_control::machine::Machine as _;
 use tidegate_control::paths::Peer;
 use tidegate_control::paths::parameters::ControllerParameters;
 use tidegate_control::paths::sender::Sender;
-use tidegate_control::random::Seed;
+use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Span, Time};
 use tidegate_more::download::Download;
 use tidegate_more::flights::Progress;
@@ -20,6 +22,7 @@ use tidegate_more::wire::PACKET;
 
 use super::delay::DelayTable;
 use super::plan::{Delays, PlanError};
+use crate::event_loop::{Model, Timer, run_until};
 use crate::queue::Queue;
 
 /// One stream from the first peer to the last.
@@ -80,76 +83,137 @@ pub fn transfer(
     if !(1..=MAX_RELAYS).contains(&hops) || hops + 2 > n || n > super::plan::MAX_PEERS {
         return Err(PlanError::Hops { hops, peers: n });
     }
-    let (mut nodes, epoch) = peers(n, plan.limit, parameters, seed);
+    let (nodes, epoch) = peers(n, plan.limit, parameters, seed);
     let controller = parameters.controller(n, seed.fork("controller")).ok_or(PlanError::Central)?;
     let sender = Sender::new(0, n, hops, f64::from(PACKET), controller, parameters.latencies(n));
     let overlay = Overlay { me: 0, to: (n - 1) as Peer, epoch, hops, attempt_every: plan.attempt_every };
     let randomness = Randomness::foretold(seed.fork("paths").random(), seed.fork("entropy").random());
-    let mut upload = Upload::new(1, overlay, sender, randomness, Time::ZERO);
-    let mut download = Download::default();
-    let mut delays = DelayTable::new(&plan.delays, n, plan.jitter, seed.fork("jitter"));
-    let mut drawn = seed.fork("acknowledgements").random();
-    let mut queue = Queue::new();
-    queue.push(Time::ZERO, Event::Source);
-    let (mut written, mut received, mut exact, mut complete) = (0, 0, true, false);
-    let mut planned = Time::ZERO;
-    let mut took = None;
-    while let Some((now, event)) = queue.pop() {
-        if now > Time::ZERO + plan.deadline {
-            break;
-        }
+    let mut run = TransferRun {
+        plan,
+        nodes,
+        upload: Upload::new(1, overlay, sender, randomness, Time::ZERO),
+        download: Download::default(),
+        delays: DelayTable::new(&plan.delays, n, plan.jitter, seed.fork("jitter")),
+        drawn: seed.fork("acknowledgements").random(),
+        queue: Queue::new(),
+        timer: Timer::default(),
+        written: 0,
+        received: 0,
+        exact: true,
+        complete: false,
+        took: None,
+    };
+    let first = run.timer.arm(Time::ZERO, Time::ZERO).expect("the timer is not armed");
+    run.queue.push(first, Event::Source);
+    let _ = run_until(&mut run, Time::ZERO + plan.deadline);
+    Ok(Delivery {
+        took: run.took,
+        exact: run.exact && run.complete && run.received == plan.bytes,
+        progress: run.upload.progress(),
+        nodes: run.nodes.iter().map(Node::counters).collect(),
+    })
+}
+
+/// A transfer in progress.
+struct TransferRun<'a> {
+    plan: &'a Transfer,
+    nodes: Vec<Node>,
+    upload: Upload,
+    download: Download,
+    delays: DelayTable,
+    /// Entropy of acknowledgements.
+    drawn: Random,
+    queue: Queue<Event>,
+    /// When the source looks again.
+    timer: Timer,
+    written: u64,
+    received: u64,
+    /// Whether all bytes so far are right, and whether the last has come.
+    exact: bool,
+    complete: bool,
+    took: Option<Span>,
+}
+
+impl Model for TransferRun<'_> {
+    type Event = Event;
+
+    fn next(&mut self, last: Time) -> Option<(Time, Event)> {
+        self.queue.pop_until(last, |_| ())
+    }
+
+    fn handle(&mut self, now: Time, event: Event) -> ControlFlow<()> {
         match event {
-            Event::Source if now < planned => continue,
+            Event::Source if !self.timer.fires(now) => return ControlFlow::Continue(()),
             Event::Source => {}
-            Event::Datagram(at, datagram) => match opened(&mut nodes[usize::from(at)], now, &datagram) {
-                Some(Opened::Forward { to, datagram }) if usize::from(to) < n => {
-                    queue.push(now + delays.passage(at, to), Event::Datagram(to, datagram));
+            Event::Datagram(at, datagram) => {
+                if !self.arrive(now, at, &datagram) {
+                    return ControlFlow::Continue(());
                 }
-                Some(Opened::Data { body, reply }) => {
-                    let Some(arrived) = download.body(&body) else { continue };
-                    exact &= arrived.bytes.iter().zip(received..).all(|(byte, at)| *byte == content(at));
-                    received += arrived.bytes.len() as u64;
-                    complete |= arrived.complete;
-                    if let Some((to, ack)) = reply.acknowledge(&[], &mut || drawn.bytes())
-                        && let Some(ack) = nodes[usize::from(at)].seal(to, &ack)
-                    {
-                        queue.push(now + delays.passage(at, to), Event::Datagram(to, ack));
-                    }
-                }
-                Some(Opened::Ack { id, annex, .. }) => upload.acked(now, id, annex),
-                _ => {}
-            },
-        }
-        while written < plan.bytes && upload.room() >= 64 * CHUNK {
-            let end = plan.bytes.min(written + 64 * CHUNK as u64);
-            upload.write(&(written..end).map(content).collect::<Vec<u8>>());
-            written = end;
-        }
-        if written == plan.bytes {
-            upload.end();
-        }
-        upload.catch_up(now);
-        while let Some(output) = upload.poll() {
-            if let Output::Send(to, datagram) = output
-                && let Some(datagram) = nodes[0].seal(to, &datagram)
-            {
-                queue.push(now + delays.passage(0, to), Event::Datagram(to, datagram));
             }
         }
-        if upload.done() {
-            took = Some(now.since(Time::ZERO));
-            break;
+        self.write();
+        self.upload.catch_up(now);
+        while let Some(output) = self.upload.poll() {
+            if let Output::Send(to, datagram) = output
+                && let Some(datagram) = self.nodes[0].seal(to, &datagram)
+            {
+                self.send(now, 0, to, datagram);
+            }
         }
-        let next = upload.next_timeout().unwrap_or(Time::NEVER).max(now + Span(1));
-        // One pending look is enough; an earlier one takes its place.
-        if planned <= now || next < planned {
-            planned = next;
-            queue.push(next, Event::Source);
+        if self.upload.done() {
+            self.took = Some(now.since(Time::ZERO));
+            return ControlFlow::Break(());
+        }
+        // The source has caught up, so an event that is due now has nothing left to do.
+        self.timer.fires(now);
+        let next = self.upload.next_timeout().unwrap_or(Time::NEVER).max(now + Span(1));
+        if let Some(due) = self.timer.arm(now, next) {
+            self.queue.push(due, Event::Source);
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+impl TransferRun<'_> {
+    /// Handles a datagram at a peer; returns false if it was a body that cannot be read.
+    fn arrive(&mut self, now: Time, at: Peer, datagram: &[u8]) -> bool {
+        match opened(&mut self.nodes[usize::from(at)], now, datagram) {
+            Some(Opened::Forward { to, datagram }) if usize::from(to) < self.plan.peers => {
+                self.send(now, at, to, datagram);
+            }
+            Some(Opened::Data { body, reply }) => {
+                let Some(arrived) = self.download.body(&body) else { return false };
+                self.exact &=
+                    arrived.bytes.iter().zip(self.received..).all(|(byte, at)| *byte == content(at));
+                self.received += arrived.bytes.len() as u64;
+                self.complete |= arrived.complete;
+                if let Some((to, ack)) = reply.acknowledge(&[], &mut || self.drawn.bytes())
+                    && let Some(ack) = self.nodes[usize::from(at)].seal(to, &ack)
+                {
+                    self.send(now, at, to, ack);
+                }
+            }
+            Some(Opened::Ack { id, annex, .. }) => self.upload.acked(now, id, annex),
+            _ => {}
+        }
+        true
+    }
+
+    /// Writes more of the stream while the source has room.
+    fn write(&mut self) {
+        while self.written < self.plan.bytes && self.upload.room() >= 64 * CHUNK {
+            let end = self.plan.bytes.min(self.written + 64 * CHUNK as u64);
+            self.upload.write(&(self.written..end).map(content).collect::<Vec<u8>>());
+            self.written = end;
+        }
+        if self.written == self.plan.bytes {
+            self.upload.end();
         }
     }
-    let nodes = nodes.iter().map(Node::counters).collect();
-    let exact = exact && complete && received == plan.bytes;
-    Ok(Delivery { took, exact, progress: upload.progress(), nodes })
+
+    fn send(&mut self, now: Time, from: Peer, to: Peer, datagram: Vec<u8>) {
+        self.queue.push(now + self.delays.passage(from, to), Event::Datagram(to, datagram));
+    }
 }
 
 /// All peers in epoch 0 with secrets of their own, and the keys of that epoch.

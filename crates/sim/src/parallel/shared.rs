@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 
+use crate::event_loop::Timer;
 use crate::tcp::pair::{Link, LinkRule};
 use crate::tcp::{Config, Congestion, Endpoint, Segment};
 
@@ -34,7 +35,7 @@ pub(super) struct Shared {
     config: Config,
     /// The sender and the receiver.
     ends: [Endpoint; 2],
-    timers: [Time; 2],
+    timers: [Timer; 2],
 }
 
 /// Something of the flow that happens later.
@@ -56,7 +57,7 @@ impl Shared {
             delay: plan.rule.delay,
             config,
             ends,
-            timers: [Time::NEVER; 2],
+            timers: [Timer::default(); 2],
         }
     }
 
@@ -89,9 +90,8 @@ impl Shared {
                 self.ends[*end].on_segment(&self.config, now, segment);
                 *end
             }
-            Later::Timer(end) if now < self.timers[*end] => return Vec::new(),
+            Later::Timer(end) if !self.timers[*end].fires(now) => return Vec::new(),
             Later::Timer(end) => {
-                self.timers[*end] = Time::NEVER;
                 self.ends[*end].on_timeout(&self.config, now);
                 *end
             }
@@ -116,11 +116,7 @@ impl Shared {
             };
             later.extend(arrival.map(|at| (at, Later::Segment(1 - which, segment))));
         }
-        let due = end.next_timeout();
-        if due < timers[which] {
-            timers[which] = due;
-            later.push((due, Later::Timer(which)));
-        }
+        later.extend(timers[which].arm(now, end.next_timeout()).map(|due| (due, Later::Timer(which))));
         later
     }
 }

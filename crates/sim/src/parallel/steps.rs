@@ -6,13 +6,12 @@ use tidegate_control::random::Seed;
 use tidegate_control::units::Time;
 
 use super::plan::{Plan, PlanError};
-use super::world::{Event, World};
+use super::world::World;
+use crate::event_loop::run_before;
 
 /// A run that its caller advances; the caller decides for peer 0.
 pub struct Steps<'a> {
     world: World<'a>,
-    /// The next event, already taken from the queue.
-    next: Option<(Time, Event)>,
 }
 
 impl<'a> Steps<'a> {
@@ -31,9 +30,7 @@ impl<'a> Steps<'a> {
         if parameters.controller(plan.peers.len(), seed).is_none() {
             return Err(PlanError::Central);
         }
-        let mut world = World::new(plan, parameters, seed, Some(own));
-        let next = world.queue.pop();
-        Ok(Steps { world, next })
+        Ok(Steps { world: World::new(plan, parameters, seed, Some(own)) })
     }
 
     /// Handles all events that are due before `time`, with the rates that peer 0's controller has now.
@@ -41,9 +38,6 @@ impl<'a> Steps<'a> {
         if let Some(sender) = &mut self.world.sources[0].sender {
             sender.rates_changed();
         }
-        while let Some((now, event)) = self.next.take_if(|(due, _)| *due < time) {
-            self.world.handle(now, event);
-            self.next = self.world.queue.pop();
-        }
+        let _ = run_before(&mut self.world, time);
     }
 }

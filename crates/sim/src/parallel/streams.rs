@@ -2,6 +2,7 @@
 //! and opened, and peers that fall silent. [`download`] says how fast bytes came in each second.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 
 use tidegate_control::machine::Machine as _;
 use tidegate_control::paths::Peer;
@@ -21,6 +22,7 @@ use super::delay::DelayTable;
 use super::onions::{opened, peers};
 use super::plan::{Delays, PlanError};
 use super::shared::{Later, Shared, Uplink};
+use crate::event_loop::{Model, Timer, run_until};
 use crate::queue::Queue;
 
 /// The first peer reads without end from the last, which hides.
@@ -92,6 +94,10 @@ struct World<'a> {
     /// Receiver paths that the client was given.
     given: BTreeSet<Vec<u8>>,
     written: u64,
+    /// Bytes that came in order.
+    total: u64,
+    /// When the client looks again.
+    timer: Timer,
     read: Read,
 }
 
@@ -147,6 +153,8 @@ pub fn download(plan: &Reading, parameters: &ControllerParameters, seed: Seed) -
         random: seed.fork("reading").random(),
         given: BTreeSet::new(),
         written: 0,
+        total: 0,
+        timer: Timer::default(),
         read: Read {
             seconds: Vec::new(),
             tcp: Vec::new(),
@@ -161,56 +169,67 @@ pub fn download(plan: &Reading, parameters: &ControllerParameters, seed: Seed) -
     Ok(world.read)
 }
 
-impl World<'_> {
-    fn run(&mut self) {
-        self.client.open(STREAM, Time::ZERO);
-        self.queue.push(Time::ZERO, Event::Service);
-        self.queue.push(Time::ZERO, Event::Client);
-        if let Some(from) = self.plan.uplink.and_then(|uplink| uplink.tcp_from) {
-            self.queue.push(Time::ZERO + from, Event::Tcp(None));
+impl Model for World<'_> {
+    type Event = Event;
+
+    fn next(&mut self, last: Time) -> Option<(Time, Event)> {
+        self.queue.pop_until(last, |_| ())
+    }
+
+    fn handle(&mut self, now: Time, event: Event) -> ControlFlow<()> {
+        while self.read.seconds.len() as u64 * 1_000_000_000 < now.0.min(self.plan.duration.0) {
+            self.read.seconds.push(0);
+            self.read.tcp.push(self.shared.as_ref().map_or(0, Shared::arrived));
         }
-        let mut planned = Time::ZERO;
-        let mut total = 0;
-        while let Some((now, event)) = self.queue.pop() {
-            while self.read.seconds.len() as u64 * 1_000_000_000 < now.0.min(self.plan.duration.0) {
-                self.read.seconds.push(0);
-                self.read.tcp.push(self.shared.as_ref().map_or(0, Shared::arrived));
-            }
-            if now > Time::ZERO + self.plan.duration {
-                break;
-            }
-            match event {
-                // A pending event cannot be removed: skips one that an earlier one has replaced.
-                Event::Client if now < planned => continue,
-                Event::Client => {}
-                Event::Service => self.serve(now),
-                Event::Tcp(later) => {
-                    let Some(shared) = &mut self.shared else { continue };
+        if now > Time::ZERO + self.plan.duration {
+            return ControlFlow::Break(());
+        }
+        match event {
+            Event::Client if !self.timer.fires(now) => return ControlFlow::Continue(()),
+            Event::Client => {}
+            Event::Service => self.serve(now),
+            Event::Tcp(later) => {
+                if let Some(shared) = &mut self.shared {
                     let next = match &later {
                         None => shared.connect(now),
                         Some(later) => shared.happen(now, later),
                     };
                     next.into_iter().for_each(|(at, it)| self.queue.push(at, Event::Tcp(Some(it))));
-                    continue;
                 }
-                Event::Datagram(at, datagram) => {
-                    let arrived = self.arrive(now, at, &datagram);
-                    let right = |(byte, at): (&u8, u64)| *byte == content(at);
-                    self.read.exact &= arrived.iter().zip(total..).all(right);
-                    total += arrived.len() as u64;
-                    if let Some(second) = self.read.seconds.last_mut() {
-                        *second += arrived.len() as u64;
-                    }
-                }
+                return ControlFlow::Continue(());
             }
-            self.client.catch_up(now);
-            self.drain_client(now, &mut Vec::new());
-            let next = self.client.next_timeout().unwrap_or(Time::NEVER).max(now + Span(1));
-            if planned <= now || next < planned {
-                planned = next;
-                self.queue.push(next, Event::Client);
+            Event::Datagram(at, datagram) => {
+                let arrived = self.arrive(now, at, &datagram);
+                let right = |(byte, at): (&u8, u64)| *byte == content(at);
+                self.read.exact &= arrived.iter().zip(self.total..).all(right);
+                self.total += arrived.len() as u64;
+                if let Some(second) = self.read.seconds.last_mut() {
+                    *second += arrived.len() as u64;
+                }
             }
         }
+        self.client.catch_up(now);
+        self.drain_client(now, &mut Vec::new());
+        // The client has caught up, so an event that is due now has nothing left to do.
+        self.timer.fires(now);
+        let next = self.client.next_timeout().unwrap_or(Time::NEVER).max(now + Span(1));
+        if let Some(due) = self.timer.arm(now, next) {
+            self.queue.push(due, Event::Client);
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+impl World<'_> {
+    fn run(&mut self) {
+        self.client.open(STREAM, Time::ZERO);
+        self.queue.push(Time::ZERO, Event::Service);
+        let first = self.timer.arm(Time::ZERO, Time::ZERO).expect("the timer is not armed");
+        self.queue.push(first, Event::Client);
+        if let Some(from) = self.plan.uplink.and_then(|uplink| uplink.tcp_from) {
+            self.queue.push(Time::ZERO + from, Event::Tcp(None));
+        }
+        let _ = run_until(self, Time::NEVER);
     }
 
     /// Handles a datagram at a peer; returns the bytes that are now in order at the client.

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 
 use tidegate_control::units::Time;
 
+use crate::event_loop::EventQueue;
+
 /// Pending events.
 #[derive(Clone, Debug)]
 pub struct Wheel<E> {
@@ -40,6 +42,18 @@ const TURN: u32 = 30;
 /// Slots: log2 of the fewest and the most.
 const SLOTS: [u32; 2] = [8, 18];
 
+impl<E: Copy> EventQueue<E> for Wheel<E> {
+    #[inline]
+    fn push(&mut self, at: Time, event: E) {
+        self.file(at, event);
+    }
+
+    #[inline]
+    fn pop_until(&mut self, last: Time, _: impl FnMut(&E)) -> Option<(Time, E)> {
+        self.take(last)
+    }
+}
+
 impl<E: Copy> Wheel<E> {
     /// An empty queue for about `per_s` events per simulated second.
     pub fn new(per_s: f64) -> Wheel<E> {
@@ -64,11 +78,7 @@ impl<E: Copy> Wheel<E> {
         self.popped
     }
 
-    /// Schedules an event.
-    ///
-    /// # Panics
-    /// If `at` lies before the time of the last event taken.
-    pub fn push(&mut self, at: Time, event: E) {
+    fn file(&mut self, at: Time, event: E) {
         assert!(at >= self.now, "an event in the past: {at} is before {}", self.now);
         if (at.0 >> self.shift) - (self.now.0 >> self.shift) >= self.slots.len() as u64 {
             self.later.insert((at, self.numbered), event);
@@ -109,8 +119,8 @@ impl<E: Copy> Wheel<E> {
         place
     }
 
-    /// Takes the next event.
-    pub fn pop(&mut self) -> Option<(Time, E)> {
+    /// Takes the next event if it is due by `last`.
+    fn take(&mut self, last: Time) -> Option<(Time, E)> {
         let slot = (self.in_slots > 0).then(|| self.next_slot());
         let first = slot.map(|slot| self.slots[slot]);
         let due = first.map_or(Time::NEVER, |first| self.pending[first as usize].at);
@@ -118,11 +128,17 @@ impl<E: Copy> Wheel<E> {
         if let Some(entry) = self.later.first_entry()
             && entry.key().0 <= due
         {
+            if entry.key().0 > last {
+                return None;
+            }
             let ((at, _), event) = entry.remove_entry();
             (self.now, self.popped) = (at, self.popped + 1);
             return Some((at, event));
         }
         let (slot, first) = (slot?, first?);
+        if due > last {
+            return None;
+        }
         let Pending { at, event, next } = self.pending[first as usize];
         self.slots[slot] = next;
         if next == NONE {
@@ -171,13 +187,14 @@ mod tests {
                 wheel.push(at, number);
                 queue.push(at, number);
                 for _ in 0..pops {
-                    prop_assert_eq!(wheel.pop(), queue.pop());
+                    let last = queue.now() + Span(1 << (number % 40));
+                    prop_assert_eq!(wheel.take(last), queue.pop_until(last, |_| ()));
                 }
             }
             while let Some(event) = queue.pop() {
-                prop_assert_eq!(wheel.pop(), Some(event));
+                prop_assert_eq!(wheel.take(event.0), Some(event));
             }
-            prop_assert_eq!(wheel.pop(), None);
+            prop_assert_eq!(wheel.take(Time::NEVER), None);
             prop_assert_eq!(wheel.popped(), queue.popped());
         }
     }

@@ -4,6 +4,8 @@
 //! acknowledgement or refusal, or its timeout if that is earlier. Relays begin their seconds when they are
 //! next looked at, and an acknowledgement's way back is one event, since nothing can happen to it.
 
+use std::ops::ControlFlow;
+
 use tidegate_control::paths::parameters::ControllerParameters;
 use tidegate_control::paths::perfect::{Manager, NoPath};
 use tidegate_control::paths::relay::{PolicingRelay, SECOND};
@@ -16,6 +18,7 @@ use super::delay::DelayTable;
 use super::plan::{Change, Conduct, Plan, PlanError, Traffic};
 use super::report::{Counts, Report};
 use super::wheel::Wheel;
+use crate::event_loop::{EventQueue as _, Model, run_until};
 
 /// Runs the plan to its end, or until `goes_on`, called at the end of each interval, returns false.
 ///
@@ -28,15 +31,56 @@ pub fn run(
     goes_on: &dyn Fn(Time) -> bool,
 ) -> Result<Report, PlanError> {
     plan.check()?;
-    let mut world = World::new(plan, parameters, seed, None);
     let end = Time::ZERO + plan.duration;
-    while let Some((now, event)) = world.queue.pop() {
-        if now >= end || (matches!(event, Event::Bin) && !goes_on(now)) {
-            break;
-        }
-        world.handle(now, event);
+    let mut planned = PlannedRun { world: World::new(plan, parameters, seed, None), end, goes_on };
+    let _ = run_until(&mut planned, Time::NEVER);
+    Ok(planned.world.finish())
+}
+
+/// A run with an end that its caller can bring forward.
+struct PlannedRun<'a> {
+    world: World<'a>,
+    end: Time,
+    goes_on: &'a dyn Fn(Time) -> bool,
+}
+
+impl Model for PlannedRun<'_> {
+    type Event = Event;
+
+    fn next(&mut self, last: Time) -> Option<(Time, Event)> {
+        self.world.next(last)
     }
-    Ok(world.finish())
+
+    #[inline]
+    fn handle(&mut self, now: Time, event: Event) -> ControlFlow<()> {
+        if now >= self.end || (matches!(event, Event::Bin) && !(self.goes_on)(now)) {
+            return ControlFlow::Break(());
+        }
+        self.world.handle(now, event)
+    }
+}
+
+impl Model for World<'_> {
+    type Event = Event;
+
+    #[inline]
+    fn next(&mut self, last: Time) -> Option<(Time, Event)> {
+        self.queue.pop_until(last, |_| ())
+    }
+
+    fn handle(&mut self, now: Time, event: Event) -> ControlFlow<()> {
+        match event {
+            Event::Attempt(source) => self.attempt(now, source),
+            Event::Packet(id) => self.packet(now, id),
+            Event::Toggle(source) => self.toggle(now, source),
+            Event::Change(index) => self.change(now, self.plan.changes[index as usize].1),
+            Event::Bin => {
+                self.end_bin();
+                self.queue.push(now + self.plan.bin, Event::Bin);
+            }
+        }
+        ControlFlow::Continue(())
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -109,7 +153,7 @@ struct Hop {
 
 pub(super) struct World<'a> {
     plan: &'a Plan,
-    pub queue: Wheel<Event>,
+    queue: Wheel<Event>,
     pub sources: Vec<Source>,
     hops: Vec<Hop>,
     members: Vec<Peer>,
@@ -198,19 +242,6 @@ impl<'a> World<'a> {
         self.end_bin();
         self.report.events = self.queue.popped();
         self.report
-    }
-
-    pub fn handle(&mut self, now: Time, event: Event) {
-        match event {
-            Event::Attempt(source) => self.attempt(now, source),
-            Event::Packet(id) => self.packet(now, id),
-            Event::Toggle(source) => self.toggle(now, source),
-            Event::Change(index) => self.change(now, self.plan.changes[index as usize].1),
-            Event::Bin => {
-                self.end_bin();
-                self.queue.push(now + self.plan.bin, Event::Bin);
-            }
-        }
     }
 
     fn end_bin(&mut self) {

@@ -2,6 +2,8 @@
 
 mod observations;
 
+use std::ops::ControlFlow;
+
 use bytes::Bytes;
 use slab::Slab;
 use tidegate_control::machine::Machine as _;
@@ -20,6 +22,7 @@ use tidegate_stream::{Input, Output, Peer, SERVER};
 
 use super::plan::{Conduct, Exit, Plan, PlanError, ViewerPlan};
 use super::report::Report;
+use crate::event_loop::{Model, Timer, run_until};
 use crate::queue::Queue;
 
 /// A QUIC handshake between two viewers, about, each way.
@@ -34,14 +37,8 @@ const SECRET: [u8; 32] = [1; 32];
 /// [`PlanError`] if the plan does not pass [`Plan::check`].
 pub fn run(plan: &Plan, seed: Seed, goes_on: &dyn Fn(Time) -> bool) -> Result<Report, PlanError> {
     plan.check()?;
-    let mut world = World::new(plan, seed);
-    let end = Time::ZERO + plan.duration;
-    while let Some((now, event)) = world.queue.pop() {
-        if now >= end || (matches!(event, Event::Second) && !goes_on(now)) {
-            break;
-        }
-        world.handle(now, event);
-    }
+    let mut world = World::new(plan, seed, goes_on);
+    let _ = run_until(&mut world, Time::NEVER);
     Ok(world.finish())
 }
 
@@ -83,7 +80,7 @@ struct Node {
     /// Its number, while it has a connection to the server.
     peer: Peer,
     gone: Option<Time>,
-    timer: Time,
+    timer: Timer,
     /// Messages keep their order: when the last one arrives, by direction.
     order: [Time; 2],
     /// Packets that the server had sent when the first was played, and when the viewer went.
@@ -97,11 +94,14 @@ struct Node {
 
 struct World<'a> {
     plan: &'a Plan,
+    end: Time,
+    /// Asked every second.
+    goes_on: &'a dyn Fn(Time) -> bool,
     /// Events are filed many times before they come out, so they are small.
     queue: Queue<Event>,
     under_way: Slab<Parcel>,
     server: Server,
-    server_timer: Time,
+    server_timer: Timer,
     uplink: Uplink<()>,
     /// Positions of machines, apart from other state because every packet needs two.
     places: Vec<[f64; 2]>,
@@ -113,70 +113,17 @@ struct World<'a> {
     report: Report,
 }
 
-impl<'a> World<'a> {
-    fn new(plan: &'a Plan, seed: Seed) -> World<'a> {
-        let mut drawn = seed.fork("places").random();
-        let side = plan.side.0 as f64;
-        let stamping: Option<FairShareParameters> = plan.server.controller.stamping();
-        let checks = SharedChecks::shared();
-        let mut places = vec![[side / 2.0, side / 2.0]];
-        places.extend(plan.viewers.iter().map(|_| [drawn.uniform(0.0, side), drawn.uniform(0.0, side)]));
-        let node = |planned: &ViewerPlan| Node {
-            plan: *planned,
-            viewer: Viewer::new(viewer::ViewerConfig {
-                token: plan.server.token,
-                uplink: planned.claim,
-                forwards: planned.forwards,
-                skip_after: plan.skip_after,
-                stamping,
-                checks: checks.clone(),
-            }),
-            uplink: Uplink::new(planned.uplink),
-            peer: NOBODY,
-            gone: None,
-            timer: Time::NEVER,
-            order: [Time::ZERO; 2],
-            first: None,
-            last: None,
-            delivered: 0,
-            check: 0,
-            found: false,
-        };
-        let nodes: Vec<Node> = plan.viewers.iter().map(node).collect();
-        let mut payload: Vec<u8> = (0..PAYLOAD).map(|at| at as u8).collect();
-        // Every packet of an MPEG transport stream has 188 bytes and begins with 0x47.
-        payload.iter_mut().step_by(188).for_each(|first| *first = 0x47);
-        let mut world = World {
-            plan,
-            queue: Queue::new(),
-            under_way: Slab::new(),
-            server: Server::new(plan.server.clone(), seed, &SECRET),
-            server_timer: Time::NEVER,
-            uplink: Uplink::new(plan.server.uplink),
-            places,
-            nodes,
-            of: vec![0; usize::from(Peer::MAX) + 1],
-            random: seed.fork("network").random(),
-            payload,
-            report: Report::default(),
-        };
-        for (index, viewer) in plan.viewers.iter().enumerate() {
-            world.queue.push(viewer.comes, Event::Comes(index as u32));
-            if let Some((at, _)) = viewer.goes {
-                world.queue.push(at, Event::Goes(index as u32));
-            }
-        }
-        for (index, (at, ..)) in plan.changes.iter().enumerate() {
-            world.queue.push(*at, Event::Change(index as u32));
-        }
-        world.queue.push(Time::ZERO, Event::Video);
-        world.queue.push(Time::ZERO + Span::from_secs(1), Event::Second);
-        world.serve(Time::ZERO);
-        world
+impl Model for World<'_> {
+    type Event = Event;
+
+    fn next(&mut self, last: Time) -> Option<(Time, Event)> {
+        self.queue.pop_until(last, |_| ())
     }
 
-    fn handle(&mut self, now: Time, event: Event) {
+    fn handle(&mut self, now: Time, event: Event) -> ControlFlow<()> {
         match event {
+            _ if now >= self.end => return ControlFlow::Break(()),
+            Event::Second if !(self.goes_on)(now) => return ControlFlow::Break(()),
             Event::Video => {
                 self.report.packets += 1;
                 let stamp = self.report.packets.to_be_bytes();
@@ -187,17 +134,14 @@ impl<'a> World<'a> {
             }
             Event::Comes(index) => self.comes(now, index as usize),
             Event::Goes(index) => self.goes(now, index as usize),
-            // One that was overtaken by an earlier one is stale.
-            Event::Timer(0) if now == self.server_timer => {
-                self.server_timer = Time::NEVER;
+            Event::Timer(0) if self.server_timer.fires(now) => {
                 if self.server.next_timeout().is_some_and(|due| due <= now) {
                     self.server.timeout(now);
                 }
                 self.serve(now);
             }
-            Event::Timer(machine) if machine > 0 && now == self.nodes[machine as usize - 1].timer => {
+            Event::Timer(machine) if machine > 0 && self.nodes[machine as usize - 1].timer.fires(now) => {
                 let node = machine as usize - 1;
-                self.nodes[node].timer = Time::NEVER;
                 if self.nodes[node].gone.is_none() {
                     if self.nodes[node].viewer.next_timeout().is_some_and(|due| due <= now) {
                         self.nodes[node].viewer.timeout(now);
@@ -230,6 +174,72 @@ impl<'a> World<'a> {
                 self.queue.push(now + Span::from_secs(1), Event::Second);
             }
         }
+        ControlFlow::Continue(())
+    }
+}
+
+impl<'a> World<'a> {
+    fn new(plan: &'a Plan, seed: Seed, goes_on: &'a dyn Fn(Time) -> bool) -> World<'a> {
+        let mut drawn = seed.fork("places").random();
+        let side = plan.side.0 as f64;
+        let stamping: Option<FairShareParameters> = plan.server.controller.stamping();
+        let checks = SharedChecks::shared();
+        let mut places = vec![[side / 2.0, side / 2.0]];
+        places.extend(plan.viewers.iter().map(|_| [drawn.uniform(0.0, side), drawn.uniform(0.0, side)]));
+        let node = |planned: &ViewerPlan| Node {
+            plan: *planned,
+            viewer: Viewer::new(viewer::ViewerConfig {
+                token: plan.server.token,
+                uplink: planned.claim,
+                forwards: planned.forwards,
+                skip_after: plan.skip_after,
+                stamping,
+                checks: checks.clone(),
+            }),
+            uplink: Uplink::new(planned.uplink),
+            peer: NOBODY,
+            gone: None,
+            timer: Timer::default(),
+            order: [Time::ZERO; 2],
+            first: None,
+            last: None,
+            delivered: 0,
+            check: 0,
+            found: false,
+        };
+        let nodes: Vec<Node> = plan.viewers.iter().map(node).collect();
+        let mut payload: Vec<u8> = (0..PAYLOAD).map(|at| at as u8).collect();
+        // Every packet of an MPEG transport stream has 188 bytes and begins with 0x47.
+        payload.iter_mut().step_by(188).for_each(|first| *first = 0x47);
+        let mut world = World {
+            plan,
+            end: Time::ZERO + plan.duration,
+            goes_on,
+            queue: Queue::new(),
+            under_way: Slab::new(),
+            server: Server::new(plan.server.clone(), seed, &SECRET),
+            server_timer: Timer::default(),
+            uplink: Uplink::new(plan.server.uplink),
+            places,
+            nodes,
+            of: vec![0; usize::from(Peer::MAX) + 1],
+            random: seed.fork("network").random(),
+            payload,
+            report: Report::default(),
+        };
+        for (index, viewer) in plan.viewers.iter().enumerate() {
+            world.queue.push(viewer.comes, Event::Comes(index as u32));
+            if let Some((at, _)) = viewer.goes {
+                world.queue.push(at, Event::Goes(index as u32));
+            }
+        }
+        for (index, (at, ..)) in plan.changes.iter().enumerate() {
+            world.queue.push(*at, Event::Change(index as u32));
+        }
+        world.queue.push(Time::ZERO, Event::Video);
+        world.queue.push(Time::ZERO + Span::from_secs(1), Event::Second);
+        world.serve(Time::ZERO);
+        world
     }
 
     fn input(&mut self, now: Time, to: usize, input: Input) {
@@ -320,9 +330,8 @@ impl<'a> World<'a> {
             }
         }
         let next = self.server.next_timeout().unwrap_or(Time::NEVER);
-        if next < self.server_timer {
-            self.server_timer = next.max(now);
-            self.queue.push(next.max(now), Event::Timer(0));
+        if let Some(due) = self.server_timer.arm(now, next) {
+            self.queue.push(due, Event::Timer(0));
         }
     }
 
@@ -357,9 +366,8 @@ impl<'a> World<'a> {
             }
         }
         let next = self.nodes[index].viewer.next_timeout().unwrap_or(Time::NEVER);
-        if next < self.nodes[index].timer {
-            self.nodes[index].timer = next.max(now);
-            self.queue.push(next.max(now), Event::Timer(index as u32 + 1));
+        if let Some(due) = self.nodes[index].timer.arm(now, next) {
+            self.queue.push(due, Event::Timer(index as u32 + 1));
         }
     }
 

@@ -1,12 +1,14 @@
 //! Two endpoints over one link: what tests, benches and the comparison with the kernel run.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
 
 use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Rate, Span, Time};
 
 use super::{Arrival, Config, Endpoint, Segment};
+use crate::event_loop::{Model, Timer, run_until};
+use crate::queue::Queue;
 
 /// One direction of the link.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -103,11 +105,12 @@ pub struct End {
     pub seen: Arrival,
     /// Segments sent, with data or without.
     pub segments: u64,
-    timer: Time,
+    timer: Timer,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+/// An event of a [`Pair`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Event {
     Packet { to: usize, slot: usize },
     Timer { end: usize },
 }
@@ -120,10 +123,41 @@ pub struct Pair {
     /// The present.
     pub now: Time,
     links: [Link; 2],
-    events: BinaryHeap<Reverse<(Time, u64, Event)>>,
-    sequence: u64,
+    events: Queue<Event>,
     slots: Vec<Segment>,
     free: Vec<usize>,
+}
+
+impl Model for Pair {
+    type Event = Event;
+
+    fn next(&mut self, last: Time) -> Option<(Time, Event)> {
+        self.events.pop_until(last, |_| ())
+    }
+
+    fn handle(&mut self, now: Time, event: Event) -> ControlFlow<()> {
+        self.now = now;
+        match event {
+            Event::Packet { to, slot } => {
+                let segment = self.slots[slot];
+                self.free.push(slot);
+                let end = &mut self.ends[to];
+                let arrival = end.tcp.on_segment(&end.config, now, &segment);
+                end.seen.received += arrival.received;
+                end.seen.acked += arrival.acked;
+                end.seen.established |= arrival.established;
+                end.seen.peer_closed |= arrival.peer_closed;
+                self.drive(to);
+            }
+            Event::Timer { end } if self.ends[end].timer.fires(now) => {
+                let which = &mut self.ends[end];
+                which.tcp.on_timeout(&which.config, now);
+                self.drive(end);
+            }
+            Event::Timer { .. } => {}
+        }
+        ControlFlow::Continue(())
+    }
 }
 
 impl Pair {
@@ -137,7 +171,7 @@ impl Pair {
             reading: true,
             seen: Arrival::default(),
             segments: 0,
-            timer: Time::NEVER,
+            timer: Timer::default(),
         };
         let tcp = [Endpoint::active(&configs[0]), Endpoint::passive(&configs[1])];
         let ([c0, c1], [t0, t1]) = (configs, tcp);
@@ -145,8 +179,7 @@ impl Pair {
             ends: [end(c0, t0), end(c1, t1)],
             now: Time::ZERO,
             links: [Link::new(rules[0], seed.fork_index(0)), Link::new(rules[1], seed.fork_index(1))],
-            events: BinaryHeap::new(),
-            sequence: 0,
+            events: Queue::new(),
             slots: Vec::new(),
             free: Vec::new(),
         };
@@ -162,11 +195,6 @@ impl Pair {
     /// Changes the link from end `i`.
     pub fn set_rule(&mut self, end: usize, rule: LinkRule) {
         self.links[end].rule = rule;
-    }
-
-    fn schedule(&mut self, at: Time, event: Event) {
-        self.sequence += 1;
-        self.events.push(Reverse((at, self.sequence, event)));
     }
 
     /// Lets the application of an end act and sends what it may.
@@ -195,13 +223,12 @@ impl Pair {
                     self.slots.len() - 1
                 });
                 self.slots[slot] = segment;
-                self.schedule(arrival, Event::Packet { to: 1 - which, slot });
+                self.events.push(arrival, Event::Packet { to: 1 - which, slot });
             }
         }
-        let due = self.ends[which].tcp.next_timeout();
-        if due < self.ends[which].timer {
-            self.ends[which].timer = due;
-            self.schedule(due, Event::Timer { end: which });
+        let timeout = self.ends[which].tcp.next_timeout();
+        if let Some(due) = self.ends[which].timer.arm(now, timeout) {
+            self.events.push(due, Event::Timer { end: which });
         }
     }
 
@@ -209,36 +236,7 @@ impl Pair {
     pub fn run_until(&mut self, until: Time) {
         self.drive(0);
         self.drive(1);
-        while let Some(&Reverse((at, _, event))) = self.events.peek() {
-            if at > until {
-                break;
-            }
-            self.events.pop();
-            self.now = at;
-            match event {
-                Event::Packet { to, slot } => {
-                    let segment = self.slots[slot];
-                    self.free.push(slot);
-                    let end = &mut self.ends[to];
-                    let arrival = end.tcp.on_segment(&end.config, at, &segment);
-                    end.seen.received += arrival.received;
-                    end.seen.acked += arrival.acked;
-                    end.seen.established |= arrival.established;
-                    end.seen.peer_closed |= arrival.peer_closed;
-                    self.drive(to);
-                }
-                Event::Timer { end } => {
-                    // Events cannot be removed: a timer that has moved leaves a stale one.
-                    if at < self.ends[end].timer {
-                        continue;
-                    }
-                    self.ends[end].timer = Time::NEVER;
-                    let which = &mut self.ends[end];
-                    which.tcp.on_timeout(&which.config, at);
-                    self.drive(end);
-                }
-            }
-        }
+        let _ = run_until(self, until);
         self.now = until;
     }
 

@@ -28,6 +28,7 @@ use super::measurement::Measurement;
 use super::network::Network;
 use super::nodes::{Nodes, other_clients};
 use crate::division::Division;
+use crate::event_loop::{Model, run_until};
 use crate::faults;
 use crate::observe::{Host, HostTotals, Observation, Recorder, RelaySample};
 use crate::plan::{Plan, Role, System};
@@ -38,6 +39,109 @@ pub(super) struct World<'a> {
     pub net: Network<'a>,
     applications: Applications,
     measurement: Measurement,
+}
+
+impl Model for World<'_> {
+    type Event = Event;
+
+    #[inline]
+    fn next(&mut self, last: Time) -> Option<(Time, Event)> {
+        self.net.connections.next_event(&mut self.net.ctx.queue, last)
+    }
+
+    #[inline]
+    fn handle(&mut self, now: Time, event: Event) -> ControlFlow<()> {
+        self.net.ctx.now = now;
+        let World { net, applications, measurement } = self;
+        match event {
+            Event::Net(event) => {
+                if let Some(packet) = net.connections.advance(&mut net.ctx.queue, event) {
+                    self.packet(&packet);
+                }
+            }
+            Event::Tcp(end) => self.tcp_timer(end),
+            Event::Roomy(end) => self.lanes_roomy(end),
+            Event::Pump(host) => self.pump(host),
+            Event::Node(host) => net.node_timer(applications, host),
+            Event::User(user) => applications.user_turn(net, user),
+            Event::Timeout(transfer) => applications.transfer_failed(net, transfer),
+            Event::CircuitTimeout(host, circuit) => applications.circuit_timeout(net, host, circuit),
+            Event::Packet(transfer, from_server) => applications.markov_packets(net, transfer, from_server),
+            Event::Sample => self.sample(),
+            Event::OutOfBand(message) => net.out_of_band_arrives(applications, message),
+            Event::Closed(connection) => {
+                net.connections.forget_across(connection);
+                net.close(applications, connection);
+            }
+            Event::HostDown(host) => net.host_down(applications, host),
+            Event::Measurement(number) => measurement.due(net, applications, number),
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// A world with a recorder, which sees each event's observations at once.
+pub(super) struct Recorded<'w, 'a, R> {
+    pub world: &'w mut World<'a>,
+    pub recorder: &'w mut R,
+}
+
+impl<R: Recorder> Model for Recorded<'_, '_, R> {
+    type Event = Event;
+
+    #[inline]
+    fn next(&mut self, last: Time) -> Option<(Time, Event)> {
+        self.world.next(last)
+    }
+
+    #[inline]
+    fn handle(&mut self, now: Time, event: Event) -> ControlFlow<()> {
+        // A constant of the recorder, so it costs nothing in runs without such a recorder.
+        if R::WATCHES_EVENTS
+            && let Some(host) = self.world.place(&event)
+        {
+            self.recorder.event(now, host);
+        }
+        self.world.handle(now, event)?;
+        self.world.net.ctx.tell(self.recorder);
+        ControlFlow::Continue(())
+    }
+}
+
+/// A recorded run with an end, and a progress function that can stop it.
+struct PlannedRun<'w, 'a, R> {
+    recorded: Recorded<'w, 'a, R>,
+    end: Time,
+    progress: &'w mut dyn FnMut(Time) -> ControlFlow<()>,
+    /// Events until the next call of the progress function.
+    countdown: u32,
+    stopped: bool,
+}
+
+impl<R: Recorder> Model for PlannedRun<'_, '_, R> {
+    type Event = Event;
+
+    #[inline]
+    fn next(&mut self, last: Time) -> Option<(Time, Event)> {
+        self.recorded.next(last)
+    }
+
+    #[inline]
+    fn handle(&mut self, now: Time, event: Event) -> ControlFlow<()> {
+        if now > self.end {
+            return ControlFlow::Break(());
+        }
+        self.recorded.handle(now, event)?;
+        self.countdown -= 1;
+        if self.countdown == 0 {
+            self.countdown = PROGRESS_EVERY;
+            self.stopped = (self.progress)(now).is_break();
+            if self.stopped {
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    }
 }
 
 /// Relays that are not upgraded to the system's transport.
@@ -98,44 +202,21 @@ impl<'a> World<'a> {
     ) -> bool {
         let end = Time::ZERO + self.net.ctx.plan.duration;
         self.begin();
-        let mut countdown = PROGRESS_EVERY;
         self.net.ctx.tell(recorder);
-        while let Some((now, event)) = self.next_event(Time::NEVER) {
-            if now > end {
-                break;
-            }
-            self.net.ctx.now = now;
-            // A constant of the recorder, so it costs nothing in runs without such a recorder.
-            if R::WATCHES_EVENTS
-                && let Some(host) = self.place(&event)
-            {
-                recorder.event(now, host);
-            }
-            self.handle(event);
-            self.net.ctx.tell(recorder);
-            countdown -= 1;
-            if countdown == 0 {
-                countdown = PROGRESS_EVERY;
-                if progress(now).is_break() {
-                    return true;
-                }
-            }
+        let recorded = Recorded { world: self, recorder };
+        let mut planned = PlannedRun { recorded, end, progress, countdown: PROGRESS_EVERY, stopped: false };
+        let _ = run_until(&mut planned, Time::NEVER);
+        let stopped = planned.stopped;
+        if !stopped {
+            self.net.ctx.now = end;
         }
-        self.net.ctx.now = end;
-        false
+        stopped
     }
 
     /// Handles everything that is due by `last`: a process' part of a window.
-    pub fn run_until(&mut self, last: Time) {
-        while let Some((now, event)) = self.next_event(last) {
-            self.net.ctx.now = now;
-            self.handle(event);
-        }
+    pub fn run_window(&mut self, last: Time) {
+        let _ = run_until(self, last);
         self.net.ctx.now = last;
-    }
-
-    fn next_event(&mut self, last: Time) -> Option<(Time, Event)> {
-        self.net.connections.next_event(&mut self.net.ctx.queue, last)
     }
 
     /// Records the last observations of an undivided run.
@@ -152,34 +233,6 @@ impl<'a> World<'a> {
     /// Data cells that arrived at clients of this process.
     pub fn cells_delivered(&self) -> u64 {
         self.applications.cells_delivered()
-    }
-
-    /// Handles an event at its time.
-    pub fn handle(&mut self, event: Event) {
-        let World { net, applications, measurement } = self;
-        match event {
-            Event::Net(event) => {
-                if let Some(packet) = net.connections.advance(&mut net.ctx.queue, event) {
-                    self.packet(&packet);
-                }
-            }
-            Event::Tcp(end) => self.tcp_timer(end),
-            Event::Roomy(end) => self.lanes_roomy(end),
-            Event::Pump(host) => self.pump(host),
-            Event::Node(host) => net.node_timer(applications, host),
-            Event::User(user) => applications.user_turn(net, user),
-            Event::Timeout(transfer) => applications.transfer_failed(net, transfer),
-            Event::CircuitTimeout(host, circuit) => applications.circuit_timeout(net, host, circuit),
-            Event::Packet(transfer, from_server) => applications.markov_packets(net, transfer, from_server),
-            Event::Sample => self.sample(),
-            Event::OutOfBand(message) => net.out_of_band_arrives(applications, message),
-            Event::Closed(connection) => {
-                net.connections.forget_across(connection);
-                net.close(applications, connection);
-            }
-            Event::HostDown(host) => net.host_down(applications, host),
-            Event::Measurement(number) => measurement.due(net, applications, number),
-        }
     }
 
     /// The host that an event concerns; `None` if it concerns all hosts, or its connection has closed.

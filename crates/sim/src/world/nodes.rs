@@ -19,6 +19,7 @@ use super::connections::EndId;
 use super::gate::Gate;
 use crate::byzantine::Byzantine;
 use crate::division::{Division, Local};
+use crate::event_loop::Timer;
 use crate::observe::{Host, RelaySample};
 use crate::plan::{Plan, Role, Route, System, UserPlan};
 
@@ -45,7 +46,7 @@ struct HostState {
     /// Channels to other hosts that speak QUIC are lanes of QUIC connections.
     speaks_quic: bool,
     /// When the node's pending timer event is due.
-    timer: Time,
+    timer: Timer,
     /// Levels and counts at the last sample.
     sampled: RelaySample,
 }
@@ -107,7 +108,7 @@ impl HostState {
             to_servers: Vec::new(),
             gate,
             speaks_quic: config.transport == Transport::Quic,
-            timer: Time::NEVER,
+            timer: Timer::default(),
             sampled: RelaySample::default(),
         }
     }
@@ -246,19 +247,14 @@ impl Nodes {
 
     /// When to set a new timer event for a host's node, if it needs one.
     pub fn next_timer(&mut self, host: u32, now: Time) -> Option<Time> {
-        let due = self.node(host).next_timeout()?;
-        let state = self.host(host);
-        (due < state.timer).then(|| {
-            state.timer = due.max(now);
-            state.timer
-        })
+        let timeout = self.node(host).next_timeout()?;
+        self.host(host).timer.arm(now, timeout)
     }
 
     /// A timer event has come up; returns whether it is the current one, and runs the node's timeout then.
     pub fn timeout(&mut self, host: u32, now: Time) -> bool {
-        let is_current = self.hosts[host as usize].timer == now;
+        let is_current = self.hosts[host as usize].timer.fires(now);
         if is_current {
-            self.host(host).timer = Time::NEVER;
             self.node(host).timeout(now);
         }
         is_current

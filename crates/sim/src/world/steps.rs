@@ -3,8 +3,8 @@
 use tidegate_control::random::Seed;
 use tidegate_control::units::Time;
 
-use super::event::Event;
-use super::event_loop::World;
+use super::event_loop::{Recorded, World};
+use crate::event_loop::run_before;
 use crate::observe::Recorder;
 use crate::plan::{Plan, System};
 
@@ -12,8 +12,6 @@ use crate::plan::{Plan, System};
 pub struct Steps<'a, R: Recorder> {
     world: World<'a>,
     recorder: R,
-    /// The next event, already taken from the queue.
-    next: Option<(Time, Event)>,
 }
 
 impl<'a, R: Recorder> Steps<'a, R> {
@@ -25,20 +23,14 @@ impl<'a, R: Recorder> Steps<'a, R> {
         let mut world = World::undivided((plan, system, seed));
         world.net.ctx.watches_packets = R::WATCHES_PACKETS;
         world.begin();
-        let next = world.net.ctx.queue.pop();
-        let mut steps = Steps { world, recorder, next };
+        let mut steps = Steps { world, recorder };
         steps.world.net.ctx.tell(&mut steps.recorder);
         steps
     }
 
     /// Handles all events that are due before `time`.
     pub fn run_to(&mut self, time: Time) {
-        while let Some((now, event)) = self.next.take_if(|(due, _)| *due < time) {
-            self.world.net.ctx.now = now;
-            self.world.handle(event);
-            self.world.net.ctx.tell(&mut self.recorder);
-            self.next = self.world.net.ctx.queue.pop();
-        }
+        let _ = run_before(&mut Recorded { world: &mut self.world, recorder: &mut self.recorder }, time);
     }
 
     /// The recorder of the run.

@@ -62,7 +62,7 @@ impl Shared<'_> {
                 world.hear(from, begins, &mut lock(told));
             }
             let before = world.net.ctx.queue.popped();
-            world.run_until(ends);
+            world.run_window(ends);
             *busy = world.net.ctx.queue.popped() - before;
             for (told, mail) in world.net.connections.told().iter_mut().zip(sent) {
                 std::mem::swap(told, &mut lock(&mail[number]));

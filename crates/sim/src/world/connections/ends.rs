@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use tidegate_control::units::Time;
 use tidegate_proto::cell::Cell;
 use tidegate_proto::ids::{ChannelId, StreamKey};
 use tidegate_proto::onion::Clear;
@@ -10,6 +9,7 @@ use tidegate_proto::transport::DecayingCount;
 
 use super::follow::Follow;
 use super::profile::TcpProfile;
+use crate::event_loop::Timer;
 use crate::observe::HostTotals;
 use crate::quic::Lanes;
 use crate::tcp::{self, Flags, Segment};
@@ -198,8 +198,7 @@ pub(in crate::world) struct End {
     pub host: u32,
     pub tcp: tcp::Endpoint,
     pub attached: Attached,
-    /// The earliest pending timer event.
-    pub armed: Time,
+    pub timer: Timer,
     /// The node has cells for us that TCP did not take.
     pub wants_write: bool,
     /// A TLS record of which TCP has taken a part.
@@ -277,7 +276,7 @@ impl End {
             host,
             tcp,
             attached,
-            armed: Time::NEVER,
+            timer: Timer::default(),
             wants_write: false,
             record: None,
             unwritten: 0,
@@ -289,7 +288,7 @@ impl End {
 
     /// Touches all hot fields; ignore the returned value.
     pub fn look(&self) -> u64 {
-        self.tcp.look() ^ self.written ^ self.armed.0 ^ u64::from(self.host)
+        self.tcp.look() ^ self.written ^ self.timer.due().0 ^ u64::from(self.host)
     }
 
     pub fn add_tcp_totals(&self, config: &tcp::Config, totals: &mut HostTotals) {

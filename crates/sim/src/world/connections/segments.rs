@@ -77,10 +77,11 @@ impl Connections {
     /// Handles a TCP timer event; returns whether TCP has given the connection up.
     pub fn timer(&mut self, ctx: &mut Context<'_>, id: EndId) -> bool {
         let now = ctx.now;
-        // The timer moved to an earlier event, which has served it: this one must not set another.
-        let due = self.end_mut(id).filter(|end| end.armed == now);
-        let Some(end) = due else { return false };
-        end.armed = Time::NEVER;
+        // An event that an earlier one has overtaken must not set another.
+        let Some(end) = self.end_mut(id) else { return false };
+        if !end.timer.fires(now) {
+            return false;
+        }
         if end.tcp.next_timeout() <= now {
             let (tcp, config) = self.tcp(id).expect("the connection is open");
             tcp.on_timeout(config, now);
@@ -125,10 +126,8 @@ impl Connections {
                 let departs = self.underlay.send(queue, hosts, id.connection.0, bytes, wire);
                 end.tcp.queued(departs, segment.len);
             }
-            let timeout = end.tcp.next_timeout();
-            if timeout < end.armed {
-                end.armed = timeout.max(now);
-                queue.push(end.armed, Event::Tcp(id));
+            if let Some(due) = end.timer.arm(now, end.tcp.next_timeout()) {
+                queue.push(due, Event::Tcp(id));
             }
             if let Some(trunk) = trunk {
                 self.lanes_sent(now, queue, id, trunk, &sent);

@@ -1,0 +1,88 @@
+//! The event loop: takes the next event from a queue and hands it to a model, and the timers of machines.
+//!
+//! Everything that happens in simulated time runs on this loop: the overlay, parallel paths, streams, and two TCP
+//! endpoints over a link. A model chooses its queue: the radix heap of [`crate::queue`], or a timing wheel where nearly
+//! all events are due within a second at a known density.
+
+use std::ops::ControlFlow;
+
+use tidegate_control::units::Time;
+
+/// Pending events in order of time; events of one time in order of insertion.
+pub(crate) trait EventQueue<E> {
+    /// Schedules an event.
+    ///
+    /// # Panics
+    /// If `at` lies before the time of the last event taken.
+    fn push(&mut self, at: Time, event: E);
+
+    /// Takes the next event if it is due by `last`. May pass events that follow soon to `soon`, which prefetches their
+    /// data.
+    fn pop_until(&mut self, last: Time, soon: impl FnMut(&E)) -> Option<(Time, E)>;
+}
+
+/// What is simulated: a state that events change.
+pub(crate) trait Model {
+    /// What happens.
+    type Event;
+
+    /// Takes the next event if it is due by `last`.
+    fn next(&mut self, last: Time) -> Option<(Time, Self::Event)>;
+
+    /// Changes the state; may schedule further events. Breaks to end the run.
+    fn handle(&mut self, now: Time, event: Self::Event) -> ControlFlow<()>;
+}
+
+/// Handles all events that are due by `last`, or until one breaks.
+pub(crate) fn run_until<M: Model>(model: &mut M, last: Time) -> ControlFlow<()> {
+    while let Some((now, event)) = model.next(last) {
+        model.handle(now, event)?;
+    }
+    ControlFlow::Continue(())
+}
+
+/// Handles all events that are due before `end`, or until one breaks.
+pub(crate) fn run_before<M: Model>(model: &mut M, end: Time) -> ControlFlow<()> {
+    match end.0 {
+        0 => ControlFlow::Continue(()),
+        after => run_until(model, Time(after - 1)),
+    }
+}
+
+/// The timer of a machine. Queues cannot remove events, so an event that an earlier one overtook comes up too, and is
+/// stale.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timer(Time);
+
+impl Default for Timer {
+    fn default() -> Timer {
+        Timer(Time::NEVER)
+    }
+}
+
+impl Timer {
+    /// When to schedule an event for a machine that has its next timeout at `timeout`; `None` if the pending event is
+    /// early enough.
+    #[inline]
+    pub fn arm(&mut self, now: Time, timeout: Time) -> Option<Time> {
+        (timeout < self.0).then(|| {
+            self.0 = timeout.max(now);
+            self.0
+        })
+    }
+
+    /// Whether an event that comes up now is the timer's; the timer is then no longer armed.
+    #[inline]
+    pub fn fires(&mut self, now: Time) -> bool {
+        let fires = self.0 == now;
+        if fires {
+            self.0 = Time::NEVER;
+        }
+        fires
+    }
+
+    /// When the pending event is due.
+    pub fn due(&self) -> Time {
+        self.0
+    }
+}
