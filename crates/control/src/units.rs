@@ -206,7 +206,10 @@ const SPAN_UNITS: &[(&str, u64)] = &[
     ("seconds", 1_000_000_000),
     ("millisecond", 1_000_000),
     ("milliseconds", 1_000_000),
+    ("μs", 1_000),
+    ("microsecond", 1_000),
     ("microseconds", 1_000),
+    ("nanosecond", 1),
     ("nanoseconds", 1),
 ];
 
@@ -323,6 +326,9 @@ mod tests {
     fn quantities_need_a_unit_and_keep_their_value() {
         assert_eq!("20 ms".parse(), Ok(Span::from_millis(20)));
         assert_eq!("0.4s".parse(), Ok(Span::from_millis(400)));
+        for micro in ["50000 us", "50000 \u{b5}s", "50000 \u{3bc}s", "50000 microseconds"] {
+            assert_eq!(micro.parse(), Ok(Span::from_millis(50)), "{micro}");
+        }
         assert_eq!("10 Mbit/s".parse(), Ok(Rate(10_000_000)));
         assert_eq!("10 Mbit".parse(), Ok(Rate(10_000_000)));
         assert_eq!("512 KiB/s".parse(), Ok(Rate(512 * 1024 * 8)));
