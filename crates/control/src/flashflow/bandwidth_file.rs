@@ -177,33 +177,54 @@ impl fmt::Display for ReadError {
 
 impl std::error::Error for ReadError {}
 
-/// Reads the weights of a bandwidth file, in kB/s.
+/// Reads the weights of a bandwidth file of version 1.0 or later, in kB/s.
 ///
-/// Lines with `vote=0` count too. Keys other than `node_id` and `bw` are ignored, as tor does.
+/// Lines with `vote=0` do not count (bandwidth-file-spec 2.4.2), lines before the terminator are headers, and keys other
+/// than `node_id`, `bw` and `vote` are ignored. Spaces or tabs separate the pairs, as in tor.
 ///
 /// # Errors
 /// If the text is not a bandwidth file, or names a relay twice.
 pub fn read_weights(text: &str) -> Result<BTreeMap<RelayId, u64>, ReadError> {
+    if text.is_empty() {
+        return Err(ReadError { line: 1, cause: "is empty" });
+    }
+    let is_terminator = |line: &str| line == "=====" || line == "====";
+    // Files of version 1.0 have neither headers nor a terminator.
+    let header = text.lines().position(is_terminator).unwrap_or(0);
     let mut weights = BTreeMap::new();
+    let mut seen = BTreeSet::new();
     for (n, line) in text.lines().enumerate() {
         let fail = |cause| Err(ReadError { line: n + 1, cause });
         if n == 0 {
-            if line.parse::<u64>().is_err() {
+            if line.trim_end().parse::<u64>().is_err() {
                 return fail("a bandwidth file begins with a Unix time");
             }
             continue;
         }
-        let value = |key: &str| line.split(' ').find_map(|part| part.strip_prefix(key)?.strip_prefix('='));
+        if n <= header {
+            continue;
+        }
+        let value =
+            |key: &str| line.split([' ', '\t']).find_map(|part| part.strip_prefix(key)?.strip_prefix('='));
         let Some(id) = value("node_id") else { continue };
-        let id = unhex(id.strip_prefix('$').unwrap_or(id));
-        let (Some(id), Some(Ok(weight))) = (id, value("bw").map(str::parse)) else {
-            return fail("no identity of 40 hexadecimal digits, or no bw of kB/s");
+        let Some(id) = unhex(id.strip_prefix('$').unwrap_or(id)) else {
+            return fail("no identity of 40 hexadecimal digits");
         };
-        if weights.insert(id, weight).is_some() {
+        let Some(Ok(weight)) = value("bw").map(str::parse) else {
+            return fail("no bw of whole kB/s");
+        };
+        if !seen.insert(id) {
             return fail("names a relay for the second time");
         }
+        if value("vote") != Some("0") {
+            weights.insert(id, weight);
+        }
     }
-    if text.is_empty() { Err(ReadError { line: 1, cause: "is empty" }) } else { Ok(weights) }
+    if weights.is_empty() && !seen.is_empty() {
+        let cause = "every relay has `vote=0`, so that authorities ignore the file";
+        return Err(ReadError { line: header + 2, cause });
+    }
+    Ok(weights)
 }
 
 /// Combines several coordinators' weights as directory authorities do (paper, section 5).
@@ -274,8 +295,13 @@ mod tests {
         let text = "1600000000\nversion=1.5.0\n=====\nnode_id=$00000000000000000000000000000000000000Ab bw=7 x\n\
             bw=9 node_id=$01000000000000000000000000000000000000ff vote=0\n";
         let weights = read_weights(text).unwrap();
-        assert_eq!(weights.values().copied().collect::<Vec<_>>(), [7, 9]);
+        assert_eq!(weights.values().copied().collect::<Vec<_>>(), [7], "`vote=0` does not count");
         assert_eq!(weights.keys().next().unwrap()[19], 0xab);
+        assert_eq!(read_weights(&text.replace(' ', "\t")), Ok(weights), "tabs");
+        let headed = text.replace("version=1.5.0", "node_id=x bw=y");
+        assert!(read_weights(&headed).is_ok(), "a header is not a relay");
+        let no_vote = read_weights(&text.replace("bw=7", "bw=7 vote=0")).unwrap_err();
+        assert!(no_vote.line == 4 && no_vote.cause.contains("every relay has `vote=0`"), "{no_vote}");
         let after = |tail: &str| read_weights(&format!("{text}{tail}")).map_err(|error| error.line);
         assert_eq!(after("node_id=$00000000000000000000000000000000000000ab bw=7\n"), Err(6));
         assert_eq!(after("node_id=$00 bw=7\n"), Err(6));
