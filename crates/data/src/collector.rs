@@ -115,6 +115,9 @@ fn documents(document: &Document, take: &mut dyn FnMut(Entry) -> ControlFlow<()>
     let text = document.text();
     let starts = |keyword: &str| text.starts_with(keyword) || text.contains(&format!("\n{keyword}"));
     // The first line may be an annotation, so the keyword can follow any line feed.
+    if is_of_bridges(text) {
+        return take(Entry::Foreign(document.name().to_owned()));
+    }
     for (keyword, is_descriptor) in [("router ", true), ("extra-info ", false)] {
         if !starts(keyword) {
             continue;
@@ -135,6 +138,15 @@ fn documents(document: &Document, take: &mut dyn FnMut(Entry) -> ControlFlow<()>
         return ControlFlow::Continue(());
     }
     take(Entry::Foreign(document.name().to_owned()))
+}
+
+/// Whether a text holds documents of bridges. A consensus names no bridges, and CollecTor puts a digest in place of their
+/// signatures.
+fn is_of_bridges(text: &str) -> bool {
+    let mut lines = text.lines();
+    let annotated = lines.clone().any(|line| line.starts_with("@type bridge-"));
+    let signed = text.contains("\nrouter-signature");
+    annotated || !signed && lines.any(|line| line.starts_with("router-digest "))
 }
 
 /// Splits a text before each line with this keyword; returns the line numbers too.
@@ -203,6 +215,13 @@ mod tests {
         assert_eq!(all(&folder.join("whole.tar")).0, ["relay d", "broken line 0", "foreign"]);
         let (seen, result) = all(&folder.join("cut.tar"));
         assert!(seen.is_empty() && result.unwrap_err().cause.contains("cannot be read"));
+        let bridge = relay("e", "1 1 1").replace("router-signature", "router-digest 89AB");
+        for text in
+            [bridge.replace("@type server", "@type bridge-server"), bridge.split_once('\n').unwrap().1.into()]
+        {
+            std::fs::write(folder.join("bridge"), text).unwrap();
+            assert_eq!(all(&folder.join("bridge")).0, ["foreign"]);
+        }
         assert!(inputs(&[folder.join("absent")]).is_err());
         std::fs::remove_dir_all(&folder).unwrap();
     }
