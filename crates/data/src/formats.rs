@@ -16,7 +16,7 @@ use crate::latency_graph::BareNumbers;
 use crate::relays::{self, Capacity};
 use crate::speed_test::{self, Advertised};
 use crate::torperf::{self, Measured};
-use crate::{gml, graphml, latency_csv, latency_graph, open, shadow_folder, tgen};
+use crate::{gml, graphml, latency_csv, latency_graph, open, shadow_folder, tgen, tpf};
 
 /// Relays with their capacities, by identity.
 pub type Relays = BTreeMap<Identity, Capacity>;
@@ -115,6 +115,11 @@ pub static DOWNLOADS: Formats<Measured> = Formats {
             name: "a yearly summary such as `torperf-2019.json`",
             detect: torperf::is_summary,
             read: |_, json| torperf::summary(json, torperf::Part::Whole),
+        },
+        Format {
+            name: "a `.tpf` file of Torperf 1.0 or 1.1",
+            detect: tpf::looks_like,
+            read: |_, text| tpf::read(text),
         },
     ],
 };

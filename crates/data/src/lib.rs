@@ -48,4 +48,5 @@ pub mod speed_test;
 pub mod tgen;
 pub mod tgen_actions;
 pub mod torperf;
+mod tpf;
 pub mod weights;

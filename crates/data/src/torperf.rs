@@ -75,9 +75,11 @@ pub enum Part {
     SecondHalf,
 }
 
-/// Whether the document is an OnionPerf analysis.
+/// Whether the document is an analysis of OnionPerf or tgentools.
 pub(crate) fn is_analysis(document: &Document) -> bool {
-    document.text().trim_start().starts_with('{') && document.text().contains("\"onionperf\"")
+    let text = document.text();
+    let is = |kind: &str| text.contains(kind);
+    text.trim_start().starts_with('{') && (is("\"onionperf\"") || is("\"tgen\"")) && !is_summary(document)
 }
 
 /// Whether the document is a yearly summary.
@@ -86,7 +88,7 @@ pub(crate) fn is_summary(document: &Document) -> bool {
 }
 
 /// Checks and sorts measurements.
-fn check(document: &Document, mut measured: Measured) -> Result<Measured, DataError> {
+pub(crate) fn check(document: &Document, mut measured: Measured) -> Result<Measured, DataError> {
     measured.downloads.retain(|download| !download.ttlb_s.is_empty());
     if measured.downloads.is_empty() {
         return Err(document.error("does not hold any successful download", "give a file with measurements"));
@@ -210,23 +212,68 @@ struct Host {
 struct TGen {
     #[serde(default)]
     streams: BTreeMap<String, Stream>,
+    /// The downloads of versions 1 and 2, before tgen 1.0.
+    #[serde(default)]
+    transfers: BTreeMap<String, Transfer>,
 }
 
 #[derive(Default, Deserialize)]
 struct Tor {
     #[serde(default)]
     circuits: BTreeMap<String, Circuit>,
+    #[serde(default)]
+    streams: BTreeMap<String, TorStream>,
+}
+
+/// A stream as tor's control port reports it.
+#[derive(Deserialize)]
+struct TorStream {
+    #[serde(default)]
+    circuit_id: Option<String>,
+    /// The application's address and port.
+    #[serde(default)]
+    source: Option<String>,
+    #[serde(default)]
+    unix_ts_end: f64,
+}
+
+/// Seconds by which tgen's and tor's end of one stream may differ, as in OnionPerf's visualisation.
+const SAME_END_S: f64 = 150.0;
+
+fn port_of(endpoint: Option<&str>) -> Option<&str> {
+    endpoint?.rsplit(':').next()
+}
+
+impl Tor {
+    /// Whether OnionPerf's filter excludes the circuit of a download, found by its local port and its end.
+    fn is_filtered(&self, local: Option<&str>, end: f64) -> bool {
+        let Some(port) = port_of(local) else { return false };
+        let of_port = self.streams.values().filter(|stream| port_of(stream.source.as_deref()) == Some(port));
+        let mut circuits = of_port
+            .filter(|stream| (stream.unix_ts_end - end).abs() < SAME_END_S)
+            .filter_map(|stream| self.circuits.get(stream.circuit_id.as_ref()?));
+        circuits.any(|circuit| circuit.filtered_out)
+    }
 }
 
 #[derive(Deserialize)]
 struct Circuit {
     buildtime_seconds: Option<f64>,
+    /// `onionperf filter` excludes the circuit from statistics.
+    #[serde(default)]
+    filtered_out: bool,
 }
 
 #[derive(Deserialize)]
 struct Stream {
     #[serde(default)]
     is_success: bool,
+    #[serde(default)]
+    stream_info: Fate,
+    #[serde(default)]
+    transport_info: Transport,
+    #[serde(default)]
+    unix_ts_end: f64,
     #[serde(default)]
     elapsed_seconds: Elapsed,
     #[serde(default)]
@@ -247,9 +294,89 @@ struct TimeInfo {
     first_byte: Option<String>,
 }
 
-/// Reads an OnionPerf analysis.
+/// The result of a stream.
+#[derive(Default, Deserialize)]
+struct Fate {
+    #[serde(default)]
+    error: Option<String>,
+}
+
+/// The ends of a stream, as `name:address:port`.
+#[derive(Default, Deserialize)]
+struct Transport {
+    #[serde(default)]
+    remote: Option<String>,
+    #[serde(default)]
+    local: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Transfer {
+    #[serde(default)]
+    filesize_bytes: u64,
+    #[serde(default)]
+    is_success: bool,
+    #[serde(default)]
+    error_code: Option<String>,
+    #[serde(default)]
+    endpoint_remote: Option<String>,
+    #[serde(default)]
+    endpoint_local: Option<String>,
+    #[serde(default)]
+    unix_ts_end: f64,
+    #[serde(default)]
+    elapsed_seconds: TransferTimes,
+}
+
+#[derive(Default, Deserialize)]
+struct TransferTimes {
+    first_byte: Option<f64>,
+    last_byte: Option<f64>,
+}
+
+/// Whether an end of a stream is an onion service.
+pub(crate) fn is_onion(endpoint: Option<&str>) -> bool {
+    endpoint.is_some_and(|endpoint| endpoint.split(':').any(|part| part.ends_with(".onion")))
+}
+
+impl Requests {
+    /// Counts a request by tgen's error; `None` or `NONE` is success.
+    fn count(&mut self, success: bool, error: Option<&str>) {
+        self.made += 1;
+        if !success {
+            // tgen: TIMEOUT (the request took too long) and STALLOUT (no byte arrived for too long).
+            let timed_out = matches!(error, Some("TIMEOUT" | "STALLOUT"));
+            *(if timed_out { &mut self.timed_out } else { &mut self.failed }) += 1;
+        }
+    }
+}
+
+impl Measured {
+    /// Takes a download of version 1 or 2.
+    fn take_transfer(&mut self, transfer: &Transfer, requests: &mut Requests) {
+        requests.count(transfer.is_success, transfer.error_code.as_deref());
+        let TransferTimes { first_byte, last_byte } = &transfer.elapsed_seconds;
+        let (true, Some(last)) = (transfer.is_success, last_byte) else { return };
+        self.take(transfer.filesize_bytes, *first_byte, *last);
+    }
+
+    /// Takes a download with its times in seconds.
+    pub(crate) fn take(&mut self, bytes: u64, first_byte: Option<f64>, last_byte: f64) {
+        let known = self.downloads.iter().position(|download| download.bytes == bytes);
+        let at = known.unwrap_or_else(|| {
+            self.downloads.push(Download { bytes, ..Download::default() });
+            self.downloads.len() - 1
+        });
+        self.downloads[at].ttlb_s.push(last_byte);
+        self.downloads[at].ttfb_s.extend(first_byte);
+    }
+}
+
+/// Reads an OnionPerf analysis of version 1, 2 or 3.
 ///
 /// As at Tor Metrics since 2020, the time until the first 50 KiB (1 MiB) of a stream counts as a download of that size.
+/// Downloads from onion services do not count: they take six relays and cannot be compared with downloads through exits.
+/// Circuits that `onionperf filter` excludes do not count either, nor do the downloads on them.
 ///
 /// # Errors
 /// If the document is not such an analysis, or does not hold any successful download.
@@ -260,11 +387,25 @@ pub fn analysis(document: &Document) -> Result<Measured, DataError> {
         ..Measured::default()
     };
     let mut requests = Requests { made: 0, timed_out: 0, failed: 0 };
+    let mut onion = 0;
     for host in analysis.data.values() {
+        for transfer in host.tgen.transfers.values() {
+            if is_onion(transfer.endpoint_remote.as_deref()) {
+                onion += 1;
+            } else if !host.tor.is_filtered(transfer.endpoint_local.as_deref(), transfer.unix_ts_end) {
+                measured.take_transfer(transfer, &mut requests);
+            }
+        }
         for stream in host.tgen.streams.values() {
-            requests.made += 1;
+            if is_onion(stream.transport_info.remote.as_deref()) {
+                onion += 1;
+                continue;
+            }
+            if host.tor.is_filtered(stream.transport_info.local.as_deref(), stream.unix_ts_end) {
+                continue;
+            }
+            requests.count(stream.is_success, stream.stream_info.error.as_deref());
             if !stream.is_success {
-                requests.failed += 1;
                 continue;
             }
             // The time may be missing, and -1 means that the byte did not arrive.
@@ -278,11 +419,14 @@ pub fn analysis(document: &Document) -> Result<Measured, DataError> {
                 download.ttfb_s.extend(first.filter(|us| *us >= 0.0).map(|us| us / 1e6));
             }
         }
-        measured
-            .circuit_build_s
-            .extend(host.tor.circuits.values().filter_map(|circuit| circuit.buildtime_seconds));
+        let circuits = host.tor.circuits.values().filter(|circuit| !circuit.filtered_out);
+        measured.circuit_build_s.extend(circuits.filter_map(|circuit| circuit.buildtime_seconds));
     }
     measured.requests = Some(requests);
+    if onion > 0 && requests.made == 0 {
+        let cause = format!("holds only downloads from onion services ({onion})");
+        return Err(document.error(cause, "give measurements of public servers"));
+    }
     check(document, measured)
 }
 
@@ -350,6 +494,68 @@ mod tests {
         assert_eq!((measured.downloads[0].ttfb_s[0], measured.downloads[0].ttlb_s[0]), (0.7, 1.0));
         assert_eq!(measured.circuit_build_s, [1.25]);
         assert_eq!(measured.requests.unwrap().failed, 1);
+    }
+
+    #[test]
+    fn analyses_of_versions_1_and_2_are_read() {
+        let transfer = |fields: &str| format!("{{\"filesize_bytes\": 51200, {fields}}}");
+        let done = |first: f64, last: f64, from: &str| {
+            transfer(&format!(
+                "\"is_success\": true, \"error_code\": \"NONE\", \"endpoint_remote\": \"{from}:443\",
+                 \"elapsed_seconds\": {{\"first_byte\": {first}, \"last_byte\": {last}}}"
+            ))
+        };
+        let public = [done(1.2, 1.4, "a.example:192.0.2.7"), done(0.8, 1.0, "a.example:192.0.2.7")];
+        let late = transfer("\"is_success\": false, \"error_code\": \"TIMEOUT\"");
+        let broken = transfer("\"is_success\": false, \"error_code\": \"AUTH\"");
+        let service = done(2.8, 3.0, "abc.onion:0.0.0.0");
+        let analysis = |transfers: &[&String]| {
+            let transfers: Vec<String> =
+                transfers.iter().enumerate().map(|(at, transfer)| format!("\"{at}\": {transfer}")).collect();
+            read_text(&format!(
+                "{{\"type\": \"onionperf\", \"version\": \"2.0\", \"data\": {{\"op\": {{
+                 \"tgen\": {{\"transfers\": {{{}}}}}, \"tor\": {{\"circuits\": {{\"1\": {{\"buildtime_seconds\": 0.4}}}}}}}}}}}}",
+                transfers.join(", ")
+            ))
+        };
+        let measured = analysis(&[&public[0], &public[1], &late, &broken, &service]).unwrap();
+        let [download] = measured.downloads.as_slice() else { panic!("{measured:?}") };
+        assert_eq!((download.bytes, download.ttlb_s.as_slice()), (51_200, &[1.0, 1.4][..]));
+        assert_eq!(
+            (download.ttfb_s.as_slice(), measured.circuit_build_s.as_slice()),
+            (&[0.8, 1.2][..], &[0.4][..])
+        );
+        assert_eq!(measured.requests, Some(Requests { made: 4, timed_out: 1, failed: 1 }));
+        let refused = analysis(&[&service]).unwrap_err();
+        assert!(refused.cause.contains("only downloads from onion services (1)"), "{refused}");
+    }
+
+    #[test]
+    fn onion_services_and_filtered_circuits_do_not_count() {
+        let stream = |remote: &str, port: u32, seconds: f64| {
+            format!(
+                r#"{{"is_success": true, "unix_ts_end": 1000, "elapsed_seconds": {{"payload_bytes_recv":
+                {{"51200": {seconds}}}}}, "transport_info": {{"remote": "{remote}:443", "local": "localhost:127.0.0.1:{port}"}}}}"#
+            )
+        };
+        let late = r#"{"is_success": false, "stream_info": {"error": "TIMEOUT"}}"#;
+        let measured = read_text(&format!(
+            r#"{{"type": "onionperf", "version": "3.1", "data": {{"op": {{
+                "tgen": {{"streams": {{"1": {}, "2": {}, "3": {}, "4": {late}}}}},
+                "tor": {{"circuits": {{"7": {{"buildtime_seconds": 0.5, "filtered_out": true}},
+                                       "8": {{"buildtime_seconds": 0.7, "filtered_out": false}}}},
+                         "streams": {{"1": {{"circuit_id": "8", "source": "127.0.0.1:71", "unix_ts_end": 1001}},
+                                      "2": {{"circuit_id": "7", "source": "127.0.0.1:72", "unix_ts_end": 1001}}}}}}}}}}}}"#,
+            stream("a.example:192.0.2.7", 71, 1.0),
+            stream("a.example:192.0.2.7", 72, 2.0),
+            stream("abc.onion:0.0.0.0", 73, 9.0),
+        ))
+        .unwrap();
+        assert_eq!(
+            (measured.downloads[0].ttlb_s.as_slice(), measured.circuit_build_s.as_slice()),
+            (&[1.0][..], &[0.7][..])
+        );
+        assert_eq!(measured.requests, Some(Requests { made: 2, timed_out: 1, failed: 0 }));
     }
 
     #[test]

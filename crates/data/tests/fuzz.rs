@@ -12,6 +12,9 @@ use tidegate_data::{
     tgen,
 };
 
+const TPF: &str = "@type torperf 1.1\nFILESIZE=51200 START=1000.00 BUILDTIMES=0.25,0.5,0.75 DATARESPONSE=1000.50 \
+    DATACOMPLETE=1001.25 DIDTIMEOUT=0 ENDPOINTREMOTE=a.example:192.0.2.7:80\n";
+
 /// A reader without its result.
 type Read = fn(&Document) -> Result<(), DataError>;
 
@@ -47,6 +50,7 @@ fn readers() -> Vec<(&'static str, Read, String)> {
         ("matrix", |d| latency_csv::matrix(d).map(drop), "0 10 4\n10 0 3\n4 3 0\n".to_owned()),
         ("tgen", |d| tgen::read(d).map(drop), MARKOV.to_owned()),
         ("torperf", |d| DOWNLOADS.read(Path::new("input"), d).map(drop), TORPERF.to_owned()),
+        ("tpf", |d| DOWNLOADS.read(Path::new("input"), d).map(drop), TPF.to_owned()),
         ("onionperf", |d| DOWNLOADS.read(Path::new("input"), d).map(drop), ONIONPERF.to_owned()),
         ("shadow", |d| shadow_yaml::contents(d).map(drop), SHADOW.to_owned()),
         ("capacities", |d| relays::capacities(d).map(drop), CAPACITIES.to_owned()),
