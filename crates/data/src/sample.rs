@@ -19,7 +19,8 @@ pub enum Representative {
 
 /// Returns the ascending indices of a sample of `relays` of this fraction.
 ///
-/// Only relays that run, are valid and have weight take part. Each class keeps its share, and at least one relay.
+/// Only relays that run, are valid and have weight take part. In a class without any weight, as in a network before its
+/// first measurement, those without weight take part. Each class keeps its share, and at least one relay.
 ///
 /// # Panics
 /// If the fraction is not in `(0, 1]`.
@@ -28,10 +29,11 @@ pub fn sample(relays: &[RouterStatus], fraction: f64, representative: Representa
     let mut sampled = Vec::new();
     for (number, class) in (0..).zip(Class::ALL) {
         let takes_part =
-            |relay: &RouterStatus| relay.flags.running() && relay.flags.valid() && relay.bandwidth > 0;
-        let mut members: Vec<usize> = (0..relays.len())
-            .filter(|index| class_of(&relays[*index]) == class && takes_part(&relays[*index]))
-            .collect();
+            |relay: &RouterStatus| class_of(relay) == class && relay.flags.running() && relay.flags.valid();
+        let mut members: Vec<usize> = (0..relays.len()).filter(|index| takes_part(&relays[*index])).collect();
+        if members.iter().any(|index| relays[*index].bandwidth > 0) {
+            members.retain(|index| relays[*index].bandwidth > 0);
+        }
         // The identity breaks ties, so the sample does not depend on the order of the input.
         members.sort_by_key(|index| (relays[*index].bandwidth, relays[*index].identity));
         if members.is_empty() {
@@ -105,6 +107,24 @@ mod tests {
 
     fn weights_of(relays: &[RouterStatus], chosen: impl Iterator<Item = usize>, class: Class) -> Vec<f64> {
         chosen.map(|i| &relays[i]).filter(|r| class_of(r) == class).map(|r| f64::from(r.bandwidth)).collect()
+    }
+
+    #[test]
+    fn classes_without_weight_take_part() {
+        let mut relays = network();
+        let count = |relays: &[RouterStatus], class| {
+            let chosen = sample(relays, 1.0, Representative::Median);
+            chosen.into_iter().filter(|index| class_of(&relays[*index]) == class).count()
+        };
+        let [guards, exits] = [Class::Guard, Class::Exit].map(|class| count(&relays, class));
+        relays
+            .iter_mut()
+            .filter(|relay| class_of(relay) == Class::Guard)
+            .for_each(|relay| relay.bandwidth = 0);
+        assert_eq!(count(&relays, Class::Guard), guards);
+        let exit = relays.iter_mut().find(|relay| class_of(relay) == Class::Exit).unwrap();
+        exit.bandwidth = 0;
+        assert_eq!(count(&relays, Class::Exit), exits - 1, "others of its class have weight");
     }
 
     #[test]

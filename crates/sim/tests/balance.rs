@@ -211,10 +211,8 @@ fn networks_without_a_balance_are_refused() {
     };
     assert!(fails(&mut plan(), Arc::new(Weighs(vec![None; 6]))).contains("weights are zero or missing"));
     let mut guards = plan();
-    for (number, relay) in guards.directory.relays.iter_mut().enumerate() {
-        relay.class = if number == 5 { Class::Exit } else { Class::Guard };
-    }
-    let no_exit = (0..6).map(|number| Some(if number == 5 { 0.0 } else { 1e6 })).collect();
+    guards.directory.relays.iter_mut().for_each(|relay| relay.class = Class::Guard);
+    let no_exit = vec![Some(1e6); 6];
     assert!(fails(&mut guards, Arc::new(Weighs(no_exit))).contains("no relay can be chosen as exit"));
     let mut unlimited = plan();
     unlimited.hosts[0].role = Role::Relay(RelayLimits::default());

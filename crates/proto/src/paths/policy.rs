@@ -88,5 +88,45 @@ pub(super) fn by_positions(
             }
         }
     }
+    // tor chooses uniformly among the relays of a position if the sum of their weights is zero
+    // (`choose_array_element_by_weight`), as in a network before its first measurement.
+    for (list, fits) in [
+        (&mut candidates.guards, &[Class::Guard, Class::GuardExit][..]),
+        (&mut candidates.middles, &Class::ALL[..]),
+        (&mut candidates.exits, &[Class::Exit, Class::GuardExit][..]),
+    ] {
+        if list.is_empty() {
+            let fitting = directory.relays.iter().filter(|relay| fits.contains(&relay.class));
+            list.extend(fitting.map(|relay| (relay.id, 1.0)));
+        }
+    }
     candidates
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_without_weight_are_drawn_uniformly() {
+        let relay =
+            |number: u32, class, weight| RelayEntry { class, weight, ..RelayEntry::new(RelayId(number)) };
+        let count = |guard, exit| {
+            let relays = vec![
+                relay(0, Class::Guard, guard),
+                relay(1, Class::Guard, guard),
+                relay(2, Class::Middle, 0.0),
+                relay(3, Class::Exit, exit),
+            ];
+            let weighed = relays.iter().map(|relay| (relay.class, relay.weight));
+            let positions = PositionWeights::balancing(weighed);
+            let directory = Directory { relays, positions: None };
+            let Candidates { guards, middles, exits } =
+                by_positions(&directory, &positions, |relay| relay.weight);
+            [guards.len(), middles.len(), exits.len()]
+        };
+        assert_eq!(count(0.0, 0.0), [2, 4, 1]);
+        assert_eq!((count(10.0, 0.0)[0], count(10.0, 0.0)[2]), (2, 1), "one position without weight");
+        assert_eq!((count(0.0, 10.0)[0], count(0.0, 10.0)[2]), (2, 1));
+    }
 }
