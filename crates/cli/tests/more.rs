@@ -266,7 +266,7 @@ fn a_peer_shows_its_metrics_on_loopback_alone() {
     assert!(there, "the page is never served");
     std::thread::sleep(Duration::from_millis(300));
     let metrics = get(&address, "127.0.0.1", "/metrics");
-    assert!(metrics.contains("tidegate_more_unauthenticated 0.0"), "{metrics}");
+    assert!(metrics.contains("tidegate_more_unauthenticated_total 0.0"), "{metrics}");
     assert!(get(&address, "localhost", "/").contains("MORE peer 1"));
     assert!(get(&address, "localhost", "/secrets").starts_with("HTTP/1.1 404"));
     peer.kill().expect("it runs");

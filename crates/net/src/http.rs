@@ -25,6 +25,7 @@ use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tidegate_control::units::Span;
@@ -61,16 +62,31 @@ pub struct Page {
     pub text: String,
 }
 
-/// A metric: name, help text, value.
+/// A metric: name, help text, value. A name that ends with `_total` is that of a counter.
 pub type Number = (&'static str, &'static str, f64);
+
+/// The name of a metric in JSON documents: without the suffix of counters.
+pub fn plain(name: &str) -> &str {
+    name.strip_suffix("_total").unwrap_or(name)
+}
 
 /// Formats metrics in Prometheus' text format, with `prefix` before each name.
 pub fn metrics(prefix: &str, numbers: &[Number]) -> Page {
     let mut registry = Registry::with_prefix(prefix);
     for (name, help, value) in numbers {
-        let gauge = Gauge::<f64, AtomicU64>::default();
-        gauge.set(*value);
-        registry.register(*name, *help, gauge);
+        match name.strip_suffix("_total") {
+            // The encoder adds the suffix of counters.
+            Some(name) => {
+                let counter = Counter::<f64, AtomicU64>::default();
+                counter.inc_by(*value);
+                registry.register(name, *help, counter);
+            }
+            None => {
+                let gauge = Gauge::<f64, AtomicU64>::default();
+                gauge.set(*value);
+                registry.register(*name, *help, gauge);
+            }
+        }
     }
     let mut text = String::new();
     encode(&mut text, &registry).expect("a string takes everything");
@@ -217,6 +233,17 @@ mod tests {
     use tokio::net::TcpStream;
 
     use super::*;
+
+    #[test]
+    fn metrics_that_only_grow_are_counters() {
+        let Page { text, .. } = metrics("x", &[("sent_bytes_total", "Sent", 3.0), ("peers", "Peers", 2.0)]);
+        for line in
+            ["# TYPE x_sent_bytes counter", "x_sent_bytes_total 3.0", "# TYPE x_peers gauge", "x_peers 2.0"]
+        {
+            assert!(text.lines().any(|known| known == line), "{line}: {text}");
+        }
+        assert_eq!((plain("sent_bytes_total"), plain("peers")), ("sent_bytes", "peers"));
+    }
 
     async fn ask(address: SocketAddr, request: &str) -> String {
         let mut tcp = TcpStream::connect(address).await.unwrap();

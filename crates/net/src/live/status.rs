@@ -57,35 +57,39 @@ fn numbers(overlay: &Exiting) -> Vec<Number> {
             ("uptime_seconds", "Time since the process started", clock::now().as_secs_f64()),
             ("connections", "Connections that are open or being opened", connections as f64),
             ("circuits", "Circuits through or to this relay", node.circuits() as f64),
-            ("received_cells", "Cells received", node.cells_processed() as f64),
-            ("sent_cells", "Cells sent", waits.cells as f64),
-            ("read_bytes", "Bytes of cells read", read as f64),
-            ("written_bytes", "Bytes of cells written", written as f64),
+            ("received_cells_total", "Cells received", node.cells_processed() as f64),
+            ("sent_cells_total", "Cells sent", waits.cells as f64),
+            ("read_bytes_total", "Bytes of cells read", read as f64),
+            ("written_bytes_total", "Bytes of cells written", written as f64),
             ("circuit_queue_cells", "Cells that wait in circuit queues", queued as f64),
             ("output_buffer_bytes", "Bytes that wait in output buffers", buffered as f64),
             (
-                "circuit_queue_wait_seconds",
+                "circuit_queue_wait_seconds_total",
                 "Waiting time in circuit queues, summed over cells sent",
                 waits.circuit_queues.as_secs_f64(),
             ),
             (
-                "output_buffer_wait_seconds",
+                "output_buffer_wait_seconds_total",
                 "Waiting time in output buffers, summed over cells sent",
                 waits.output_buffers.as_secs_f64(),
             ),
-            ("kernel_inspections", "TCP_INFO queries answered", waits.inspections as f64),
-            ("kernel_unsent_bytes", "Unsent bytes, summed over TCP_INFO queries", waits.unsent_bytes as f64),
-            ("kist_runs", "Runs of KIST", node.kist_runs() as f64),
-            ("solves", "Optimisation problems solved by the controller", times.solves as f64),
+            ("kernel_inspections_total", "TCP_INFO queries answered", waits.inspections as f64),
+            (
+                "kernel_unsent_bytes_total",
+                "Unsent bytes, summed over TCP_INFO queries",
+                waits.unsent_bytes as f64,
+            ),
+            ("kist_runs_total", "Runs of KIST", node.kist_runs() as f64),
+            ("solves_total", "Optimisation problems solved by the controller", times.solves as f64),
             ("solve_p99_seconds", "99th percentile of solve durations", times.p99().as_secs_f64()),
             (
-                "controller_seconds",
+                "controller_seconds_total",
                 "Time spent in timeouts of controller and schedulers",
                 times.spent.as_secs_f64(),
             ),
             ("held_bytes", "Memory for neighbours and streams", node.memory() as f64),
-            ("shed", "Circuits and connections closed because memory was short", node.shed() as f64),
-            ("switched", "Moves of circuits to another connection or path", node.moves() as f64),
+            ("shed_total", "Circuits and connections closed because memory was short", node.shed() as f64),
+            ("switched_total", "Moves of circuits to another connection or path", node.moves() as f64),
             (
                 "repeated_turns",
                 "Cells sent right after one of the same circuit while another waited",
@@ -118,7 +122,7 @@ fn each(overlay: &Exiting, streams: &Locals) -> Value {
 
 fn document(nickname: &str, numbers: &[Number], circuits: Option<Value>) -> Value {
     let mut document: serde_json::Map<String, Value> =
-        numbers.iter().map(|(name, _, value)| ((*name).to_owned(), json!(value))).collect();
+        numbers.iter().map(|(name, _, value)| (http::plain(name).to_owned(), json!(value))).collect();
     document.insert("nickname".into(), nickname.into());
     document.extend(circuits.map(|circuits| ("circuit".to_owned(), circuits)));
     document.into()

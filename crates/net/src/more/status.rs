@@ -66,7 +66,7 @@ fn page(path: &str, peer: Peer, numbers: &[Number]) -> Option<Page> {
         "/metrics" => Some(http::metrics("tidegate_more", numbers)),
         "/status.json" => {
             let mut document: Map<String, Value> =
-                numbers.iter().map(|(name, _, value)| ((*name).to_owned(), json!(value))).collect();
+                numbers.iter().map(|(name, _, value)| (http::plain(name).to_owned(), json!(value))).collect();
             document.insert("peer".into(), peer.into());
             Some(Page { kind: "application/json", text: Value::from(document).to_string() })
         }
@@ -78,7 +78,7 @@ fn table(peer: Peer, numbers: &[Number]) -> String {
     let mut rows = String::new();
     for (name, help, value) in numbers {
         // Writing into a string cannot fail.
-        let _ = writeln!(rows, "<tr><td>{help}<td><code>{name}</code><td>{value:.0}");
+        let _ = writeln!(rows, "<tr><td>{help}<td><code>{}</code><td>{value:.0}", http::plain(name));
     }
     format!(
         "<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=refresh content=2>\

@@ -1,7 +1,6 @@
 //! HTTP pages of a viewer and a server: the stream, a player, the trees, status and metrics.
 
 use std::convert::Infallible;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
@@ -12,13 +11,11 @@ use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures_util::stream;
-use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::server;
 use super::viewer::{self, Screen};
+use crate::http::{self, Number, Page};
 
 /// CSP: scripts and media come from this origin only; hls.js feeds the video from memory.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; media-src 'self' blob:";
@@ -100,30 +97,21 @@ async fn segment(State(screen): State<Arc<Screen>>, Path(name): Path<String>) ->
     }
 }
 
-fn metrics(values: &[(&str, &str, f64)]) -> Response {
-    let mut registry = Registry::with_prefix("tidegate_stream");
-    for (name, help, value) in values {
-        let gauge = Gauge::<f64, AtomicU64>::default();
-        gauge.set(*value);
-        registry.register(*name, *help, gauge);
-    }
-    let mut text = String::new();
-    if encode(&mut text, &registry).is_err() {
-        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
-    }
-    ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response()
+fn metrics(numbers: &[Number]) -> Response {
+    let Page { kind, text } = http::metrics("tidegate_stream", numbers);
+    ([(CONTENT_TYPE, kind)], text).into_response()
 }
 
 fn viewer_metrics(status: &viewer::Status) -> Response {
     metrics(&[
-        ("delivered_packets", "Packets played", status.delivered as f64),
-        ("gap_packets", "Packets lost", status.gaps as f64),
-        ("duplicate_packets", "Duplicate packets", status.duplicates as f64),
-        ("recovered_packets", "Packets recovered from parity", status.recovered as f64),
+        ("delivered_packets_total", "Packets played", status.delivered as f64),
+        ("gap_packets_total", "Packets lost", status.gaps as f64),
+        ("duplicate_packets_total", "Duplicate packets", status.duplicates as f64),
+        ("recovered_packets_total", "Packets recovered from parity", status.recovered as f64),
         ("lag_p95_seconds", "Age below which 95 % of packets were played", status.lag_p95_s),
         ("children", "Children over all slices", status.children as f64),
-        ("sent_bytes", "Bytes sent, all headers included", status.sent_all as f64),
-        ("cpu_seconds", "Processor time", status.cpu_s),
+        ("sent_bytes_total", "Bytes sent, all headers included", status.sent_all as f64),
+        ("cpu_seconds_total", "Processor time", status.cpu_s),
     ])
 }
 
@@ -133,10 +121,10 @@ fn server_metrics(status: &server::Status) -> Response {
         ("rate_bits_per_second", "Rate of the source's TS", status.rate_bits_per_s as f64),
         ("source_silence_seconds", "Time without data from the source", status.stalled_s),
         ("orphans", "Subtrees without a parent", status.orphans as f64),
-        ("refused", "Viewers refused", status.refused as f64),
-        ("died", "Viewers found dead", status.died as f64),
-        ("relegated", "Viewers relegated to leaves for misbehaviour", status.relegated as f64),
-        ("sent_bytes", "Bytes sent, all headers included", status.sent_all as f64),
-        ("cpu_seconds", "Processor time", status.cpu_s),
+        ("refused_total", "Viewers refused", status.refused as f64),
+        ("died_total", "Viewers found dead", status.died as f64),
+        ("relegated_total", "Viewers relegated to leaves for misbehaviour", status.relegated as f64),
+        ("sent_bytes_total", "Bytes sent, all headers included", status.sent_all as f64),
+        ("cpu_seconds_total", "Processor time", status.cpu_s),
     ])
 }
