@@ -213,7 +213,8 @@ fn measured_downloads_are_read() {
     assert!((1.0..3.0).contains(&median), "{median}");
     let analysis = read("2021-01-01.op-hk5.onionperf.analysis.json.xz");
     assert_eq!(analysis.downloads.len(), 3);
-    assert_eq!(analysis.downloads[0].ttfb_s.len(), 5);
+    // Two more of this day came from an onion service.
+    assert_eq!(analysis.downloads[0].ttfb_s.len(), 3);
 }
 
 #[test]
