@@ -374,6 +374,8 @@ impl Overlay {
             | Output::CircuitBuilt(_)
             | Output::Linked(_)
             | Output::StreamConnected(_)
+            | Output::Resolved(..)
+            | Output::CircuitEnded(..)
             | Output::Switched(..) => {}
         }
     }

@@ -7,6 +7,7 @@ use tidegate_control::units::{Rate, Span, Time};
 use tidegate_stream::message::{Contact, Join, Message, VERSION, Welcome};
 use tidegate_stream::packet;
 use tidegate_stream::server::{Server, ServerConfig};
+use tidegate_stream::signing::SharedChecks;
 use tidegate_stream::viewer::{SKIP_AFTER, Viewer, ViewerConfig};
 use tidegate_stream::{Input, Peer, SERVER};
 
@@ -39,10 +40,17 @@ enum Event {
 /// Outputs of one event. More are a loop.
 const OUTPUTS: usize = 100_000;
 
+/// The server's Ed25519 key, secret and public.
+const SECRET: [u8; 32] = [1; 32];
+const PUBLIC: [u8; 32] = [
+    0x8a, 0x88, 0xe3, 0xdd, 0x74, 0x09, 0xf1, 0x95, 0xfd, 0x52, 0xdb, 0x2d, 0x3c, 0xba, 0x5d, 0x72, 0xca,
+    0x67, 0x09, 0xbf, 0x1d, 0x94, 0x12, 0x1b, 0xf3, 0x74, 0x88, 0x01, 0xb4, 0x0f, 0x6f, 0x5c,
+];
+
 /// A server and a viewer under arbitrary QUIC datagrams and messages at arbitrary times.
 pub fn stream_datagrams(input: &[u8]) {
     let Some(events) = crate::typed::<Vec<Event>>(input) else { return };
-    let mut server = Server::new(ServerConfig::new(Rate(20_000_000), 10), Seed::root(1));
+    let mut server = Server::new(ServerConfig::new(Rate(20_000_000), 10), Seed::root(1), &SECRET);
     for n in 1..=3 {
         if let Ok(from) = server.connect(Time::ZERO, contact(n)) {
             let join = Join { version: VERSION, token: [0; 16], uplink: 8_000_000, forwards: true };
@@ -55,9 +63,10 @@ pub fn stream_datagrams(input: &[u8]) {
         forwards: true,
         skip_after: SKIP_AFTER,
         stamping: None,
+        checks: SharedChecks::default(),
     });
     viewer.begin(Time::ZERO);
-    let welcome = Message::Welcome(Welcome { me: 3, slices: 2, parity: 1 });
+    let welcome = Message::Welcome(Welcome { me: 3, slices: 2, parity: 1, key: PUBLIC });
     viewer.handle(Time::ZERO, Input::Message { from: SERVER, message: welcome });
     let mut now = Time::ZERO;
     for event in events {

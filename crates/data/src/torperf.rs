@@ -234,7 +234,7 @@ struct TorStream {
     #[serde(default)]
     source: Option<String>,
     #[serde(default)]
-    unix_ts_end: f64,
+    unix_ts_end: Option<f64>,
 }
 
 /// Seconds by which tgen's and tor's end of one stream may differ, as in OnionPerf's visualisation.
@@ -246,11 +246,11 @@ fn port_of(endpoint: Option<&str>) -> Option<&str> {
 
 impl Tor {
     /// Whether OnionPerf's filter excludes the circuit of a download, found by its local port and its end.
-    fn is_filtered(&self, local: Option<&str>, end: f64) -> bool {
-        let Some(port) = port_of(local) else { return false };
+    fn is_filtered(&self, local: Option<&str>, end: Option<f64>) -> bool {
+        let (Some(port), Some(end)) = (port_of(local), end) else { return false };
         let of_port = self.streams.values().filter(|stream| port_of(stream.source.as_deref()) == Some(port));
         let mut circuits = of_port
-            .filter(|stream| (stream.unix_ts_end - end).abs() < SAME_END_S)
+            .filter(|stream| stream.unix_ts_end.is_some_and(|at| (at - end).abs() < SAME_END_S))
             .filter_map(|stream| self.circuits.get(stream.circuit_id.as_ref()?));
         circuits.any(|circuit| circuit.filtered_out)
     }
@@ -273,7 +273,7 @@ struct Stream {
     #[serde(default)]
     transport_info: Transport,
     #[serde(default)]
-    unix_ts_end: f64,
+    unix_ts_end: Option<f64>,
     #[serde(default)]
     elapsed_seconds: Elapsed,
     #[serde(default)]
@@ -323,7 +323,7 @@ struct Transfer {
     #[serde(default)]
     endpoint_local: Option<String>,
     #[serde(default)]
-    unix_ts_end: f64,
+    unix_ts_end: Option<f64>,
     #[serde(default)]
     elapsed_seconds: TransferTimes,
 }

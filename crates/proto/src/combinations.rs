@@ -211,7 +211,8 @@ pub fn check_on_sockets(written: &Value, whole: &Map<String, Value>) -> Result<(
     for Simulated { path, accepts, because } in SIMULATED {
         let table = if accepts.is_some() { whole.get(path[0]) } else { Some(written) };
         let Some(value) = table.and_then(|table| table.get(path[path.len() - 1])) else { continue };
-        if accepts.is_some_and(|accepted| value.to_string() == accepted) {
+        let given = value.to_string();
+        if accepts.is_some_and(|accepted| given == accepted) {
             continue;
         }
         // A part that is not chosen has no effect, and neither has its table.

@@ -68,7 +68,7 @@ pub enum Observation {
     /// The result of a measurement.
     Measured { measurement: u32, result: Box<Result<Outcome, Failure>> },
     /// Totals of one host at the end of the run.
-    HostTotals { host: Host, totals: HostTotals },
+    HostTotals { host: Host, totals: Box<HostTotals> },
     /// Totals of the whole run, the last observation.
     RunTotals { events: u64, cells_delivered: u64, peak_pending_events: u64 },
 }

@@ -395,7 +395,7 @@ fn circuits_survive_a_relays_fall() {
 
 fn relay_totals(seen: &[(Time, Observation)]) -> Vec<HostTotals> {
     let totals = seen.iter().filter_map(|(_, observation)| match observation {
-        Observation::HostTotals { host, totals } if host.0 < 6 => Some(*totals),
+        Observation::HostTotals { host, totals } if host.0 < 6 => Some(**totals),
         _ => None,
     });
     totals.collect()

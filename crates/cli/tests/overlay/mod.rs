@@ -190,7 +190,7 @@ fn mistakes_are_told_with_place_and_cure() {
         ("[system]\nattack = { trick = \"inflate\" }\n", "remove `attack`"),
         ("[system]\nconnection-half-life = \"66 s\"\n", "remove `connection-half-life`"),
         ("[system]\nconflux = \"fast\"\n", "there is no conflux `fast`"),
-        ("[system]\nconflux = \"throughput\"\n", "which has no congestion window"),
+        ("[system]\nconflux = \"throughput\"\n", "fixed windows are neither"),
         ("[limits]\nmemroy = \"1 MB\"\n", "did you mean `memory`?"),
         ("[limits]\nconnections = 0\n", "limits.connections"),
         ("[key-lifetimes]\nonoin = \"1 h\"\n", "did you mean `onion`?"),

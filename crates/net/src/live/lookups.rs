@@ -97,7 +97,10 @@ mod tests {
             for n in 0..600 {
                 let (lookups, ends) = (lookups.clone(), ends.clone());
                 spawn_local(async move {
-                    let hangs = move || Ok(drop(ends.lock().map(|ends| ends.recv())));
+                    let hangs = move || {
+                        let _ = ends.lock().map(|ends| ends.recv());
+                        Ok(())
+                    };
                     lookups.run(&of(1, n % 3), hangs).await
                 });
             }

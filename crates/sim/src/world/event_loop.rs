@@ -426,7 +426,7 @@ impl<'a> World<'a> {
                 endings: nodes.endings(index),
                 ..connections.totals(index)
             };
-            ctx.record(Observation::HostTotals { host: Host(index), totals });
+            ctx.record(Observation::HostTotals { host: Host(index), totals: Box::new(totals) });
         }
     }
 

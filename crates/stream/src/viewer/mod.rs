@@ -1,6 +1,5 @@
 //! The viewer: joins, forwards through trees, reorders, repairs, complains and forwards exploration packets.
 
-mod authenticity;
 mod complaints;
 mod repairs;
 

@@ -120,7 +120,11 @@ mod tests {
         for length in 150..200 {
             let (one, two) = (section(2, length), section(3, 40));
             let both = [&one[..], &two].concat();
-            assert_eq!(push(&mut sections, &packets(&both, 0x100, &mut 0)), [one.clone(), two.clone()]);
+            let read = push(&mut sections, &packets(&both, 0x100, &mut 0));
+            // A section that begins with a packet needs a unit start in that packet, which `packets` does not set.
+            let whole =
+                if length == 183 - CHECKSUM { vec![one.clone()] } else { vec![one.clone(), two.clone()] };
+            assert_eq!(read, whole, "{length}");
             // The same with a pointer to the second one.
             let mut split = packets(&one, 0x100, &mut 0);
             if split.len() > 188 {
