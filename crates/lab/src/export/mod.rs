@@ -85,6 +85,6 @@ mod tests {
         assert_eq!((download.bytes, &download.ttlb_s[..]), (5 << 20, &[1.0, 2.0][..]));
         assert_eq!(download.ttfb_s, [0.1]);
         let requests = measured.requests.unwrap();
-        assert_eq!((requests.made, requests.failed), (3, 1));
+        assert_eq!((requests.made, requests.timed_out, requests.failed), (3, 1, 0));
     }
 }
