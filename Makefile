@@ -14,6 +14,7 @@ test: lint
 lint: setup
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --features tidegate-fuzz/targets --quiet -- -D warnings
+	cargo clippy --package tidegate --no-default-features --quiet -- -D warnings
 
 # A minimal Rust installation lacks the formatter and clippy.
 setup:
