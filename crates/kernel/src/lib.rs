@@ -5,7 +5,7 @@
 
 mod process;
 
-pub use process::{peak_memory, process_cpu_s, thread_cpu_s, unix_s};
+pub use process::{memory_of, peak_memory, process_cpu_s, thread_cpu_s, unix_s};
 
 /// The kernel's state of a TCP sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -27,12 +27,19 @@ pub fn thread_cpu_s() -> f64 {
 
 /// Peak memory of this process, bytes, from `/proc`; 0 without `/proc`.
 pub fn peak_memory() -> u64 {
-    let kibibytes = || {
-        let status = std::fs::read_to_string("/proc/self/status").ok()?;
-        let rest = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-        rest.split_whitespace().next()?.parse::<u64>().ok()
-    };
-    kibibytes().unwrap_or(0) * 1024
+    memory("self", "VmHWM:").unwrap_or(0)
+}
+
+/// Memory of another process, bytes, from `/proc`; `None` without `/proc`.
+pub fn memory_of(process: u32) -> Option<u64> {
+    memory(&process.to_string(), "VmRSS:")
+}
+
+/// A line of a process's status file (proc(5)), bytes.
+fn memory(process: &str, line: &str) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let kibibytes = status.lines().find_map(|rest| rest.strip_prefix(line))?.split_whitespace().next()?;
+    Some(kibibytes.parse::<u64>().ok()? * 1024)
 }
 
 /// Reads a clock through the C library. A caller that resolves the vDSO itself crashes under valgrind, which hides it.

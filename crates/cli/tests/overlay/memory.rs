@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use tidegate_control::units::Span;
+use tidegate_net::clock;
 use tidegate_net::gate::Gate;
 use tidegate_net::identity::random;
 use tidegate_net::live::channel::Links;
 use tidegate_net::live::keys;
 use tidegate_net::overlay::{Handle, Overlay, Owner, Unlimited};
-use tidegate_net::{clock, os};
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::client::Client;
 use tidegate_proto::crypto::encrypted::Encrypted;
@@ -119,7 +119,7 @@ fn idle_circuits_take_two_kibibytes_and_idle_connections_64_at_most() {
         let address = relay.wait("listening")["address"].as_str().unwrap().parse().unwrap();
         (relay, Router { address, fingerprint: keys.fingerprint(), ed25519: Some(keys.ed25519()) })
     };
-    let memory = |relay: &Role| os::memory_of(relay.process.id()).map(|bytes| bytes as f64);
+    let memory = |relay: &Role| tidegate_kernel::memory_of(relay.process.id()).map(|bytes| bytes as f64);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let local = LocalSet::new();
     let (relay, router) = start("");

@@ -59,11 +59,6 @@ pub fn open_to_others(_: &Metadata) -> io::Result<Option<u32>> {
     unsupported("files that only their owner can read, which keys need")
 }
 
-/// Memory of another process, bytes. Unknown on this system.
-pub fn memory_of(_: u32) -> Option<u64> {
-    None
-}
-
 /// Processor time of another process, seconds. Unknown on this system: 0.
 pub fn cpu_s_of(_: u32) -> f64 {
     0.0

@@ -62,18 +62,6 @@ pub fn open_to_others(about: &Metadata) -> io::Result<Option<u32>> {
     Ok(Some(about.mode() & 0o777).filter(|mode| mode & 0o077 != 0))
 }
 
-/// Memory of another process, bytes, from `/proc`; `None` without `/proc`.
-pub fn memory_of(process: u32) -> Option<u64> {
-    memory(&process.to_string(), "VmRSS:")
-}
-
-/// A line of a process's status file (proc(5)), bytes.
-fn memory(process: &str, line: &str) -> Option<u64> {
-    let status = read_to_string(format!("/proc/{process}/status")).ok()?;
-    let kibibytes = status.lines().find_map(|rest| rest.strip_prefix(line))?.split_whitespace().next()?;
-    Some(kibibytes.parse::<u64>().ok()? * 1024)
-}
-
 /// Processor time of another process, seconds, from `/proc`; 0 without `/proc`.
 pub fn cpu_s_of(process: u32) -> f64 {
     let Ok(stat) = read_to_string(format!("/proc/{process}/stat")) else { return 0.0 };

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use tidegate_control::units::{Span, Time};
+use tidegate_kernel::memory_of;
 use tidegate_lab::monitor::Monitor as _;
 use tidegate_net::clock;
-use tidegate_net::os::memory_of;
 
 use super::download::fetch;
 use super::own::{Own, RELAYS, VANILLA, systems};
