@@ -153,25 +153,21 @@ impl Chain {
 
     /// A state that walks reach and in which they stop the clock: from there they neither end nor wait.
     pub fn stops_the_clock(&self) -> Option<usize> {
-        let mut goes_on = vec![false; self.states.len()];
-        // A state goes on if a move ends, waits, or leads to a state that goes on. Each round adds at least one state.
-        for _ in 0..self.states.len() {
-            for at in 0..self.states.len() {
-                let next = possible(&self.states[at].transitions, |(_, weight)| *weight);
-                goes_on[at] |= next.is_empty()
-                    || next.iter().any(|(to, _)| goes_on[*to] || self.states[*to].ends_or_waits());
-            }
+        let next: Vec<Vec<usize>> = (self.states.iter())
+            .map(|state| {
+                possible(&state.transitions, |(_, weight)| *weight).iter().map(|(to, _)| *to).collect()
+            })
+            .collect();
+        let mut before: Vec<Vec<usize>> = vec![Vec::new(); next.len()];
+        for (at, to) in next.iter().enumerate().flat_map(|(at, next)| next.iter().map(move |to| (at, *to))) {
+            before[to].push(at);
         }
-        let mut reached = vec![false; self.states.len()];
-        let mut open: Vec<usize> = if self.states.is_empty() { Vec::new() } else { vec![self.start] };
-        while let Some(at) = open.pop() {
-            if !std::mem::replace(&mut reached[at], true) {
-                open.extend(
-                    possible(&self.states[at].transitions, |(_, weight)| *weight).iter().map(|(to, _)| *to),
-                );
-            }
-        }
-        let mut stuck = (0..self.states.len()).filter(|at| reached[*at] && !goes_on[*at]);
+        // A state goes on if a move ends, waits, or leads to a state that goes on.
+        let goes_on =
+            |at: usize| next[at].is_empty() || next[at].iter().any(|to| self.states[*to].ends_or_waits());
+        let goes_on = flood((0..next.len()).filter(|at| goes_on(*at)).collect(), &before);
+        let reached = flood((0..next.len()).filter(|at| *at == self.start).collect(), &next);
+        let mut stuck = (0..next.len()).filter(|at| reached[*at] && !goes_on[*at]);
         // The start only leads to the cycle, unless nothing else does.
         stuck.clone().find(|at| *at != self.start).or_else(|| stuck.next())
     }
@@ -233,6 +229,17 @@ impl State {
         emissions.is_empty()
             || emissions.iter().any(|it| it.observation == Observation::End || !it.delay.is_nothing())
     }
+}
+
+/// The nodes that can be reached from these.
+fn flood(mut open: Vec<usize>, edges: &[Vec<usize>]) -> Vec<bool> {
+    let mut reached = vec![false; edges.len()];
+    while let Some(at) = open.pop() {
+        if !std::mem::replace(&mut reached[at], true) {
+            open.extend(&edges[at]);
+        }
+    }
+    reached
 }
 
 /// The items that [`choose`] can choose.
