@@ -6,7 +6,7 @@
 
 use std::ops::ControlFlow;
 
-use tidegate_control::units::Time;
+use tidegate_control::units::{Span, Time};
 
 /// Pending events in order of time; events of one time in order of insertion.
 pub(crate) trait EventQueue<E> {
@@ -69,6 +69,13 @@ impl Timer {
             self.0 = timeout.max(now);
             self.0
         })
+    }
+
+    /// As [`arm`](Self::arm), for a machine that has caught up with `now`: a pending event of now is stale, and the
+    /// next one comes later.
+    pub fn arm_later(&mut self, now: Time, timeout: Option<Time>) -> Option<Time> {
+        self.fires(now);
+        self.arm(now, timeout.unwrap_or(Time::NEVER).max(now + Span(1)))
     }
 
     /// Whether an event that comes up now is the timer's; the timer is then no longer armed.

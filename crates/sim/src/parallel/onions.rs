@@ -164,10 +164,7 @@ impl Model for TransferRun<'_> {
             self.took = Some(now.since(Time::ZERO));
             return ControlFlow::Break(());
         }
-        // The source has caught up, so an event that is due now has nothing left to do.
-        self.timer.fires(now);
-        let next = self.upload.next_timeout().unwrap_or(Time::NEVER).max(now + Span(1));
-        if let Some(due) = self.timer.arm(now, next) {
+        if let Some(due) = self.timer.arm_later(now, self.upload.next_timeout()) {
             self.queue.push(due, Event::Source);
         }
         ControlFlow::Continue(())

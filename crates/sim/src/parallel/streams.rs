@@ -210,10 +210,7 @@ impl Model for World<'_> {
         }
         self.client.catch_up(now);
         self.drain_client(now, &mut Vec::new());
-        // The client has caught up, so an event that is due now has nothing left to do.
-        self.timer.fires(now);
-        let next = self.client.next_timeout().unwrap_or(Time::NEVER).max(now + Span(1));
-        if let Some(due) = self.timer.arm(now, next) {
+        if let Some(due) = self.timer.arm_later(now, self.client.next_timeout()) {
             self.queue.push(due, Event::Client);
         }
         ControlFlow::Continue(())
