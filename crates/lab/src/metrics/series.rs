@@ -36,7 +36,7 @@ impl Series {
     }
 
     /// End of a bin, in seconds.
-    pub fn until(&self, bin: usize) -> f64 {
+    fn until(&self, bin: usize) -> f64 {
         Span(((bin as u64 + 1) * self.step.0).min(self.end.0)).as_secs_f64()
     }
 
@@ -46,6 +46,11 @@ impl Series {
             let start = Span(bin as u64 * self.step.0).as_secs_f64();
             (self.until(bin), *value as f64 / (self.until(bin) - start))
         })
+    }
+
+    /// Samples of a curve: the end of each bin, and the value at it.
+    pub fn samples<'a>(&'a self, curve: &'a [u64]) -> impl Iterator<Item = (f64, f64)> + 'a {
+        curve.iter().enumerate().map(|(bin, value)| (self.until(bin), *value as f64))
     }
 
     /// Numbers and counts of the bins of full width that start at `from` or later.

@@ -34,10 +34,7 @@ pub fn page(results: &Results<'_>) -> String {
         }),
         over_time(results, "Backlog over time", "kB", "backlog", |system| {
             let series = &system.runs[0].metrics.backlog;
-            let points = |curve: &Vec<u64>| {
-                (0..).zip(curve).map(|(bin, value)| (series.until(bin), *value as f64)).collect()
-            };
-            (series, series.curves.iter().map(points).collect())
+            (series, series.curves.iter().map(|curve| series.samples(curve).collect()).collect())
         }),
         latency(results),
     ];

@@ -282,9 +282,7 @@ fn series(results: &Results<'_>) -> Table {
             }
             // A bin is labelled with its end, at which backlog is sampled.
             for (name, curve) in backlog.names.iter().zip(&backlog.curves) {
-                (0..)
-                    .zip(curve)
-                    .for_each(|(bin, bytes)| add("backlog_bytes", name, backlog.until(bin), *bytes as f64));
+                backlog.samples(curve).for_each(|(until, bytes)| add("backlog_bytes", name, until, bytes));
             }
         }
     }
