@@ -12,7 +12,7 @@ use tidegate_proto::node::{CircuitKey, Node};
 use tidegate_proto::registry::SPLITS;
 
 use super::PATH;
-use super::net::{CLIENT, Net, Numbered};
+use super::net::{CLIENT, Net};
 
 const OTHER: [RelayId; 3] = [RelayId(3), RelayId(0), RelayId(2)];
 
@@ -74,19 +74,8 @@ proptest! {
             sizes.iter().map(|size| net.client.open(net.now, legs[0], *size).unwrap()).collect();
         prop_assert_eq!(net.client.open(net.now, legs[1], 1), None, "only the first circuit opens streams");
         net.settle_at_random(&mut random, usize::MAX);
-        let mut left = upload;
-        while left > 0 {
-            let now = net.now;
-            net.client.package(now, streams[0], u32::MAX, &mut Numbered(&mut left));
-            net.settle_at_random(&mut random, usize::MAX);
-        }
-        prop_assert_eq!(net.uploaded, upload);
-        prop_assert!(net.closed.is_empty());
-        for (stream, size) in streams.iter().zip(&sizes) {
-            let traces = &net.received[stream];
-            prop_assert_eq!(traces.len() as u64, size.div_ceil(498), "every cell once");
-            prop_assert!(traces.is_sorted_by(|a, b| a > b), "in order");
-        }
+        net.upload(streams[0], upload, |net| net.settle_at_random(&mut random, usize::MAX));
+        net.assert_exact(upload, streams.iter().copied().zip(sizes.iter().copied()));
         // The first window is 124 cells.
         let both = sent(&net).iter().all(|sent| *sent > 31);
         prop_assert!(both || wish == Wish::MinLatency || sizes.iter().sum::<u64>() < 200_000, "{:?}", sent(&net));

@@ -19,7 +19,7 @@ use tidegate_proto::relay::Relay;
 use tidegate_proto::switching::{Form, Switching};
 use tidegate_proto::transport::{Sharing, Transport};
 
-use net::{CLIENT, Net, Numbered};
+use net::{CLIENT, Net};
 
 fn configs() -> impl Iterator<Item = Config> {
     let threshold = |beyond| Transport::Threshold { connections: 2, beyond };
@@ -95,12 +95,7 @@ fn many_streams_share_a_circuit_and_uploads_work() {
     net.settle();
     assert!(streams.iter().all(|stream| net.received[stream].last() == Some(&0)));
 
-    let mut left = 700_000;
-    while left > 0 {
-        let now = net.now;
-        net.client.package(now, streams[0], u32::MAX, &mut Numbered(&mut left));
-        net.settle();
-    }
+    net.upload(streams[0], 700_000, Net::settle);
     assert_eq!(net.uploaded, 700_000);
     let now = net.now;
     net.client.stream_ended(now, streams[0]);
@@ -199,12 +194,7 @@ fn loud_and_quiet(beyond: Sharing) -> Vec<usize> {
         let now = net.now;
         let stream = net.client.open(now, key, 1).unwrap();
         net.settle();
-        let mut left = bytes;
-        while left > 0 {
-            let now = net.now;
-            net.client.package(now, stream, u32::MAX, &mut Numbered(&mut left));
-            net.settle();
-        }
+        net.upload(stream, bytes, Net::settle);
     }
     // The channel of a CREATE at the guard shows which of the two connections a circuit shares.
     (0..4)
@@ -296,19 +286,8 @@ proptest! {
             prop_assert!(net.client.keep_standby(*key, *spare));
         }
         net.settle_at_random(&mut random, alarm);
-        let mut left = upload;
-        while left > 0 {
-            let now = net.now;
-            net.client.package(now, streams[0], u32::MAX, &mut Numbered(&mut left));
-            net.settle_at_random(&mut random, alarm);
-        }
-        prop_assert_eq!(net.uploaded, upload);
-        prop_assert!(net.closed.is_empty());
-        for (stream, size) in streams.iter().zip(&sizes) {
-            let traces = &net.received[stream];
-            prop_assert_eq!(traces.len() as u64, size.div_ceil(498), "every cell once");
-            prop_assert!(traces.is_sorted_by(|a, b| a > b), "in order");
-        }
+        net.upload(streams[0], upload, |net| net.settle_at_random(&mut random, alarm));
+        net.assert_exact(upload, streams.iter().copied().zip(sizes.iter().copied()));
         let total: u64 = sizes.iter().sum();
         // With one connection per circuit there may be no better connection to move to.
         let can_move = circuit_form || config.transport == Transport::Vanilla;

@@ -201,6 +201,26 @@ impl Net {
         }
     }
 
+    /// Sends bytes of the client on a stream; `settle` delivers cells after each write.
+    pub fn upload(&mut self, stream: StreamKey, mut left: u64, mut settle: impl FnMut(&mut Self)) {
+        while left > 0 {
+            let now = self.now;
+            self.client.package(now, stream, u32::MAX, &mut Numbered(&mut left));
+            settle(self);
+        }
+    }
+
+    /// Checks that all uploaded bytes and all cells of downloads of these sizes came once and in order.
+    pub fn assert_exact(&self, uploaded: u64, downloads: impl Iterator<Item = (StreamKey, u64)>) {
+        assert_eq!(self.uploaded, uploaded);
+        assert!(self.closed.is_empty());
+        for (stream, size) in downloads {
+            let traces = &self.received[&stream];
+            assert_eq!(traces.len() as u64, size.div_ceil(498), "every cell once");
+            assert!(traces.is_sorted_by(|a, b| a > b), "in order");
+        }
+    }
+
     /// Delivers cells from wires chosen at random, each wire in order, until none is left. One in `alarm`
     /// starts a move: the receiver moves to another connection, if it can, or the client to a spare.
     pub fn settle_at_random(&mut self, random: &mut Random, alarm: usize) {
