@@ -67,6 +67,16 @@ pub enum Host {
     Address(IpAddr),
 }
 
+impl Host {
+    /// The address, also of a name that is one.
+    fn address(&self) -> Option<IpAddr> {
+        match self {
+            Host::Address(address) => Some(*address),
+            Host::Name(name) => name.parse().ok(),
+        }
+    }
+}
+
 impl std::fmt::Display for Host {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -156,7 +166,7 @@ const GRANTED: u8 = 90;
 const REJECTED: u8 = 91;
 
 /// The answer to a request for a name, from a RESOLVED message (tor-spec, "Remote hostname lookup"): its first address
-/// or name. SOCKS4 has no room for IPv6 addresses and names.
+/// or name. A SOCKS4 answer cannot hold IPv6 addresses or names.
 pub fn resolved(protocol: Protocol, message: &[u8]) -> Vec<u8> {
     let mut rest = message;
     while let [kind, length, after @ ..] = rest
@@ -299,7 +309,7 @@ impl Handshake {
         let port = u16::from_be_bytes([port[0], port[1]]);
         let rest = bytes[from + length + 2..].to_vec();
         match command {
-            RESOLVE => return Some(self.resolve(host, Protocol::Socks)),
+            RESOLVE => return Some(self.resolve(&host, Protocol::Socks)),
             RESOLVE_PTR => return self.resolve_address(&host),
             _ => {}
         }
@@ -307,12 +317,8 @@ impl Handshake {
     }
 
     /// A request for addresses; an address resolves to itself.
-    fn resolve(&self, host: Host, protocol: Protocol) -> Step {
-        let address = match &host {
-            Host::Address(address) => Some(*address),
-            Host::Name(name) => name.parse().ok(),
-        };
-        match address {
+    fn resolve(&self, host: &Host, protocol: Protocol) -> Step {
+        match host.address() {
             Some(address) => Step::Refuse(resolved(protocol, &literal(address))),
             None => Step::Resolve { name: host.to_string(), user: self.user.clone(), protocol },
         }
@@ -320,11 +326,7 @@ impl Handshake {
 
     /// A request for the name of an address.
     fn resolve_address(&self, host: &Host) -> Option<Step> {
-        let address = match host {
-            Host::Address(address) => Some(*address),
-            Host::Name(name) => name.parse().ok(),
-        };
-        let Some(address) = address else { return refuse_socks(Outcome::UnsupportedAddress) };
+        let Some(address) = host.address() else { return refuse_socks(Outcome::UnsupportedAddress) };
         Some(Step::Resolve { name: reverse(address), user: self.user.clone(), protocol: Protocol::Socks })
     }
 
@@ -350,7 +352,7 @@ impl Handshake {
                 let port = u16::from_be_bytes([high, low]);
                 Some(Step::Connect { host, port, user: self.user.clone(), rest, protocol: Protocol::Socks4 })
             }
-            RESOLVE => Some(self.resolve(host, Protocol::Socks4)),
+            RESOLVE => Some(self.resolve(&host, Protocol::Socks4)),
             _ => refuse_socks4(),
         }
     }
