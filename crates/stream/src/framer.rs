@@ -86,7 +86,7 @@ impl Framer {
     }
 }
 
-/// Finds the first packet. Returns the bytes before it and the distance of packets, zero if there is none yet.
+/// Finds the first packet. Returns the bytes before it and the distance of packets, zero before the first packet.
 fn synchronise(bytes: &[u8]) -> (usize, usize) {
     let synchronous = |at: usize| bytes.get(at).map(|byte| *byte == SYNC);
     for at in 0..bytes.len().saturating_sub(TS) {

@@ -682,7 +682,7 @@ fn outcome_of(reason: EndReason) -> Outcome {
     }
 }
 
-/// What an application asks for.
+/// The request of an application.
 struct Request {
     target: Target,
     user: String,

@@ -182,7 +182,7 @@ pub enum AtEnd {
 
 /// Idle timeout of a stream after the application's end of input.
 const IDLE: Span = Span::from_secs(300);
-/// A read or write that is blocked for this long counts with its kernel buffer. Windows open within a round trip, so an
+/// A read or write that blocks longer than this counts with its kernel buffer. Windows open within a round trip, so an
 /// honest stream is seldom counted.
 const BLOCKED: Span = Span::from_secs(1);
 /// Receive buffer of an exit's connection, bytes: a stream window of 500 cells (tor-spec, "Stream-level flow control").

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 pub const TS: usize = 188;
 
-/// Runs ffmpeg with arguments in one text; `None` where there is no ffmpeg.
+/// Runs ffmpeg with arguments in one text; `None` if ffmpeg is not installed.
 pub fn ffmpeg(arguments: &str) -> Option<Vec<u8>> {
     let output = Command::new("ffmpeg")
         .args("-v error -nostdin".split(' ').chain(arguments.split_whitespace()))

@@ -26,7 +26,7 @@ impl Version {
     }
 }
 
-/// What earlier versions promised.
+/// Promises of earlier versions of a playlist.
 #[derive(Debug, Default)]
 pub struct Rules {
     last: Option<Version>,

@@ -9,7 +9,7 @@ use crate::conflux::split::Capacity;
 use crate::control::windows::{Fixed, Windows};
 use crate::control::{Violation, Window};
 
-/// What one end of a circuit may send, and what it owes its peer.
+/// Flow control at one end of a circuit: its windows, and the SENDMEs that it owes its peer.
 #[derive(Debug)]
 pub struct Flow {
     /// The fixed windows, unless the circuit has congestion control.

@@ -35,7 +35,7 @@ async function wait() {
   play();
 }
 
-// A player that stands still while the stream goes on begins anew.
+// The player reloads the stream if the picture stands still while the stream goes on.
 let last = -1;
 let still = 0;
 setInterval(() => {

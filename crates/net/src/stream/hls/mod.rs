@@ -22,7 +22,7 @@ use timeline::{HZ, Timeline};
 
 /// Shortest segment that a key frame ends, unless the stream changes there.
 const SHORTEST: i64 = HZ * 9 / 10;
-/// Without a key frame for this long, a segment begins with any frame.
+/// A segment begins with any frame if no key frame came within this time.
 const WITHOUT_ENTRY: i64 = HZ * 12;
 /// Maximum size of a segment, and of packets that wait until a frame's kind is known, bytes.
 const MOST_BYTES: usize = 16 << 20;

@@ -23,7 +23,7 @@ pub struct Stream {
     pub role: Role,
 }
 
-/// What an elementary stream holds.
+/// The content of an elementary stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Video(Codec),
