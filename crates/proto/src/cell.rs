@@ -244,6 +244,11 @@ pub trait Onion: Sized + Clone + Debug + PartialEq {
     /// The notice in a body without layers.
     fn notice(body: &Self::Body) -> Option<CongestionNotice>;
 
+    /// Whether a stream to this target only looks a name up (RESOLVE).
+    fn is_lookup(_: &Self::Address) -> bool {
+        false
+    }
+
     /// Client: how EXTEND messages name a relay.
     fn peer(&self, relay: RelayId) -> Self::Peer;
     /// Relay: the relay of that name; `None` if circuits may not be extended to it.

@@ -9,9 +9,11 @@ use slab::Slab;
 use tidegate_control::random::Random;
 use tidegate_control::units::Time;
 
-use crate::cell::{Cell, Command, DestroyReason, Digest, Message, Nonce, Payload, RelayId, StreamId};
+use crate::cell::{
+    Cell, Command, DestroyReason, Digest, EndReason, Message, Nonce, Payload, RelayId, StreamId,
+};
 use crate::conflux::Linked;
-use crate::edge::Edge;
+use crate::edge::{Edge, Phase};
 use crate::links::{ChannelId, Config, LegId, Links, Side, insert_few};
 use crate::node::{CircuitKey, Output, StreamKey};
 use crate::onion::Onion;
@@ -36,6 +38,8 @@ struct Circuit<O: Onion> {
     handshake: Option<O::Handshake>,
     edge: Edge,
     next_stream: u16,
+    /// All stream ids were in use once, so each may be that of a closed stream.
+    wrapped: bool,
     /// A circuit to the same exit that its streams can switch to.
     spare: Option<CircuitKey>,
     switch: Switch<O>,
@@ -62,6 +66,19 @@ enum Switch<O: Onion> {
     },
     /// This circuit has the old path. Its messages belong to the circuit with this key.
     Ceded(CircuitKey),
+}
+
+/// How a message fits its stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fit {
+    /// It may come now.
+    Due,
+    /// This end has closed the stream; the last hop may not know yet.
+    Late,
+    /// It has no place in the stream's phase: the stream ends.
+    Wrong,
+    /// The stream was never opened: the circuit ends.
+    Unopened,
 }
 
 /// Maximum number of messages that wait for a LEAVE. More would exceed the exit's window.
@@ -109,6 +126,7 @@ impl<O: Onion> Client<O> {
             handshake,
             edge,
             next_stream: 1,
+            wrapped: false,
             spare: None,
             switch: Switch::None,
             linked: Linked::No,
@@ -133,9 +151,12 @@ impl<O: Onion> Client<O> {
             return None;
         }
         let stream = StreamId(circuit.next_stream);
-        if !circuit.edge.open(stream) {
+        let edge = &mut circuit.edge;
+        let opened = if O::is_lookup(&address) { edge.look_up(stream) } else { edge.open(stream) };
+        if !opened {
             return None;
         }
+        circuit.wrapped |= circuit.next_stream == u16::MAX;
         circuit.next_stream = circuit.next_stream.checked_add(1).unwrap_or(1);
         self.say(now, key, stream, Payload::Begin(address));
         Some(StreamKey { circuit: key, stream })
@@ -302,37 +323,85 @@ impl<O: Onion> Client<O> {
         self.heard = None;
     }
 
+    /// How a stream's message that arrives now fits the stream.
+    fn fit(circuit: &Circuit<O>, id: StreamId, payload: &Payload<O>) -> Fit {
+        let Some(phase) = circuit.edge.phase(id) else {
+            let used = id.0 != 0 && (circuit.wrapped || id.0 < circuit.next_stream);
+            return if used { Fit::Late } else { Fit::Unopened };
+        };
+        let due = match payload {
+            Payload::End(_) => true,
+            Payload::Connected => phase == Phase::Connecting,
+            Payload::Resolved(_) => phase == Phase::Resolving,
+            _ => phase == Phase::Connected,
+        };
+        if due { Fit::Due } else { Fit::Wrong }
+    }
+
     fn message(&mut self, now: Time, key: CircuitKey, message: Message<O>) {
         let circuit = &mut self.circuits[key.0 as usize];
         let stream = StreamKey { circuit: key, stream: message.stream };
-        match message.payload {
+        let of_stream = match message.payload {
+            Payload::Begin(_) | Payload::Misread => return self.end(now, key, true),
+            Payload::Sendme(_) => message.stream.0 != 0,
+            ref payload => payload.is_of_stream(),
+        };
+        let fit = if of_stream { Self::fit(circuit, message.stream, &message.payload) } else { Fit::Due };
+        match (fit, message.payload) {
+            (Fit::Unopened, _) => self.end(now, key, true),
+            (fit, Payload::Data(bytes, data)) => self.data(now, stream, fit, bytes, data),
+            (Fit::Wrong, _) => self.end_stream(now, stream, EndReason::PROTOCOL),
+            (Fit::Late, _) => {}
+            (Fit::Due, payload) => self.act(now, stream, payload),
+        }
+    }
+
+    /// Handles DATA. It counts for the circuit's window even if the stream is closed.
+    fn data(&mut self, now: Time, stream: StreamKey, fit: Fit, bytes: u16, data: O::Data) {
+        let key = stream.circuit;
+        let Ok((owed, _)) = self.circuits[key.0 as usize].edge.deliver(stream.stream) else {
+            return self.end(now, key, true);
+        };
+        if fit == Fit::Due {
+            self.outputs.push_back(Output::Deliver(stream, bytes, data));
+        }
+        if owed.circuit {
+            self.acknowledge(now, key);
+        }
+        if fit == Fit::Wrong {
+            self.end_stream(now, stream, EndReason::PROTOCOL);
+        } else if owed.stream && self.circuits.contains(key.0 as usize) {
+            self.say(now, key, stream.stream, Payload::Sendme(None));
+        }
+    }
+
+    /// Ends a stream and sends END with a reason.
+    fn end_stream(&mut self, now: Time, stream: StreamKey, reason: EndReason) {
+        let Some(circuit) = self.circuits.get_mut(stream.circuit.0 as usize) else { return };
+        if circuit.edge.close(stream.stream) {
+            self.outputs.push_back(Output::StreamClosed(stream, reason));
+            self.say(now, stream.circuit, stream.stream, Payload::End(reason));
+        }
+    }
+
+    /// Carries out a message that is due.
+    fn act(&mut self, now: Time, stream: StreamKey, payload: Payload<O>) {
+        let key = stream.circuit;
+        let circuit = &mut self.circuits[key.0 as usize];
+        match payload {
             Payload::Nothing => {}
             Payload::Extended(body) if circuit.handshake.is_some() => self.extended(now, key, &body),
-            Payload::Connected if circuit.edge.connect(message.stream) => {
+            Payload::Connected => {
+                circuit.edge.connect(stream.stream);
                 self.outputs.push_back(Output::StreamConnected(stream));
             }
-            Payload::Resolved(answer) if circuit.edge.close(message.stream) => {
+            Payload::Resolved(answer) => {
+                circuit.edge.close(stream.stream);
                 self.outputs.push_back(Output::Resolved(stream, answer));
             }
-            // We closed the stream while the exit answered.
-            Payload::Connected | Payload::Resolved(_) => {}
-            Payload::Data(bytes, data) => match circuit.edge.deliver(message.stream) {
-                Ok((owed, known)) => {
-                    if known {
-                        self.outputs.push_back(Output::Deliver(stream, bytes, data));
-                    }
-                    if owed.circuit {
-                        self.acknowledge(now, key);
-                    }
-                    if owed.stream && self.circuits.contains(key.0 as usize) {
-                        self.say(now, key, message.stream, Payload::Sendme(None));
-                    }
-                }
-                Err(_) => self.end(now, key, true),
-            },
             Payload::Sendme(digest) => {
                 let blocked = self.links.is_blocked(circuit.leg);
-                match circuit.edge.sendme(now, message.stream, digest, blocked) {
+                match circuit.edge.sendme(now, stream.stream, digest, blocked) {
                     Ok(()) => {
                         self.leg_acknowledged(now, key);
                         self.resume(key);
@@ -341,11 +410,11 @@ impl<O: Onion> Client<O> {
                 }
             }
             ref payload @ (Payload::Xoff | Payload::Xon) => {
-                circuit.edge.stop(message.stream, *payload == Payload::Xoff);
+                circuit.edge.stop(stream.stream, *payload == Payload::Xoff);
                 self.resume(key);
             }
             Payload::End(reason) => {
-                if circuit.edge.close(message.stream) {
+                if circuit.edge.close(stream.stream) {
                     self.outputs.push_back(Output::StreamClosed(stream, reason));
                 }
             }

@@ -14,6 +14,7 @@ use crate::links::Config;
 use crate::node::Source;
 use crate::onion::Onion;
 use flow::Flow;
+pub use stream::Phase;
 use stream::Stream;
 
 /// Streams of one circuit at one time; more are refused (stream ids have 16 bits).
@@ -102,25 +103,42 @@ impl Edge {
         Some(&mut self.streams[at])
     }
 
-    /// Adds a stream; false if the id is in use or zero, or if the circuit has too many streams.
+    /// Adds a stream that connects to an address; false if the id is in use or zero, or if the circuit has too many
+    /// streams.
     pub fn open(&mut self, id: StreamId) -> bool {
+        self.add(id, Phase::Connecting)
+    }
+
+    /// Adds a stream that looks a name up; false as in [`open`](Self::open).
+    pub fn look_up(&mut self, id: StreamId) -> bool {
+        self.add(id, Phase::Resolving)
+    }
+
+    fn add(&mut self, id: StreamId, phase: Phase) -> bool {
         let Err(at) = self.streams.binary_search_by_key(&id, |stream| stream.id) else { return false };
         if id.0 == 0 || self.streams.len() >= MAX_STREAMS {
             return false;
         }
         let window = self.flow.windows().map(|windows| Fixed::new(windows.stream, windows.stream_increment));
-        self.streams.insert(at, Stream::new(id, window));
+        self.streams.insert(at, Stream::new(id, phase, window));
         true
+    }
+
+    /// The phase of a stream; `None` if it does not exist.
+    pub fn phase(&self, id: StreamId) -> Option<Phase> {
+        let at = self.streams.binary_search_by_key(&id, |stream| stream.id).ok()?;
+        Some(self.streams[at].phase)
     }
 
     /// Whether a stream exists.
     pub fn has(&self, id: StreamId) -> bool {
-        self.streams.binary_search_by_key(&id, |stream| stream.id).is_ok()
+        self.phase(id).is_some()
     }
 
-    /// Notes that the stream's far side is connected; false if the stream does not exist or was connected already.
+    /// Notes that the stream's far side is connected; false unless the stream waits for that.
     pub fn connect(&mut self, id: StreamId) -> bool {
-        self.stream(id).is_some_and(|stream| !std::mem::replace(&mut stream.connected, true))
+        let waits = self.stream(id).filter(|stream| stream.phase == Phase::Connecting);
+        waits.map(|stream| stream.phase = Phase::Connected).is_some()
     }
 
     /// Removes a stream; false if it does not exist.
@@ -283,7 +301,7 @@ impl Edge {
         let Edge { flow, streams, .. } = self;
         let Ok(at) = streams.binary_search_by_key(&id, |stream| stream.id) else { return 0 };
         let stream = &mut streams[at];
-        if !stream.connected {
+        if stream.phase != Phase::Connected {
             return 0;
         }
         let allowed = room.min(stream.room()).min(cells);

@@ -18,7 +18,7 @@ use crate::cell::{
 };
 use crate::conflux::{Broken, Link, Linked};
 use crate::control::{Controller, Place, Plant, Timer, Totals};
-use crate::edge::Edge;
+use crate::edge::{Edge, Phase};
 use crate::ending::{Ending, Endings};
 use crate::links::{ChannelId, Config, LegId, Limits, Links, Side};
 use crate::node::{CircuitKey, Output, StreamKey};
@@ -519,13 +519,17 @@ impl<O: Onion> Relay<O> {
             (Payload::Truncate, _) => self.truncate(now, key),
             (Payload::Data(bytes, data), Some(edge)) => match edge.deliver(message.stream) {
                 Ok((owed, known)) => {
-                    if known {
+                    let lookup = edge.phase(message.stream) == Some(Phase::Resolving);
+                    if known && !lookup {
                         self.table.outputs.push_back(Output::Deliver(stream, bytes, data));
                     }
                     if owed.circuit {
                         self.acknowledge(now, key);
                     }
-                    if owed.stream && self.table.contains(key) {
+                    if lookup {
+                        // A lookup has no data (tor-spec, "Remote hostname lookup").
+                        self.end_stream(now, stream, EndReason::PROTOCOL);
+                    } else if owed.stream && self.table.contains(key) {
                         self.say(now, key, message.stream, Payload::Sendme(None));
                     }
                 }
@@ -593,7 +597,10 @@ impl<O: Onion> Relay<O> {
             let edge = self.edge(key);
             self.table.circuit(key).edge = Some(Box::new(edge));
         }
-        let opened = self.table.circuit(key).edge.as_deref_mut().is_some_and(|edge| edge.open(stream.stream));
+        let lookup = O::is_lookup(&address);
+        let add =
+            |edge: &mut Edge| if lookup { edge.look_up(stream.stream) } else { edge.open(stream.stream) };
+        let opened = self.table.circuit(key).edge.as_deref_mut().is_some_and(add);
         if opened {
             self.table.outputs.push_back(Output::Connect(stream, address));
         } else {
@@ -684,8 +691,10 @@ impl<O: Onion> Relay<O> {
         let stream = StreamKey { circuit: first, stream: message.stream };
         let Payload::Data(bytes, data) = message.payload else { return self.act(now, first, message) };
         let edge = self.table.circuit(first).edge.as_deref();
-        if edge.is_some_and(|edge| edge.has(message.stream)) {
-            self.table.outputs.push_back(Output::Deliver(stream, bytes, data));
+        match edge.and_then(|edge| edge.phase(message.stream)) {
+            Some(Phase::Resolving) => self.end_stream(now, stream, EndReason::PROTOCOL),
+            Some(_) => self.table.outputs.push_back(Output::Deliver(stream, bytes, data)),
+            None => {}
         }
     }
 }

@@ -156,7 +156,7 @@ fn read(relay: &mut Relay<Encrypted>, now: Time, channel: ChannelId) -> Vec<Cell
 }
 
 /// A client with a circuit of one hop that sends arbitrary messages.
-struct Client {
+pub struct Client {
     channel: ChannelId,
     circ: CircId,
     forward: Layer,
@@ -174,7 +174,7 @@ impl Client {
         Some(Client { channel, circ, forward: Layer::new(&keys.forward, &keys.forward_digest) })
     }
 
-    fn says(&mut self, relay: &mut Relay<Encrypted>, now: Time, early: bool, said: (u8, u16, &[u8])) {
+    pub fn says(&mut self, relay: &mut Relay<Encrypted>, now: Time, early: bool, said: (u8, u16, &[u8])) {
         let (command, stream, data) = said;
         let mut bytes = [0; 509];
         bytes[0] = command;
@@ -211,7 +211,7 @@ fn from(n: u8) -> IpAddr {
 }
 
 /// A relay with a connection from an address, and a client's circuit on it.
-fn with_client(limits: Limits) -> (Relay<Encrypted>, Client) {
+pub fn with_client(limits: Limits) -> (Relay<Encrypted>, Client) {
     let mut relay = relay(limited(limits));
     let channel = relay.channel_accepted(None);
     relay.channel_is_from(Time::ZERO, channel, from(1));

@@ -9,4 +9,5 @@ mod overlay;
 mod predictor;
 mod roles;
 mod schedulers;
+mod states;
 mod taken;

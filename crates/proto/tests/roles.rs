@@ -20,7 +20,7 @@ use tidegate_proto::flashflow::measurer::{self, Measurer};
 use tidegate_proto::flashflow::message::{MeasurerId, Message, Open, Params, Reason};
 use tidegate_proto::flashflow::relay::{self, Target};
 use tidegate_proto::links::{ChannelId, Config};
-use tidegate_proto::node::{Node as _, Output};
+use tidegate_proto::node::{CircuitKey, Node as _, Output};
 use tidegate_proto::onion::Onion as _;
 
 use taken::Taken;
@@ -195,6 +195,14 @@ proptest! {
 
 /// A client with a one-hop circuit and a stream, and the guard's layer towards the client.
 fn client() -> (Client<Encrypted>, ChannelId, CircId, Layer) {
+    let (mut client, key, channel, circ, backward) = built();
+    let address = Address::parse("192.0.2.7:80", 0).unwrap();
+    client.open(Time::ZERO, key, address).expect("the circuit is there");
+    (client, channel, circ, backward)
+}
+
+/// A client with a one-hop circuit, its channel and circuit id, and the guard's layer towards the client.
+pub fn built() -> (Client<Encrypted>, CircuitKey, ChannelId, CircId, Layer) {
     let secret = RelaySecret::new([1; 20], [2; 32]);
     let known = BTreeMap::from([(RelayId(1), *secret.public())]);
     let config = Config { unread_limit: 64, ..Config::default() };
@@ -216,9 +224,7 @@ fn client() -> (Client<Encrypted>, ChannelId, CircId, Layer) {
     let created = Cell { circ: create.circ, command: Command::Created, body: Body(Box::new(body)) };
     client.cell(Time::ZERO, channel, created);
     assert!(polled(&mut client).iter().any(|output| matches!(output, Output::CircuitBuilt(_))));
-    let address = Address::parse("192.0.2.7:80", 0).unwrap();
-    client.open(Time::ZERO, key, address).expect("the circuit is there");
-    (client, channel, create.circ, Layer::new(&keys.backward, &keys.backward_digest))
+    (client, key, channel, create.circ, Layer::new(&keys.backward, &keys.backward_digest))
 }
 
 const COMMANDS: [Command; 12] = [

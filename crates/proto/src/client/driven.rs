@@ -4,7 +4,7 @@ use tidegate_control::machine::Machine;
 use tidegate_control::units::Time;
 
 use super::{Circuit, Client};
-use crate::cell::{Cell, Command, EndReason, Payload, RelayId};
+use crate::cell::{Cell, Command, EndReason, RelayId};
 use crate::conflux::Linked;
 use crate::edge::Edge;
 use crate::links::{Arrival, ChannelId, kist};
@@ -124,11 +124,7 @@ impl<O: Onion> Node<O> for Client<O> {
     }
 
     fn stream_ended(&mut self, now: Time, stream: StreamKey) {
-        let Some(circuit) = self.circuits.get_mut(stream.circuit.0 as usize) else { return };
-        if circuit.edge.close(stream.stream) {
-            self.outputs.push_back(Output::StreamClosed(stream, EndReason::DONE));
-            self.say(now, stream.circuit, stream.stream, Payload::End(EndReason::DONE));
-        }
+        self.end_stream(now, stream, EndReason::DONE);
     }
 
     fn waiting(&self) -> (u64, u64) {

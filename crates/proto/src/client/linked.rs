@@ -2,8 +2,8 @@
 
 use tidegate_control::units::Time;
 
-use super::{Client, Switch};
-use crate::cell::{Command, Message, Payload, StreamId};
+use super::{Client, Fit, Switch};
+use crate::cell::{Command, EndReason, Message, Payload, StreamId};
 use crate::conflux::split::Capacity;
 use crate::conflux::{Broken, Linked, MAX_LEGS, Set, Wish};
 use crate::node::{CircuitKey, Output, Source, StreamKey};
@@ -144,9 +144,14 @@ impl<O: Onion> Client<O> {
     /// Delivers a stream's message that is due.
     fn let_out(&mut self, now: Time, first: CircuitKey, message: Message<O>) {
         let stream = StreamKey { circuit: first, stream: message.stream };
+        let circuit = &self.circuits[first.0 as usize];
+        let fit = Self::fit(circuit, message.stream, &message.payload);
         let Payload::Data(bytes, data) = message.payload else { return self.message(now, first, message) };
-        if self.circuits[first.0 as usize].edge.has(message.stream) {
-            self.outputs.push_back(Output::Deliver(stream, bytes, data));
+        match fit {
+            Fit::Due => self.outputs.push_back(Output::Deliver(stream, bytes, data)),
+            Fit::Late => {}
+            Fit::Wrong => self.end_stream(now, stream, EndReason::PROTOCOL),
+            Fit::Unopened => self.end(now, first, true),
         }
     }
 

@@ -180,6 +180,10 @@ impl Onion for Encrypted {
         None
     }
 
+    fn is_lookup(target: &Target) -> bool {
+        matches!(target, Target::Resolve(_))
+    }
+
     fn peer(&self, relay: RelayId) -> Peer {
         let router = self.names.as_ref().and_then(|names| names.borrow().router(relay));
         router.map_or(Peer::Number(relay), Peer::Router)

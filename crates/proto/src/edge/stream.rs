@@ -9,10 +9,21 @@ use crate::control::windows::Fixed;
 /// A stream sends no SENDME while its local side holds more than this (tor's `connection_outbuf_too_full`, ten cells).
 pub const HELD_BYTES: u64 = 10 * 509;
 
+/// What a stream waits for, if anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// The far side connects (BEGIN was sent).
+    Connecting,
+    /// A name is looked up (RESOLVE was sent).
+    Resolving,
+    /// Data may go both ways.
+    Connected,
+}
+
 #[derive(Debug)]
 pub struct Stream {
     pub id: StreamId,
-    pub connected: bool,
+    pub phase: Phase,
     /// It had bytes left when a window or the circuit queue stopped it.
     pub starved: bool,
     /// The stream's own window, unless the circuit has congestion control.
@@ -30,10 +41,10 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub fn new(id: StreamId, window: Option<Fixed>) -> Stream {
+    pub fn new(id: StreamId, phase: Phase, window: Option<Fixed>) -> Stream {
         Stream {
             id,
-            connected: false,
+            phase,
             starved: false,
             window,
             delivered: 0,
