@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
 
 use super::cert::{self, Certified, Proved};
 use super::rsa_keys::Invalid;
@@ -367,7 +368,9 @@ impl Handshake {
         let ends = [(&proved.rsa_digest, &proved.ed25519), (&keys.rsa_digest, &keys.ed25519)];
         let expected = self.to_sign(ends, tls);
         let key = proved.auth.as_ref().ok_or(wrong)?;
-        let fits = u16::from_be_bytes([high, low]) == METHOD && signed[..expected.len()] == expected[..];
+        // In constant time: the end of it is a secret of the TLS connection.
+        let said = bool::from(signed[..expected.len()].ct_eq(&expected));
+        let fits = u16::from_be_bytes([high, low]) == METHOD && said;
         if !fits || !cert::verifies(key, signed, signature) {
             return Err(wrong.into());
         }

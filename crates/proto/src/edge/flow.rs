@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use subtle::ConstantTimeEq as _;
 use tidegate_control::units::{Span, Time};
 
 use crate::cell::Digest;
@@ -98,7 +99,9 @@ impl Flow {
         digest: Option<Digest>,
         blocked: bool,
     ) -> Result<(), Violation> {
-        if self.expected.pop_front().is_some_and(|expected| digest != Some(expected)) {
+        // In constant time: the time of a refusal must not tell how much of a guess is right.
+        let differs = |expected: Digest| digest.is_none_or(|said| !bool::from(said.ct_eq(&expected)));
+        if self.expected.pop_front().is_some_and(differs) {
             return Err(Violation);
         }
         self.in_flight.acknowledged(now, blocked)
