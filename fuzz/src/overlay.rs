@@ -244,7 +244,7 @@ impl AnyCell {
             Content::Nothing => Payload::Nothing,
         };
         let message = Message { stream: StreamId(u16::from(self.stream % 4)), payload };
-        let body = Clear::seal(&mut [None; 4], usize::from(self.layers % 4), message);
+        let body = Clear::seal(&mut [None; 4], usize::from(self.layers % 4), false, message);
         Cell { circ, command, body }
     }
 }

@@ -14,7 +14,7 @@ pub const CELL_BYTES: u32 = 514;
 const VARIABLE_HEADER: u32 = 7;
 /// Maximum size of a message for a neighbour: with its header it is as long as a fixed-length cell.
 pub const NEIGHBOUR_BYTES: usize = (CELL_BYTES - VARIABLE_HEADER) as usize;
-/// Application bytes that fit into one DATA message (body less the 11-byte relay header).
+/// Application bytes that fit into one DATA message at most (body less the 11-byte header of format 0).
 pub const DATA_BYTES: u16 = 498;
 
 /// Command of a cell.
@@ -151,8 +151,47 @@ impl<O: Onion> Payload<O> {
     }
 }
 
-/// A layer's running digest after a cell (proposal 289).
-pub type Digest = [u8; 20];
+/// What a SENDME names a cell by (proposal 289).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Digest {
+    /// The layer's running SHA-1 digest after the cell.
+    Sha1([u8; 20]),
+    /// The cell's tag under Counter Galois Onion.
+    Tag([u8; 16]),
+}
+
+impl Digest {
+    /// The bytes on the wire.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Digest::Sha1(bytes) => bytes,
+            Digest::Tag(bytes) => bytes,
+        }
+    }
+
+    /// The digest of these bytes; `None` if no digest has their number.
+    pub fn read(bytes: &[u8]) -> Option<Digest> {
+        let sha1 = bytes.try_into().map(Digest::Sha1);
+        sha1.or_else(|_| bytes.try_into().map(Digest::Tag)).ok()
+    }
+}
+
+/// What the two ends of a circuit have agreed on in their key exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Whether they use congestion control; `None`: key exchanges do not negotiate it, and the configuration decides.
+    pub congestion_control: Option<bool>,
+    /// Whether the layer between them is Counter Galois Onion.
+    pub cgo: bool,
+    /// Application bytes that fit into a DATA message: [`DATA_BYTES`] at most.
+    pub data_bytes: u16,
+}
+
+impl Default for Terms {
+    fn default() -> Terms {
+        Terms { congestion_control: None, cgo: false, data_bytes: DATA_BYTES }
+    }
+}
 
 /// Why a stream ended (tor-spec, "Closing streams").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -265,29 +304,32 @@ pub trait Onion: Sized + Clone + Debug + PartialEq {
 
     /// Relay: frees memory if no cell has passed since the last call.
     fn rest(_: &mut Self::RelayHop) {}
-    /// Relay: removes the layer of a cell from the client. Returns the message if it is for this hop, and `None` if the
-    /// cell goes on.
+    /// Relay: removes the layer of a cell from the client, which is RELAY_EARLY or not. Returns the message if it is for
+    /// this hop, and `None` if the cell goes on.
     ///
     /// # Errors
     /// If the message is for this hop and malformed.
-    fn peel(hop: &mut Self::RelayHop, body: &mut Self::Body) -> Result<Option<Message<Self>>, Malformed>;
+    fn peel(
+        hop: &mut Self::RelayHop,
+        early: bool,
+        body: &mut Self::Body,
+    ) -> Result<Option<Message<Self>>, Malformed>;
     /// Relay: adds a layer towards the client.
     fn wrap(hop: &mut Self::RelayHop, body: &mut Self::Body);
     /// Relay: encodes a message to the client.
     fn originate(hop: &mut Self::RelayHop, message: Message<Self>) -> Self::Body;
 
-    /// Relay: whether the client asked for congestion control in the key exchange; `None` if key exchanges do not
-    /// negotiate it, so that the configuration decides.
-    fn asks_congestion_control(hop: &Self::RelayHop) -> Option<bool>;
+    /// Relay: the terms of the circuit.
+    fn terms(hop: &Self::RelayHop) -> Terms;
     /// Relay: the digest of the last message from the client to this hop, and of the last to the client.
     fn digests(hop: &Self::RelayHop) -> Option<[Digest; 2]>;
-    /// Client: as [`asks_congestion_control`](Onion::asks_congestion_control).
-    fn has_congestion_control(hop: &Self::ClientHop) -> Option<bool>;
+    /// Client: the terms of the circuit with this last hop.
+    fn client_terms(hop: &Self::ClientHop) -> Terms;
     /// Client: the digest of the last message from the hop, and of the last to it.
     fn client_digests(hop: &Self::ClientHop) -> Option<[Digest; 2]>;
 
-    /// Client: encodes a message to hop `to` (0 = guard).
-    fn seal(hops: &mut [Self::ClientHop], to: usize, message: Message<Self>) -> Self::Body;
+    /// Client: encodes a message to hop `to` (0 = guard) for a RELAY_EARLY cell or a RELAY cell.
+    fn seal(hops: &mut [Self::ClientHop], to: usize, early: bool, message: Message<Self>) -> Self::Body;
     /// Client: removes all layers. Returns the sending hop and its message.
     fn open(hops: &mut [Self::ClientHop], body: Self::Body) -> Result<(usize, Message<Self>), Malformed>;
 }

@@ -10,7 +10,7 @@ use tidegate_control::random::Random;
 use tidegate_control::units::Time;
 
 use crate::cell::{
-    Cell, Command, DestroyReason, Digest, EndReason, Message, Nonce, Payload, RelayId, StreamId,
+    Cell, Command, DestroyReason, Digest, EndReason, Message, Nonce, Payload, RelayId, StreamId, Terms,
 };
 use crate::conflux::Linked;
 use crate::edge::{Edge, Phase};
@@ -117,7 +117,7 @@ impl<O: Onion> Client<O> {
         }
         let leg = self.links.begin_leg(channel, key, Side::Next, false);
         let (handshake, body) = self.onion.start(path[0]);
-        let edge = Edge::agreed(None, self.links.config(), f64::INFINITY);
+        let edge = Edge::agreed(Terms::default(), self.links.config(), f64::INFINITY);
         let handshake = Some(handshake);
         let circuit = Circuit {
             leg,
@@ -209,6 +209,11 @@ impl<O: Onion> Client<O> {
         std::mem::swap(&mut a.leg, &mut b.leg);
         std::mem::swap(&mut a.path, &mut b.path);
         std::mem::swap(&mut a.hops, &mut b.hops);
+        for circuit in [&mut *a, &mut *b] {
+            if let Some(last) = circuit.hops.last() {
+                circuit.edge.carry(O::client_terms(last).data_bytes);
+            }
+        }
         a.switch =
             Switch::Awaiting { nonce, old: spare, held: VecDeque::new(), begun, left: now, first: None };
         b.switch = Switch::Ceded(key);
@@ -261,7 +266,7 @@ impl<O: Onion> Client<O> {
         let circuit = &mut self.circuits[key.0 as usize];
         let last = circuit.hops.len() - 1;
         let extends = matches!(payload, Payload::Extend(..));
-        let body = O::seal(&mut circuit.hops, last, Message { stream, payload });
+        let body = O::seal(&mut circuit.hops, last, extends, Message { stream, payload });
         self.push(now, key, if extends { Command::Early } else { Command::Relay }, body);
     }
 
@@ -280,8 +285,8 @@ impl<O: Onion> Client<O> {
             }
             None => {
                 let last = circuit.hops.last().expect("a hop was just added");
-                let agreed = O::has_congestion_control(last);
-                circuit.edge = Edge::agreed(agreed, self.links.config(), f64::INFINITY);
+                let terms = O::client_terms(last);
+                circuit.edge = Edge::agreed(terms, self.links.config(), f64::INFINITY);
                 self.outputs.push_back(Output::CircuitBuilt(key));
             }
         }

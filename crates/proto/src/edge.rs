@@ -6,7 +6,7 @@ mod stream;
 
 use tidegate_control::units::{Span, Time};
 
-use crate::cell::{DATA_BYTES, Digest, Message, Payload, StreamId};
+use crate::cell::{Digest, Message, Payload, StreamId, Terms};
 use crate::conflux::split::Capacity;
 use crate::control::windows::{Fixed, Windows};
 use crate::control::{Control, Violation, Window, XOFF_BYTES, vegas};
@@ -48,11 +48,10 @@ impl Edge {
         Edge::bounded(control.window(), windows, allowance)
     }
 
-    /// As [`new`](Self::new), with the congestion control that the key exchange agreed on: present (`Some(true)`) or
-    /// absent. `None`: both ends are configured alike.
-    pub fn agreed(congestion_control: Option<bool>, config: &Config, allowance: f64) -> Edge {
+    /// As [`new`](Self::new), on the terms of the key exchange.
+    pub fn agreed(terms: Terms, config: &Config, allowance: f64) -> Edge {
         let Config { control, windows, .. } = config;
-        match (congestion_control, &config.otherwise) {
+        let mut edge = match (terms.congestion_control, &config.otherwise) {
             (None, _) => Edge::new(control.as_ref(), *windows, allowance),
             (Some(true), _) => {
                 let vegas = || vegas::VegasParameters::default().window();
@@ -60,7 +59,14 @@ impl Edge {
             }
             (Some(false), None) => Edge::bounded(None, *windows, allowance),
             (Some(false), Some(ends)) => Edge::new(ends.control.as_ref(), ends.windows, allowance),
-        }
+        };
+        edge.carry(terms.data_bytes);
+        edge
+    }
+
+    /// Sets the number of application bytes per message: the circuit's cells go over another path, with other terms.
+    pub fn carry(&mut self, data_bytes: u16) {
+        self.flow.set_data_bytes(data_bytes);
     }
 
     /// Creates an end with this congestion window, or else with the fixed windows.
@@ -308,7 +314,7 @@ impl Edge {
         stream.starved = true;
         let mut sent = 0;
         while sent < allowed {
-            let Some((bytes, data)) = source.take(DATA_BYTES) else {
+            let Some((bytes, data)) = source.take(flow.data_bytes()) else {
                 stream.starved = false;
                 break;
             };

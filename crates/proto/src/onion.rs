@@ -9,7 +9,7 @@ use tidegate_control::random::Random;
 use tidegate_control::units::Time;
 
 use crate::cell::{Digest, Message, Payload, RelayId, StreamId};
-pub use crate::cell::{Malformed, Onion};
+pub use crate::cell::{Malformed, Onion, Terms};
 use crate::switching::CongestionNotice;
 
 /// Onion routing without cryptography, for simulation only.
@@ -140,7 +140,11 @@ impl Onion for Clear {
     fn finish(&mut self, asked: Option<bool>, created: &ClearBody) -> Option<Option<bool>> {
         matches!(created, ClearBody::Handshake(_)).then_some(asked)
     }
-    fn peel(_: &mut Option<bool>, body: &mut ClearBody) -> Result<Option<Message<Clear>>, Malformed> {
+    fn peel(
+        _: &mut Option<bool>,
+        _: bool,
+        body: &mut ClearBody,
+    ) -> Result<Option<Message<Clear>>, Malformed> {
         let layers = body.layers()?;
         *layers = layers.checked_sub(1).ok_or(Malformed)?;
         if *layers > 0 {
@@ -156,19 +160,19 @@ impl Onion for Clear {
     fn originate(_: &mut Option<bool>, message: Message<Clear>) -> ClearBody {
         ClearBody::new(1, message)
     }
-    fn asks_congestion_control(asked: &Option<bool>) -> Option<bool> {
-        *asked
+    fn terms(asked: &Option<bool>) -> Terms {
+        Terms { congestion_control: *asked, ..Terms::default() }
     }
     fn digests(_: &Option<bool>) -> Option<[Digest; 2]> {
         None
     }
-    fn has_congestion_control(asked: &Option<bool>) -> Option<bool> {
-        *asked
+    fn client_terms(asked: &Option<bool>) -> Terms {
+        Clear::terms(asked)
     }
     fn client_digests(_: &Option<bool>) -> Option<[Digest; 2]> {
         None
     }
-    fn seal(_: &mut [Option<bool>], to: usize, message: Message<Clear>) -> ClearBody {
+    fn seal(_: &mut [Option<bool>], to: usize, _: bool, message: Message<Clear>) -> ClearBody {
         ClearBody::new(to as u8 + 1, message)
     }
     fn open(hops: &mut [Option<bool>], mut body: ClearBody) -> Result<(usize, Message<Clear>), Malformed> {
@@ -185,17 +189,17 @@ mod tests {
     #[test]
     fn a_message_is_recognised_at_its_hop_only() {
         let message = Message { stream: StreamId(7), payload: Payload::Data(498, Stamp::default()) };
-        let mut body = Clear::seal(&mut [None; 3], 2, message.clone());
-        assert_eq!(Clear::peel(&mut None, &mut body), Ok(None));
-        assert_eq!(Clear::peel(&mut None, &mut body), Ok(None));
-        assert_eq!(Clear::peel(&mut None, &mut body), Ok(Some(message.clone())));
+        let mut body = Clear::seal(&mut [None; 3], 2, false, message.clone());
+        assert_eq!(Clear::peel(&mut None, false, &mut body), Ok(None));
+        assert_eq!(Clear::peel(&mut None, false, &mut body), Ok(None));
+        assert_eq!(Clear::peel(&mut None, false, &mut body), Ok(Some(message.clone())));
 
         let mut back = Clear::originate(&mut None, message.clone());
         Clear::wrap(&mut None, &mut back);
         Clear::wrap(&mut None, &mut back);
         assert_eq!(Clear::open(&mut [None; 3], back.clone()), Ok((2, message)));
         assert_eq!(Clear::open(&mut [None; 2], back), Err(Malformed));
-        assert_eq!(Clear::peel(&mut None, &mut Clear::empty()), Err(Malformed));
+        assert_eq!(Clear::peel(&mut None, false, &mut Clear::empty()), Err(Malformed));
     }
 
     #[test]

@@ -278,7 +278,7 @@ impl<O: Onion> Relay<O> {
         if circuit.early > MAX_EARLY {
             return self.end(now, key, Ending::EarlyCells);
         }
-        match O::peel(&mut circuit.hop, &mut body) {
+        match O::peel(&mut circuit.hop, early, &mut body) {
             Ok(None) => match circuit.next {
                 Some(next) if circuit.extending.is_none() => self.push(now, key, next, command, body),
                 _ => self.end(now, key, Ending::BeyondEnd),
@@ -321,6 +321,9 @@ impl<O: Onion> Relay<O> {
         std::mem::swap(&mut a.prev, &mut b.prev);
         std::mem::swap(&mut a.hop, &mut b.hop);
         a.switch = Switch::None;
+        if let Some(edge) = a.edge.as_deref_mut() {
+            edge.carry(O::terms(&a.hop).data_bytes);
+        }
         let held = std::mem::replace(&mut b.switch, Switch::None);
         if let Some(controller) = &mut self.controller {
             controller.exchanged(old, new);
@@ -586,8 +589,8 @@ impl<O: Onion> Relay<O> {
     fn edge(&mut self, key: CircuitKey) -> Edge {
         let controller = self.controller.as_ref();
         let allowance = controller.map_or(f64::INFINITY, |steers| steers.first_allowance().1);
-        let asked = O::asks_congestion_control(&self.table.circuit(key).hop);
-        Edge::agreed(asked, self.table.links.config(), allowance)
+        let terms = O::terms(&self.table.circuit(key).hop);
+        Edge::agreed(terms, self.table.links.config(), allowance)
     }
 
     /// Opens a stream at this end of the circuit.

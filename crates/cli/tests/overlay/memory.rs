@@ -15,6 +15,7 @@ use tidegate_proto::cell::RelayId;
 use tidegate_proto::client::Client;
 use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::crypto::names::{Router, SharedNames, Target};
+use tidegate_proto::crypto::negotiation::Wishes;
 use tidegate_proto::crypto::ntor::RelayPublic;
 use tidegate_proto::links::Config;
 use tidegate_proto::node::{CircuitKey, Output};
@@ -54,7 +55,8 @@ fn client(router: Router, onion: [u8; 32]) -> (Node, RelayId, Rc<Seen>) {
     };
     let node = Overlay::with_dial(Client::new(encrypted, Config::default()), Unlimited, links, owner);
     let public = RelayPublic { identity: router.fingerprint, onion };
-    node.with(|node, _| node.onion().learn(relay, public, router.ed25519));
+    let modern = router.ed25519.map(|ed25519| (ed25519, Wishes { congestion_control: true, cgo: true }));
+    node.with(|node, _| node.onion().learn(relay, public, modern));
     (node, relay, all)
 }
 

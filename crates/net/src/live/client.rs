@@ -13,6 +13,7 @@ use tidegate_proto::conflux::Wish;
 use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::crypto::message;
 use tidegate_proto::crypto::names::{Router, SharedNames, Target};
+use tidegate_proto::crypto::negotiation::{CGO_VERSION, Wishes};
 use tidegate_proto::crypto::ntor::RelayPublic;
 use tidegate_proto::links::Config;
 use tidegate_proto::node::{CircuitKey, Node as _, Output, StreamKey};
@@ -369,7 +370,9 @@ impl Client {
             let id = self.names.borrow_mut().keep(router);
             self.names.borrow_mut().also(id, entry.address.second());
             let public = RelayPublic { identity: entry.fingerprint, onion: entry.onion };
-            self.overlay.with(|node, _| node.onion().learn(id, public, modern.then_some(entry.ed25519)));
+            let cgo = entry.has_version(CGO_VERSION);
+            let wishes = modern.then_some((entry.ed25519, Wishes { congestion_control: true, cgo }));
+            self.overlay.with(|node, _| node.onion().learn(id, public, wishes));
             Known { id, nickname: entry.nickname.clone(), bandwidth: entry.bandwidth, exit: entry.exit }
         });
         let known: Vec<Known> = known.collect();

@@ -11,10 +11,11 @@ use tidegate_proto::crypto::cert::{Certified, RouterKeys};
 use super::addresses::Addresses;
 use super::policy::Policy;
 
-/// Supported protocol versions. A higher version of `Relay` would let clients use CGO, which circuits here do not
-/// support.
+/// Supported protocol versions besides `Relay`.
 const PROTOCOLS: &str =
-    "Conflux=1 Cons=1-2 Desc=1-2 DirCache=2 FlowCtrl=1-2 Link=4-5 LinkAuth=3 Microdesc=1-2 Relay=2-4";
+    "Conflux=1 Cons=1-2 Desc=1-2 DirCache=2 FlowCtrl=1-2 Link=4-5 LinkAuth=3 Microdesc=1-2";
+/// Supported versions of the subprotocol `Relay`: 4 is ntor-v3, 5 its request for subprotocols, 6 Counter Galois Onion.
+pub const RELAY_VERSIONS: &str = "2-6";
 const ED25519_PREFIX: &[u8] = b"Tor router descriptor signature v1";
 
 /// The contents of a descriptor besides keys.
@@ -57,7 +58,7 @@ fn write(text: &mut String, keys: &RouterKeys, certified: &Certified, facts: &Fa
         writeln!(text, "or-address {second}")?;
     }
     writeln!(text, "platform Tidegate {}", env!("CARGO_PKG_VERSION"))?;
-    writeln!(text, "proto {PROTOCOLS}")?;
+    writeln!(text, "proto {PROTOCOLS} Relay={RELAY_VERSIONS}")?;
     writeln!(text, "published {}", calendar(published))?;
     let fingerprint: Vec<String> =
         keys.fingerprint().chunks(2).map(|pair| format!("{:02X}{:02X}", pair[0], pair[1])).collect();

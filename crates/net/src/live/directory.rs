@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 use ed25519_dalek::{Signer as _, SigningKey};
 use subtle::ConstantTimeEq as _;
@@ -12,6 +13,7 @@ use tidegate_control::units::{Span, Time};
 use tidegate_proto::crypto::cert::{self, RouterKeys};
 
 use super::addresses::Addresses;
+use super::descriptor::RELAY_VERSIONS;
 use crate::gate::{Gate, Refused};
 use crate::identity::{hex, unhex};
 
@@ -43,6 +45,8 @@ pub struct Entry {
     pub bandwidth: u64,
     /// Whether it is an exit.
     pub exit: bool,
+    /// The versions of Tor's subprotocol `Relay` that it supports, as in descriptors; empty if it states none.
+    pub versions: String,
     /// When it was signed, seconds since 1970.
     pub published: u64,
     signature: [u8; 64],
@@ -101,6 +105,7 @@ impl Entry {
             onion: keys.onion(),
             bandwidth,
             exit,
+            versions: RELAY_VERSIONS.into(),
             published,
             signature: [0; 64],
         };
@@ -109,8 +114,9 @@ impl Entry {
     }
 
     fn facts(&self) -> String {
+        let versions = if self.versions.is_empty() { "" } else { &format!(" Relay={}", self.versions) };
         format!(
-            "relay {} {} {} {} {} {} {} {}",
+            "relay {} {} {} {} {} {} {}{versions} {}",
             self.nickname,
             self.address,
             hex(&self.fingerprint),
@@ -137,7 +143,13 @@ impl Entry {
     /// If the line is malformed, not signed by the identity in it, or has impossible values.
     pub fn parse(line: &str) -> Result<Entry, DirectoryError> {
         let syntax = DirectoryError::Syntax(1);
-        let words: Vec<&str> = line.split(' ').collect();
+        let mut words: Vec<&str> = line.split(' ').collect();
+        // Relays of earlier versions do not state it.
+        let stated = words.get(8).and_then(|word| word.strip_prefix("Relay="));
+        let versions = stated.filter(|_| words.len() == 11);
+        if versions.is_some() {
+            words.remove(8);
+        }
         let ["relay", nickname, address, fingerprint, ed25519, onion, bandwidth, exit, published, signature] =
             words[..]
         else {
@@ -153,6 +165,10 @@ impl Entry {
                 onion: unhex(onion)?,
                 bandwidth: bandwidth.parse().ok()?,
                 exit: ["middle", "exit"].iter().position(|kind| *kind == exit)? == 1,
+                versions: match versions {
+                    Some(versions) => Some(versions).filter(|text| are_versions(text))?.to_owned(),
+                    None => String::new(),
+                },
                 published: published.parse().ok()?,
                 signature: unhex(signature)?,
             })
@@ -170,6 +186,11 @@ impl Entry {
         Ok(entry)
     }
 
+    /// Whether the relay supports a version of the subprotocol `Relay`.
+    pub fn has_version(&self, version: u8) -> bool {
+        ranges(&self.versions).any(|range| range.is_some_and(|range| range.contains(&version)))
+    }
+
     /// Checks the addresses.
     ///
     /// # Errors
@@ -177,6 +198,20 @@ impl Entry {
     pub fn passes(&self, gate: Gate) -> Result<(), Refused> {
         self.address.all().into_iter().try_for_each(|address| gate.check(address))
     }
+}
+
+/// The ranges of a list of versions such as `2-4,6`; `None` for a malformed one.
+fn ranges(versions: &str) -> impl Iterator<Item = Option<RangeInclusive<u8>>> + '_ {
+    versions.split(',').map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some(first.parse().ok()?..=last.parse().ok()?)
+    })
+}
+
+/// Whether a text is a list of versions, of at most 40 characters.
+fn are_versions(text: &str) -> bool {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit() || b"-,".contains(&byte));
+    plain && text.len() <= 40 && ranges(text).all(|range| range.is_some())
 }
 
 /// Whether a text is a valid nickname (dir-spec).
@@ -423,6 +458,29 @@ mod tests {
         let insider = format!("token secret\n{}", thief(&keys, &listed));
         assert!(authority.join(NOW, HOME, &insider).unwrap_err().contains("another identity"));
         assert!(authority.directory(NOW).contains(&listed.line()));
+    }
+
+    #[test]
+    fn entries_state_versions_or_none() {
+        let keys = RouterKeys::generate(&mut fill);
+        let of = |versions: &str| {
+            let address = "127.0.0.1:9001".parse().unwrap();
+            let mut entry = Entry::new("alpha", address, &keys, (1000, true, NOW));
+            entry.versions = versions.into();
+            entry.signature = keys.sign_ed25519(&entry.signed());
+            entry
+        };
+        assert!(relay("alpha", NOW).has_version(6), "this version supports Counter Galois Onion");
+        for (versions, six) in [("", false), ("2-4", false), ("2-6", true), ("1,5-7", true), ("6", true)] {
+            let entry = Entry::parse(&of(versions).line()).unwrap();
+            assert_eq!((&entry, entry.has_version(6)), (&of(versions), six), "{versions}");
+        }
+        for versions in ["x", "2-", "-", "2,,3", "256", "2 6"] {
+            assert_eq!(Entry::parse(&of(versions).line()), Err(DirectoryError::Syntax(1)), "{versions}");
+        }
+        assert!(Entry::parse(&of(&"1,".repeat(30)).line()).is_err());
+        let forged = of("2-4").line().replace("Relay=2-4", "Relay=2-6");
+        assert_eq!(Entry::parse(&forged), Err(DirectoryError::Signature));
     }
 
     #[test]

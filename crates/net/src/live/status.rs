@@ -112,7 +112,7 @@ fn each(overlay: &Exiting, streams: &Locals) -> Value {
         let circuits = node.shown().map(|shown| {
             let ports = ports.get(&shown.circuit).map_or(&[][..], Vec::as_slice);
             json!({ "circuit": shown.circuit.0, "ports": ports, "guard": shown.guard, "exit": shown.exit,
-                "congestion_control": shown.congestion_control, "linked": shown.linked.map(|first| first.0),
+                "congestion_control": shown.congestion_control, "cgo": shown.cgo, "linked": shown.linked.map(|first| first.0),
                 "queued_cells": shown.queued, "sent_cells": shown.sent, "allowed_cells": shown.allowed,
                 "sent_on_cells": shown.sent_on })
         });

@@ -14,6 +14,7 @@ use tidegate_proto::cell::RelayId;
 use tidegate_proto::client::Client;
 use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::crypto::names::{Router, SharedNames};
+use tidegate_proto::crypto::negotiation::Wishes;
 use tidegate_proto::crypto::ntor::RelayPublic;
 use tidegate_proto::links::Config;
 use tidegate_proto::node::{CircuitKey, Output};
@@ -64,7 +65,8 @@ impl OneHop {
         let mut built = [false; 2];
         for (built, ed25519) in built.iter_mut().zip([None, self.identity.ed25519]) {
             let public = RelayPublic { identity: self.identity.fingerprint, onion };
-            self.node.with(|node, _| node.onion().learn(self.relay, public, ed25519));
+            let modern = ed25519.map(|ed25519| (ed25519, Wishes { congestion_control: true, cgo: true }));
+            self.node.with(|node, _| node.onion().learn(self.relay, public, modern));
             let key = self.node.with(|node, now| node.build(now, vec![self.relay]));
             self.ends.borrow_mut().remove(&key);
             *built = loop {

@@ -105,7 +105,7 @@ impl<O: Onion> Node<O> for Client<O> {
         let room = links.room(leg);
         circuit.edge.package(now, stream.stream, cells, room, source, |message, digest| {
             let last = hops.len() - 1;
-            let full = links.push(now, leg, Command::Relay, O::seal(hops, last, message));
+            let full = links.push(now, leg, Command::Relay, O::seal(hops, last, false, message));
             debug_assert_eq!(full, Ok(()), "the high mark is below the limit");
             if digest { O::client_digests(&hops[last]).map(|[_, said]| said) } else { None }
         });

@@ -198,7 +198,8 @@ impl<O: Onion> Client<O> {
             let sent =
                 circuit.edge.package(now, stream.stream, cells_now, room, source, |message, digest| {
                     let mut push = |message| {
-                        let full = links.push(now, id, Command::Relay, O::seal(&mut hops, last, message));
+                        let full =
+                            links.push(now, id, Command::Relay, O::seal(&mut hops, last, false, message));
                         debug_assert_eq!(full, Ok(()), "the high mark is below the limit");
                     };
                     let missed = offer.and_then(|offer| set.send_data(now, &offer));

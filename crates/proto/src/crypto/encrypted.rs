@@ -1,4 +1,4 @@
-//! Onion routing with cryptography: ntor and AES-CTR layers for the state machines of this crate. Relay messages are
+//! Onion routing with cryptography: key exchanges and encrypted layers for the state machines of this crate. Relay messages are
 //! Tor's (tor-spec, "Relay cells"), except that a directory of this project may identify relays by number.
 
 use std::collections::BTreeMap;
@@ -8,33 +8,31 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use tidegate_control::random::Random;
 
+use super::cgo::Side;
 use super::fast;
-use super::layer::{BODY, Body, Layer};
+pub use super::hop::Hop;
+use super::layer::{BODY, Body};
 use super::message::{read, write};
 use super::names::{Peer, SharedNames, Target};
-use super::ntor::{self, HopKeys, RelayPublic, RelaySecret};
+use super::negotiation::Wishes;
+use super::ntor::{self, RelayPublic, RelaySecret};
 use super::ntor_v3;
 use super::own_keys::OwnKeys;
 use crate::cell::{DATA_BYTES, DestroyReason, Digest, Message, RelayId};
-use crate::onion::{Malformed, Onion};
+use crate::onion::{Malformed, Onion, Terms};
 use crate::switching::CongestionNotice;
 
 /// Handshake types of ntor and ntor-v3 (tor-spec, "CREATE and CREATED cells").
 const NTOR: u16 = 2;
 const NTOR_V3: u16 = 3;
-/// ntor-v3 extensions for congestion control (proposal 324): request, grant with the number of cells that a SENDME
-/// acknowledges, refusal.
-const ASK_CONGESTION_CONTROL: &[u8] = &[1, 1, 0];
-const GRANT_CONGESTION_CONTROL: &[u8] = &[1, 2, 1, 31];
-const NO_EXTENSIONS: &[u8] = &[0];
 
 /// One node's keys, and those of the relays it knows.
 #[derive(Clone)]
 pub struct Encrypted {
     ours: Option<OwnKeys>,
     directory: BTreeMap<RelayId, RelayPublic>,
-    /// Relays that this client asks for congestion control, with ntor-v3.
-    modern: BTreeMap<RelayId, ntor_v3::Public>,
+    /// Relays that this client makes wishes to, with ntor-v3.
+    modern: BTreeMap<RelayId, (ntor_v3::Public, Wishes)>,
     /// Addresses and identities of relays, where circuits name them as Tor does.
     names: Option<SharedNames>,
     /// Ephemeral keys are HMAC-SHA256(seed, counter).
@@ -54,29 +52,12 @@ impl PartialEq for Encrypted {
     }
 }
 
-/// One side's layers of a hop, for both directions.
-pub struct Hop {
-    forward: Layer,
-    backward: Layer,
-    congestion_control: bool,
-}
-
 /// A key exchange that this client has begun.
 pub enum Handshake {
     /// With ntor.
     Ntor(ntor::ClientHandshake),
     /// With ntor-v3.
-    V3(ntor_v3::ClientHandshake),
-}
-
-impl Hop {
-    fn new(keys: &HopKeys, congestion_control: bool) -> Hop {
-        Hop {
-            congestion_control,
-            forward: Layer::new(&keys.forward, &keys.forward_digest),
-            backward: Layer::new(&keys.backward, &keys.backward_digest),
-        }
-    }
+    V3(ntor_v3::ClientHandshake, Wishes),
 }
 
 impl Encrypted {
@@ -102,13 +83,16 @@ impl Encrypted {
         self.ours = Some(keys);
     }
 
-    /// Client: adds a relay. If it has an Ed25519 identity, circuits ask it for congestion control.
-    pub fn learn(&mut self, relay: RelayId, public: RelayPublic, ed25519: Option<[u8; 32]>) {
+    /// Client: adds a relay. Circuits use ntor-v3 with these wishes if its Ed25519 identity is given.
+    pub fn learn(&mut self, relay: RelayId, public: RelayPublic, modern: Option<([u8; 32], Wishes)>) {
         self.directory.insert(relay, public);
-        match ed25519 {
-            Some(identity) => self.modern.insert(relay, ntor_v3::Public { identity, onion: public.onion }),
-            None => self.modern.remove(&relay),
-        };
+        match modern {
+            Some((identity, wishes)) => {
+                let public = ntor_v3::Public { identity, onion: public.onion };
+                self.modern.insert(relay, (public, wishes));
+            }
+            None => drop(self.modern.remove(&relay)),
+        }
     }
 
     fn draw(&mut self) -> [u8; 32] {
@@ -206,10 +190,10 @@ impl Onion for Encrypted {
     }
 
     fn start(&mut self, relay: RelayId) -> (Option<Handshake>, Body) {
-        if let Some(public) = self.modern.get(&relay).copied() {
-            let started = ntor_v3::ClientHandshake::start(public, self.draw(), ASK_CONGESTION_CONTROL);
+        if let Some((public, wishes)) = self.modern.get(&relay).copied() {
+            let started = ntor_v3::ClientHandshake::start(public, self.draw(), &wishes.write());
             let Some((handshake, skin)) = started else { return (None, Encrypted::empty()) };
-            return (Some(Handshake::V3(handshake)), create(NTOR_V3, &skin));
+            return (Some(Handshake::V3(handshake, wishes)), create(NTOR_V3, &skin));
         }
         let Some(public) = self.directory.get(&relay).copied() else { return (None, Encrypted::empty()) };
         let (handshake, skin) = ntor::ClientHandshake::start(public, self.draw());
@@ -222,23 +206,24 @@ impl Onion for Encrypted {
             let half = ephemeral[..fast::HALF].try_into().expect("20 of 32 bytes");
             let (keys, proof) = fast::derive(create.0.first_chunk()?, half);
             self.ours.as_ref()?;
-            return Some((Hop::new(&keys, false), body(&[half, &proof])));
+            return Some((Hop::plain(&keys), body(&[half, &proof])));
         }
         let (kind, rest) = create.0.split_first_chunk::<2>()?;
         let skin = measured(rest)?;
         match u16::from_be_bytes(*kind) {
             NTOR => {
                 let (keys, reply) = self.ours.as_ref()?.answer(skin.try_into().ok()?, ephemeral).ok()?;
-                Some((Hop::new(&keys, false), body(&[&(ntor::REPLY as u16).to_be_bytes(), &reply])))
+                Some((Hop::plain(&keys), body(&[&(ntor::REPLY as u16).to_be_bytes(), &reply])))
             }
             NTOR_V3 => {
-                let mut granted = false;
+                let mut granted = Wishes::default();
                 let grant = |asked: &[u8]| {
-                    granted = ntor_v3::asks_congestion_control(asked);
-                    if granted { GRANT_CONGESTION_CONTROL.to_vec() } else { NO_EXTENSIONS.to_vec() }
+                    granted = Wishes::read(asked)?;
+                    Some(granted.grant())
                 };
-                let (keys, reply) = self.ours.as_ref()?.answer_v3(skin, &ephemeral, grant).ok()?;
-                Some((Hop::new(&keys, granted), body(&[&(reply.len() as u16).to_be_bytes(), &reply])))
+                let (material, reply) = self.ours.as_ref()?.answer_v3(skin, &ephemeral, grant).ok()?;
+                let hop = Hop::agreed(Side::Relay, &material, granted);
+                Some((hop, body(&[&(reply.len() as u16).to_be_bytes(), &reply])))
             }
             _ => None,
         }
@@ -247,64 +232,60 @@ impl Onion for Encrypted {
     fn finish(&mut self, handshake: Option<Handshake>, created: &Body) -> Option<Hop> {
         let reply = measured(&created.0[..])?;
         match handshake? {
-            Handshake::Ntor(handshake) => {
-                Some(Hop::new(&handshake.finish(reply.try_into().ok()?).ok()?, false))
-            }
-            Handshake::V3(handshake) => {
-                let (keys, said) = handshake.finish(reply).ok()?;
-                Some(Hop::new(&keys, said == GRANT_CONGESTION_CONTROL))
+            Handshake::Ntor(handshake) => Some(Hop::plain(&handshake.finish(reply.try_into().ok()?).ok()?)),
+            Handshake::V3(handshake, wishes) => {
+                let (material, said) = handshake.finish(reply).ok()?;
+                Some(Hop::agreed(Side::Client, &material, wishes.granted(&said)?))
             }
         }
     }
 
-    fn asks_congestion_control(hop: &Hop) -> Option<bool> {
-        Some(hop.congestion_control)
+    fn terms(hop: &Hop) -> Terms {
+        hop.terms()
     }
 
-    fn has_congestion_control(hop: &Hop) -> Option<bool> {
-        Some(hop.congestion_control)
+    fn client_terms(hop: &Hop) -> Terms {
+        hop.terms()
     }
 
     fn digests(hop: &Hop) -> Option<[Digest; 2]> {
-        Some([hop.forward.digest(), hop.backward.digest()])
+        Some(hop.digests())
     }
 
     fn client_digests(hop: &Hop) -> Option<[Digest; 2]> {
-        Some([hop.backward.digest(), hop.forward.digest()])
+        let [said, heard] = hop.digests();
+        Some([heard, said])
     }
 
     fn rest(hop: &mut Hop) {
-        hop.forward.rest();
-        hop.backward.rest();
+        hop.rest();
     }
 
-    fn peel(hop: &mut Hop, body: &mut Body) -> Result<Option<Message<Encrypted>>, Malformed> {
-        hop.forward.pass(&mut body.0);
-        if hop.forward.recognises(&body.0) { read(&body.0).map(Some) } else { Ok(None) }
+    fn peel(hop: &mut Hop, early: bool, body: &mut Body) -> Result<Option<Message<Encrypted>>, Malformed> {
+        if hop.peel(early, &mut body.0) { read(&body.0, hop.format()).map(Some) } else { Ok(None) }
     }
 
     fn wrap(hop: &mut Hop, body: &mut Body) {
-        hop.backward.pass(&mut body.0);
+        hop.wrap(&mut body.0);
     }
 
     fn originate(hop: &mut Hop, message: Message<Encrypted>) -> Body {
-        let mut body = write(&message);
-        hop.backward.seal(&mut body.0);
+        let mut body = write(&message, hop.format());
+        hop.originate(&mut body.0);
         body
     }
 
-    fn seal(hops: &mut [Hop], to: usize, message: Message<Encrypted>) -> Body {
-        let mut body = write(&message);
-        hops[to].forward.seal(&mut body.0);
-        hops[..to].iter_mut().rev().for_each(|hop| hop.forward.pass(&mut body.0));
+    fn seal(hops: &mut [Hop], to: usize, early: bool, message: Message<Encrypted>) -> Body {
+        let mut body = write(&message, hops[to].format());
+        hops[to].seal(early, &mut body.0);
+        hops[..to].iter_mut().rev().for_each(|hop| hop.cover(early, &mut body.0));
         body
     }
 
     fn open(hops: &mut [Hop], mut body: Body) -> Result<(usize, Message<Encrypted>), Malformed> {
         for (n, hop) in hops.iter_mut().enumerate() {
-            hop.backward.pass(&mut body.0);
-            if hop.backward.recognises(&body.0) {
-                return Ok((n, read(&body.0)?));
+            if hop.open(&mut body.0) {
+                return Ok((n, read(&body.0, hop.format())?));
             }
         }
         Err(Malformed)
@@ -319,21 +300,26 @@ pub fn data(bytes: &[u8]) -> (u16, Box<[u8]>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::message::Format;
     use super::super::names::Router;
     use super::*;
     use crate::cell::{EndReason, Nonce, Payload, StreamId};
     use crate::conflux::{Link, Wish};
     use proptest::prelude::*;
 
-    /// A client with three hops, and the relays' sides of those hops.
-    fn circuit() -> (Vec<Hop>, Vec<Hop>) {
-        let secrets = [1, 2, 3].map(|n| RelaySecret::new([n; 20], [n + 10; 32]));
-        let directory: BTreeMap<RelayId, RelayPublic> =
-            secrets.iter().zip(0..).map(|(secret, n)| (RelayId(n), *secret.public())).collect();
-        let mut client = Encrypted::new(None, directory, [9; 32]);
+    const CONTROL: Wishes = Wishes { congestion_control: true, cgo: false };
+    const CGO: Wishes = Wishes { congestion_control: true, cgo: true };
+
+    /// A client with a hop per element, by ntor or by ntor-v3 with these wishes, and the relays' sides of those hops.
+    fn circuit(wishes: [Option<Wishes>; 3]) -> (Vec<Hop>, Vec<Hop>) {
+        let mut client = Encrypted::new(None, BTreeMap::new(), [9; 32]);
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-        for (n, secret) in secrets.into_iter().enumerate() {
-            let mut relay = Encrypted::new(Some(secret), BTreeMap::new(), [n as u8; 32]);
+        for (n, wishes) in wishes.into_iter().enumerate() {
+            let fill = n as u8 + 1;
+            let mut relay = Encrypted::new(None, BTreeMap::new(), [fill; 32]);
+            relay.answer_with(OwnKeys::new([fill; 20], [fill + 20; 32], [fill + 10; 32], None));
+            let public = *RelaySecret::new([fill; 20], [fill + 10; 32]).public();
+            client.learn(RelayId(n as u32), public, wishes.map(|wishes| ([fill + 20; 32], wishes)));
             let (handshake, create) = client.start(RelayId(n as u32));
             let (hop, created) = relay.accept(&create, false).unwrap();
             theirs.push(hop);
@@ -346,7 +332,8 @@ mod tests {
         Router { address: address.parse().unwrap(), fingerprint: [5; 20], ed25519 }
     }
 
-    fn messages() -> Vec<Message<Encrypted>> {
+    /// One message of each kind for a circuit with these terms.
+    fn messages(Terms { data_bytes, .. }: Terms) -> Vec<Message<Encrypted>> {
         let mut client = Encrypted::new(
             None,
             BTreeMap::from([(RelayId(7), RelayPublic { identity: [1; 20], onion: [9; 32] })]),
@@ -356,7 +343,7 @@ mod tests {
         let reply = body(&[&(ntor::REPLY as u16).to_be_bytes(), &[7; ntor::REPLY]]);
         let link = Link { nonce: [6; 32], sent: 7, delivered: 8, wish: Wish::Throughput };
         [
-            Payload::Data(498, vec![5; 498].into()),
+            Payload::Data(data_bytes, vec![5; data_bytes.into()].into()),
             Payload::Data(0, Box::default()),
             Payload::Begin(Target::parse("[::1]:8080", 7).unwrap()),
             Payload::Begin(Target::Resolve("a.example".into())),
@@ -365,7 +352,8 @@ mod tests {
             Payload::Resolved(vec![4, 4, 127, 0, 0, 1, 0, 0, 0, 60].into()),
             Payload::End(EndReason::RESET),
             Payload::Sendme(None),
-            Payload::Sendme(Some([8; 20])),
+            Payload::Sendme(Some(Digest::Sha1([8; 20]))),
+            Payload::Sendme(Some(Digest::Tag([8; 16]))),
             Payload::Nothing,
             Payload::Leave(Nonce([3; 8])),
             Payload::Join(Nonce([4; 8])),
@@ -380,24 +368,71 @@ mod tests {
         ]
         .into_iter()
         .zip(1..)
-        .map(|(payload, n)| Message { stream: StreamId(n), payload })
+        .map(|(payload, n)| {
+            // Message format 1 has stream ids only in these messages.
+            let stream = if payload.is_of_stream() { StreamId(n) } else { StreamId(0) };
+            Message { stream, payload }
+        })
         .collect()
     }
 
     #[test]
     fn every_message_reaches_its_hop_and_comes_back() {
-        let (mut client, mut relays) = circuit();
-        for message in messages() {
-            for to in 0..3 {
-                let mut cell = Encrypted::seal(&mut client, to, message.clone());
-                for relay in &mut relays[..to] {
-                    assert_eq!(Encrypted::peel(relay, &mut cell), Ok(None));
+        for wishes in [
+            [None; 3],
+            [Some(CONTROL); 3],
+            [Some(CGO); 3],
+            // As stock clients build circuits: only the exit has congestion control.
+            [None, Some(Wishes::default()), Some(CGO)],
+            [Some(CGO), None, Some(CONTROL)],
+        ] {
+            let (mut client, mut relays) = circuit(wishes);
+            for to in [0, 1, 2] {
+                let terms = Encrypted::terms(&relays[to]);
+                assert_eq!(terms, Encrypted::client_terms(&client[to]));
+                let wishes = wishes[to].unwrap_or_default();
+                assert_eq!(terms.congestion_control, Some(wishes.congestion_control));
+                assert_eq!(terms.data_bytes, if wishes.cgo { 488 } else { 498 });
+                assert_eq!(relays[to].binding(), client[to].binding());
+                for (n, message) in messages(terms).into_iter().enumerate() {
+                    pass(&mut client, &mut relays, to, n % 2 == 0, &message);
                 }
-                assert_eq!(Encrypted::peel(&mut relays[to], &mut cell), Ok(Some(message.clone())));
-                let mut cell = Encrypted::originate(&mut relays[to], message.clone());
-                relays[..to].iter_mut().rev().for_each(|relay| Encrypted::wrap(relay, &mut cell));
-                assert_eq!(Encrypted::open(&mut client, cell), Ok((to, message.clone())));
             }
+        }
+    }
+
+    /// Sends a message to a hop and back. Both ends know both cells by the same digests.
+    fn pass(client: &mut [Hop], relays: &mut [Hop], to: usize, early: bool, message: &Message<Encrypted>) {
+        let mut cell = Encrypted::seal(client, to, early, message.clone());
+        for relay in &mut relays[..to] {
+            assert_eq!(Encrypted::peel(relay, early, &mut cell), Ok(None));
+        }
+        assert_eq!(Encrypted::peel(&mut relays[to], early, &mut cell), Ok(Some(message.clone())));
+        let mut cell = Encrypted::originate(&mut relays[to], message.clone());
+        relays[..to].iter_mut().rev().for_each(|relay| Encrypted::wrap(relay, &mut cell));
+        assert_eq!(Encrypted::open(client, cell), Ok((to, message.clone())));
+        let [said, heard] = Encrypted::digests(&relays[to]).unwrap();
+        assert_eq!(Encrypted::client_digests(&client[to]), Some([heard, said]));
+    }
+
+    #[test]
+    fn format_1_defines_every_command_and_its_stream() {
+        let (mut client, mut relays) = circuit([Some(CGO); 3]);
+        let mut tell = |command: u8, stream: u16, length: u16| {
+            let mut cell =
+                body(&[&[0; 16], &[command], &length.to_be_bytes(), &stream.to_be_bytes(), &[0; 8]]);
+            client[0].seal(false, &mut cell.0);
+            Encrypted::peel(&mut relays[0], false, &mut cell)
+        };
+        let of = |stream, payload| Ok(Some(Message { stream: StreamId(stream), payload }));
+        assert_eq!(tell(2, 7, 3), of(7, Payload::Data(3, [0; 3].into())));
+        assert_eq!(tell(2, 7, 488), of(7, Payload::Data(488, [0; 488].into())));
+        assert_eq!(tell(10, 7, 490), of(0, Payload::Nothing), "DROP has no stream");
+        assert_eq!(tell(2, 0, 3), Err(Malformed), "DATA without a stream");
+        assert_eq!(tell(2, 7, 489), Err(Malformed), "longer than the cell");
+        assert_eq!(tell(10, 0, 491), Err(Malformed), "longer than the cell");
+        for unknown in [0, 16, 18, 23, 45, 240, 255] {
+            assert_eq!(tell(unknown, 0, 0), Err(Malformed), "command {unknown}");
         }
     }
 
@@ -420,15 +455,20 @@ mod tests {
             let mut plain: [u8; BODY] = bytes.try_into().unwrap();
             plain[0] = command;
             // `Misread` is a parse result and never sent.
-            if let Ok(message) = read::<Encrypted>(&plain)
-                && message.payload != Payload::Misread
-            {
-                prop_assert_eq!(read(&write(&message).0), Ok(message));
+            for format in [Format::V0, Format::V1] {
+                if let Ok(message) = read::<Encrypted>(&plain, format)
+                    && message.payload != Payload::Misread
+                {
+                    prop_assert_eq!(read(&write(&message, format).0, format), Ok(message));
+                }
+                plain[16] = command;
             }
-            let (mut client, mut relays) = circuit();
             let cell = Body(Box::new(plain));
-            prop_assert_eq!(Encrypted::peel(&mut relays[0], &mut cell.clone()), Ok(None));
-            prop_assert_eq!(Encrypted::open(&mut client, cell.clone()), Err(Malformed));
+            for wishes in [None, Some(CGO)] {
+                let (mut client, mut relays) = circuit([wishes; 3]);
+                prop_assert_eq!(Encrypted::peel(&mut relays[0], false, &mut cell.clone()), Ok(None));
+                prop_assert_eq!(Encrypted::open(&mut client, cell.clone()), Err(Malformed));
+            }
             let relay = RelaySecret::new([1; 20], [2; 32]);
             prop_assert!(Encrypted::new(Some(relay), BTreeMap::new(), [1; 32]).accept(&cell, false).is_none());
         }

@@ -13,11 +13,13 @@ pub const HALF: usize = 20;
 pub fn derive(client: &[u8; HALF], relay: &[u8; HALF]) -> (HopKeys, [u8; HALF]) {
     let block = |n: u8| -> [u8; 20] { Sha1::digest([&client[..], relay, &[n]].concat()).into() };
     let stream: Vec<u8> = (0..5).flat_map(block).collect();
+    let proof = block(0);
     let keys = HopKeys {
         forward_digest: stream[20..40].try_into().expect("20 bytes"),
         backward_digest: stream[40..60].try_into().expect("20 bytes"),
         forward: stream[60..76].try_into().expect("16 bytes"),
         backward: stream[76..92].try_into().expect("16 bytes"),
+        binding: proof,
     };
-    (keys, block(0))
+    (keys, proof)
 }

@@ -2,9 +2,10 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use super::cgo;
 use super::layer::{BODY, Body};
 use super::names::{Peer, Router, Target};
-use crate::cell::{DATA_BYTES, EndReason, Message, Nonce, Payload, RelayId, StreamId};
+use crate::cell::{Digest, EndReason, Message, Nonce, Payload, RelayId, StreamId};
 use crate::conflux::Link;
 use crate::onion::{Malformed, Onion};
 
@@ -16,6 +17,7 @@ const CONNECTED: u8 = 4;
 const SENDME: u8 = 5;
 const TRUNCATE: u8 = 8;
 const TRUNCATED: u8 = 9;
+const DROP: u8 = 10;
 const RESOLVE: u8 = 11;
 const RESOLVED: u8 = 12;
 const BEGIN_DIR: u8 = 13;
@@ -40,72 +42,174 @@ const FINGERPRINT: u8 = 2;
 const ED25519: u8 = 3;
 const NUMBER: u8 = 241;
 
-/// Bytes of a relay header: command, recognized, stream, digest, length.
+/// Bytes of a relay header of format 0: command, recognized, stream, digest, length.
 const HEADER: usize = 11;
 
 /// Onion routing with Tor's message format.
 pub(super) trait Tors: Onion<Body = Body, Data = Box<[u8]>, Address = Target, Peer = Peer> {}
 impl<O: Onion<Body = Body, Data = Box<[u8]>, Address = Target, Peer = Peer>> Tors for O {}
 
-/// A message's body, without layers.
-pub(super) fn write<O: Tors>(message: &Message<O>) -> Body {
-    let mut bytes = Box::new([0; BODY]);
-    let (command, length) = {
-        let data = &mut bytes[HEADER..];
-        let mut put = |parts: &[&[u8]]| {
-            let mut at = 0;
-            for part in parts {
-                data[at..at + part.len()].copy_from_slice(part);
-                at += part.len();
-            }
-            at
-        };
-        match &message.payload {
-            Payload::Data(length, data) => (DATA, put(&[&data[..usize::from(*length)]])),
-            Payload::Begin(Target::Directory) => (BEGIN_DIR, 0),
-            Payload::Begin(Target::Resolve(host)) => (RESOLVE, put(&[host.as_bytes(), &[0]])),
-            Payload::Begin(target @ Target::Host { flags, .. }) => {
-                (BEGIN, put(&[target.to_string().as_bytes(), &[0], &flags.to_be_bytes()]))
-            }
-            Payload::Connected => (CONNECTED, 0),
-            Payload::Resolved(answer) => (RESOLVED, put(&[answer])),
-            Payload::End(EndReason(reason)) => (END, put(&[&[*reason]])),
-            Payload::Sendme(None) => (SENDME, 0),
-            Payload::Sendme(Some(digest)) => (SENDME, put(&[&[1, 0, 20], digest])),
-            // Version 0; a rate of 0 means unlimited (proposal 324).
-            Payload::Xoff => (XOFF, put(&[&[0]])),
-            Payload::Xon => (XON, put(&[&[0; 5]])),
-            Payload::Leave(Nonce(nonce)) => (LEAVE, put(&[nonce])),
-            Payload::Join(Nonce(nonce)) => (JOIN, put(&[nonce])),
-            Payload::Link(link) => (LINK, put(&[&link.write()])),
-            Payload::Linked(link) => (LINKED, put(&[&link.write()])),
-            Payload::LinkedAck => (LINKED_ACK, 0),
-            Payload::Switch(missed) => (SWITCH, put(&[&missed.to_be_bytes()])),
-            Payload::Extend(peer, Body(create)) => {
-                // The handshake's type and length precede it.
-                let handshake = 4 + usize::from(u16::from_be_bytes([create[2], create[3]]));
-                (EXTEND2, put(&[&specifiers(peer), &create[..handshake]]))
-            }
-            Payload::Extended(Body(created)) => {
-                let handshake = usize::from(u16::from_be_bytes([created[0], created[1]]));
-                // A length beyond the message is cut here; the client refuses the handshake then.
-                (EXTENDED2, put(&[&created[..(2 + handshake).min(usize::from(DATA_BYTES))]]))
-            }
-            Payload::Truncate => (TRUNCATE, put(&[&[0]])),
-            Payload::Truncated => (TRUNCATED, 0),
-            // DROP
-            Payload::Misread | Payload::Nothing => (10, 0),
+/// How a message lies in a cell's body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Under AES-CTR and SHA-1: command, "recognized", stream, digest, length, data.
+    V0,
+    /// Under Counter Galois Onion: tag, command, length, stream if the command has one, data.
+    V1,
+}
+
+/// Where format 1 has its command and its data.
+const V1_COMMAND: usize = cgo::TAG;
+const V1_DATA: usize = V1_COMMAND + 3;
+/// Bytes of a stream id.
+const STREAM: usize = 2;
+
+/// Whether messages with this command belong to a stream. In format 1 only they have a stream id.
+fn has_stream(command: u8) -> bool {
+    matches!(command, BEGIN | DATA | END | CONNECTED | RESOLVE | RESOLVED | BEGIN_DIR | XOFF | XON)
+}
+
+/// Whether format 1 defines the command. Without that the place of its data is unknown.
+fn is_known(command: u8) -> bool {
+    // 16 to 18 are reserved, 32 to 42 belong to onion services and padding.
+    matches!(command, BEGIN..=EXTENDED2 | LINK..=SWITCH | 32..=XON | LEAVE | JOIN)
+}
+
+impl Format {
+    /// Bytes of application data that a message takes.
+    pub fn data_bytes(self) -> u16 {
+        (BODY - self.data_at(DATA)) as u16
+    }
+
+    /// Where the data of a message begins.
+    fn data_at(self, command: u8) -> usize {
+        match self {
+            Format::V0 => HEADER,
+            Format::V1 if has_stream(command) => V1_DATA + STREAM,
+            Format::V1 => V1_DATA,
         }
-    };
-    bytes[0] = command;
-    bytes[3..5].copy_from_slice(&message.stream.0.to_be_bytes());
-    bytes[9..11].copy_from_slice(&(length as u16).to_be_bytes());
+    }
+
+    fn write_header(self, bytes: &mut [u8; BODY], command: u8, stream: StreamId, length: usize) {
+        let length = (length as u16).to_be_bytes();
+        let (command_at, length_at, stream_at) = match self {
+            Format::V0 => (0, 9, 3),
+            Format::V1 => (V1_COMMAND, V1_COMMAND + 1, V1_DATA),
+        };
+        bytes[command_at] = command;
+        bytes[length_at..length_at + 2].copy_from_slice(&length);
+        if self == Format::V0 || has_stream(command) {
+            bytes[stream_at..stream_at + STREAM].copy_from_slice(&stream.0.to_be_bytes());
+        }
+    }
+
+    /// Command, stream and data of a body.
+    fn parts(self, body: &[u8; BODY]) -> Result<(u8, StreamId, &[u8]), Malformed> {
+        let number = |at: usize| u16::from_be_bytes([body[at], body[at + 1]]);
+        let (command, stream, length) = match self {
+            Format::V0 => (body[0], number(3), number(9)),
+            Format::V1 => {
+                let command = body[V1_COMMAND];
+                let stream = if has_stream(command) { number(V1_DATA) } else { 0 };
+                if !is_known(command) || (has_stream(command) && stream == 0) {
+                    return Err(Malformed);
+                }
+                (command, stream, number(V1_COMMAND + 1))
+            }
+        };
+        let data = body[self.data_at(command)..].get(..usize::from(length)).ok_or(Malformed)?;
+        Ok((command, StreamId(stream), data))
+    }
+}
+
+/// A message's body, without layers.
+pub(super) fn write<O: Tors>(message: &Message<O>, format: Format) -> Body {
+    let mut bytes = Box::new([0; BODY]);
+    let command = command(&message.payload);
+    let length = write_data(&message.payload, &mut bytes[format.data_at(command)..]);
+    format.write_header(&mut bytes, command, message.stream, length);
     Body(bytes)
+}
+
+fn command<O: Tors>(payload: &Payload<O>) -> u8 {
+    match payload {
+        Payload::Data(..) => DATA,
+        Payload::Begin(Target::Directory) => BEGIN_DIR,
+        Payload::Begin(Target::Resolve(_)) => RESOLVE,
+        Payload::Begin(Target::Host { .. }) => BEGIN,
+        Payload::Connected => CONNECTED,
+        Payload::Resolved(_) => RESOLVED,
+        Payload::End(_) => END,
+        Payload::Sendme(_) => SENDME,
+        Payload::Xoff => XOFF,
+        Payload::Xon => XON,
+        Payload::Leave(_) => LEAVE,
+        Payload::Join(_) => JOIN,
+        Payload::Link(_) => LINK,
+        Payload::Linked(_) => LINKED,
+        Payload::LinkedAck => LINKED_ACK,
+        Payload::Switch(_) => SWITCH,
+        Payload::Extend(..) => EXTEND2,
+        Payload::Extended(_) => EXTENDED2,
+        Payload::Truncate => TRUNCATE,
+        Payload::Truncated => TRUNCATED,
+        Payload::Misread | Payload::Nothing => DROP,
+    }
+}
+
+/// Writes a message's data. Returns its length.
+fn write_data<O: Tors>(payload: &Payload<O>, data: &mut [u8]) -> usize {
+    let room = data.len();
+    let mut put = |parts: &[&[u8]]| {
+        let mut at = 0;
+        for part in parts {
+            data[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        at
+    };
+    match payload {
+        Payload::Data(length, data) => put(&[&data[..usize::from(*length)]]),
+        Payload::Begin(Target::Directory) => 0,
+        Payload::Begin(Target::Resolve(host)) => put(&[host.as_bytes(), &[0]]),
+        Payload::Begin(target @ Target::Host { flags, .. }) => {
+            put(&[target.to_string().as_bytes(), &[0], &flags.to_be_bytes()])
+        }
+        Payload::Resolved(answer) => put(&[answer]),
+        Payload::End(EndReason(reason)) => put(&[&[*reason]]),
+        Payload::Sendme(None) => 0,
+        Payload::Sendme(Some(digest)) => {
+            let digest = digest.bytes();
+            put(&[&[1, 0, digest.len() as u8], digest])
+        }
+        // Version 0; a rate of 0 means unlimited (proposal 324).
+        Payload::Xoff => put(&[&[0]]),
+        Payload::Xon => put(&[&[0; 5]]),
+        Payload::Leave(Nonce(nonce)) | Payload::Join(Nonce(nonce)) => put(&[nonce]),
+        Payload::Link(link) | Payload::Linked(link) => put(&[&link.write()]),
+        Payload::Switch(missed) => put(&[&missed.to_be_bytes()]),
+        Payload::Extend(peer, Body(create)) => {
+            // The handshake's type and length precede it.
+            let handshake = 4 + usize::from(u16::from_be_bytes([create[2], create[3]]));
+            put(&[&specifiers(peer), &create[..handshake]])
+        }
+        Payload::Extended(Body(created)) => {
+            let handshake = usize::from(u16::from_be_bytes([created[0], created[1]]));
+            // A length beyond the message is cut here; the client refuses the handshake then.
+            put(&[&created[..(2 + handshake).min(room)]])
+        }
+        Payload::Truncate => put(&[&[0]]),
+        Payload::Connected
+        | Payload::LinkedAck
+        | Payload::Truncated
+        | Payload::Misread
+        | Payload::Nothing => 0,
+    }
 }
 
 /// Whether a target fits into a message.
 pub fn fits(target: &Target) -> bool {
-    target.to_string().len() + 5 <= usize::from(DATA_BYTES)
+    target.to_string().len() + 5 <= usize::from(Format::V1.data_bytes())
 }
 
 fn specifiers(peer: &Peer) -> Vec<u8> {
@@ -173,12 +277,10 @@ fn body(bytes: &[u8]) -> Body {
 }
 
 /// Parses a body without layers.
-pub(super) fn read<O: Tors>(body: &[u8; BODY]) -> Result<Message<O>, Malformed> {
-    let stream = StreamId(u16::from_be_bytes([body[3], body[4]]));
-    let length = usize::from(u16::from_be_bytes([body[9], body[10]]));
-    let data = body[HEADER..].get(..length).ok_or(Malformed)?;
-    let payload = match (body[0], data) {
-        (DATA, _) => Payload::Data(length as u16, data.into()),
+pub(super) fn read<O: Tors>(body: &[u8; BODY], format: Format) -> Result<Message<O>, Malformed> {
+    let (command, stream, data) = format.parts(body)?;
+    let payload = match (command, data) {
+        (DATA, _) => Payload::Data(data.len() as u16, data.into()),
         (BEGIN, _) => begin(data).map_or(Payload::Misread, Payload::Begin),
         (RESOLVE, _) => {
             text(data).map_or(Payload::Misread, |(name, _)| Payload::Begin(Target::Resolve(name.to_owned())))
@@ -188,7 +290,10 @@ pub(super) fn read<O: Tors>(body: &[u8; BODY]) -> Result<Message<O>, Malformed> 
         (RESOLVED, _) => Payload::Resolved(data.into()),
         (END, _) => Payload::End(data.first().map_or(EndReason::MISC, |reason| EndReason(*reason))),
         (SENDME, [] | [0, ..]) => Payload::Sendme(None),
-        (SENDME, [1, 0, 20, digest @ ..]) => Payload::Sendme(Some(*digest.first_chunk().ok_or(Malformed)?)),
+        (SENDME, [1, 0, length, digest @ ..]) => {
+            let digest = digest.get(..usize::from(*length)).and_then(Digest::read).ok_or(Malformed)?;
+            Payload::Sendme(Some(digest))
+        }
         (XOFF, [0]) => Payload::Xoff,
         (XON, [0, _, _, _, _]) => Payload::Xon,
         (LEAVE, _) => Payload::Leave(Nonce(data.try_into().map_err(|_| Malformed)?)),

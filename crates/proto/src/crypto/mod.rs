@@ -1,18 +1,22 @@
 //! The cryptography of circuits and links, as Tor's relays do it: the key exchanges [`ntor`], [`ntor_v3`] and
-//! [`fast`], and a layer of AES-CTR with a running digest per hop ([`layer`]); [`encrypted`] combines them for the
-//! state machines, with relay messages in the format of [`message`]. [`link`] begins a connection with the certificates
+//! [`fast`], and a layer per hop, of AES-CTR with a running digest ([`layer`]) or of Counter Galois Onion ([`cgo`]), as
+//! [`negotiation`] agrees; [`encrypted`] combines them for the state machines, with relay messages in the formats of
+//! [`message`]. [`link`] begins a connection with the certificates
 //! of [`cert`]; [`wire`] splits it into cells. [`lifetimes`] says when relays renew keys; [`onion_keys`] keeps the
 //! current and the previous onion key. Time and randomness are arguments; nothing does IO.
 
 pub mod cert;
+pub mod cgo;
 mod der;
 pub mod encrypted;
 pub mod fast;
+pub mod hop;
 pub mod layer;
 pub mod lifetimes;
 pub mod link;
 pub mod message;
 pub mod names;
+pub mod negotiation;
 pub mod ntor;
 pub mod ntor_v3;
 pub mod onion_keys;

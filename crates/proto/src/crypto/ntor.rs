@@ -56,6 +56,8 @@ pub struct HopKeys {
     pub forward: [u8; 16],
     /// `Kb`: AES-128 key towards the client.
     pub backward: [u8; 16],
+    /// Proves knowledge of the circuit's keys, in messages of onion services ("KH" in tor-spec).
+    pub binding: [u8; 20],
 }
 
 /// Why a handshake failed. Details are omitted so that a peer learns nothing from them.
@@ -65,6 +67,8 @@ pub enum NtorError {
     WrongRelay,
     /// A public key of low order, or a wrong authenticator.
     Rejected,
+    /// The client asks for what this relay does not support (ntor-v3).
+    Unsupported,
 }
 
 impl std::fmt::Display for NtorError {
@@ -72,6 +76,7 @@ impl std::fmt::Display for NtorError {
         f.write_str(match self {
             NtorError::WrongRelay => "the onion skin is meant for another relay or onion key",
             NtorError::Rejected => "the peer does not hold the expected key",
+            NtorError::Unsupported => "the client asks for what this relay does not support",
         })
     }
 }
@@ -148,15 +153,16 @@ fn derive(
     let verify = hmac(VERIFY, &secret_input).finalize().into_bytes();
     let auth_input =
         [&verify[..], &relay.identity, &relay.onion, server, client, PROTOCOL, b"Server"].concat();
-    let mut okm = [0; 72];
+    let mut okm = [0; 92];
     Hkdf::<Sha256>::new(Some(KEY_EXTRACT), &secret_input)
         .expand(KEY_EXPAND, &mut okm)
-        .expect("72 bytes are within HKDF's limit");
+        .expect("92 bytes are within HKDF's limit");
     let keys = HopKeys {
         forward_digest: okm[..20].try_into().expect("20 bytes"),
         backward_digest: okm[20..40].try_into().expect("20 bytes"),
         forward: okm[40..56].try_into().expect("16 bytes"),
-        backward: okm[56..].try_into().expect("16 bytes"),
+        backward: okm[56..72].try_into().expect("16 bytes"),
+        binding: okm[72..].try_into().expect("20 bytes"),
     };
     Ok((keys, hmac(MAC, &auth_input)))
 }

@@ -7,7 +7,9 @@ use sha3::digest::{ExtendableOutput as _, Update as _, XofReader as _};
 use sha3::{Digest as _, Sha3_256, Shake256};
 use subtle::ConstantTimeEq as _;
 use x25519_dalek::{X25519_BASEPOINT_BYTES, x25519};
+use zeroize::Zeroizing;
 
+use super::cgo;
 use super::ntor::{HopKeys, NtorError};
 
 const PROTOCOL: &[u8] = b"ntor3-curve25519-sha3_256-1";
@@ -71,10 +73,55 @@ fn first_mac(key: &[u8], relay: &Public, client: &[u8; 32], encrypted: &[u8]) ->
     hash(&said, "msg_mac")
 }
 
+/// Bytes of key material: both directions of Counter Galois Onion and the binding.
+const MATERIAL: usize = 2 * cgo::SEED + BINDING;
+/// Bytes that prove knowledge of a circuit's keys.
+const BINDING: usize = 20;
+
+/// Key material of a hop. The parties use a part of it, as they have agreed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct KeyMaterial(Zeroizing<[u8; MATERIAL]>);
+
+/// Keys of a hop under Counter Galois Onion.
+pub struct CgoKeys {
+    /// Key material of the direction away from the client.
+    pub forward: Zeroizing<[u8; cgo::SEED]>,
+    /// Key material of the direction to the client.
+    pub backward: Zeroizing<[u8; cgo::SEED]>,
+    /// As [`HopKeys::binding`].
+    pub binding: [u8; BINDING],
+}
+
+impl KeyMaterial {
+    fn part<const N: usize>(&self, at: usize) -> [u8; N] {
+        self.0[at..at + N].try_into().expect("the material is longer")
+    }
+
+    /// The keys of layers of AES-CTR and SHA-1.
+    pub fn hop(&self) -> HopKeys {
+        HopKeys {
+            forward_digest: self.part(0),
+            backward_digest: self.part(20),
+            forward: self.part(40),
+            backward: self.part(56),
+            binding: self.part(72),
+        }
+    }
+
+    /// The keys of layers of Counter Galois Onion.
+    pub fn cgo(&self) -> CgoKeys {
+        CgoKeys {
+            forward: Zeroizing::new(self.part(0)),
+            backward: Zeroizing::new(self.part(cgo::SEED)),
+            binding: self.part(2 * cgo::SEED),
+        }
+    }
+}
+
 /// Result of the handshake, the same on both sides.
 struct Shared {
     message_key: [u8; 32],
-    hop: HopKeys,
+    material: KeyMaterial,
     verify: [u8; 32],
 }
 
@@ -82,14 +129,10 @@ fn derive(yx: &[u8; 32], bx: &[u8; 32], relay: &Public, client: &[u8; 32], serve
     let input =
         [&yx[..], bx, &relay.identity, &relay.onion, client, server, PROTOCOL, &encapsulate(VERIFICATION)]
             .concat();
-    let stream: [u8; 104] = expand(&hash(&input, "key_seed"), "kdf_final");
-    let hop = HopKeys {
-        forward_digest: stream[32..52].try_into().expect("20 bytes"),
-        backward_digest: stream[52..72].try_into().expect("20 bytes"),
-        forward: stream[72..88].try_into().expect("16 bytes"),
-        backward: stream[88..].try_into().expect("16 bytes"),
-    };
-    Shared { message_key: stream[..32].try_into().expect("32 bytes"), hop, verify: hash(&input, "verify") }
+    let stream = Zeroizing::new(expand::<{ 32 + MATERIAL }>(&hash(&input, "key_seed"), "kdf_final"));
+    let (message_key, material) = stream.split_first_chunk().expect("it is longer than 32 bytes");
+    let material = KeyMaterial(Zeroizing::new(material.try_into().expect("32 bytes are split off")));
+    Shared { message_key: *message_key, material, verify: hash(&input, "verify") }
 }
 
 fn authenticate(
@@ -145,7 +188,7 @@ impl ClientHandshake {
     ///
     /// # Errors
     /// [`NtorError::Rejected`] if the sender of the reply does not hold the onion key.
-    pub fn finish(self, reply: &[u8]) -> Result<(HopKeys, Vec<u8>), NtorError> {
+    pub fn finish(self, reply: &[u8]) -> Result<(KeyMaterial, Vec<u8>), NtorError> {
         let (server, rest) = reply.split_first_chunk::<32>().ok_or(NtorError::Rejected)?;
         let (proof, encrypted) = rest.split_first_chunk::<32>().ok_or(NtorError::Rejected)?;
         let yx = exchange(&self.ephemeral, server)?;
@@ -155,22 +198,22 @@ impl ClientHandshake {
             return Err(NtorError::Rejected);
         }
         let message = encrypt(&shared.message_key, encrypted);
-        Ok((shared.hop, message))
+        Ok((shared.material, message))
     }
 }
 
 /// The relay's side: answers an onion skin with a fresh random secret. `grant` maps the client's message to the
-/// relay's.
+/// relay's; `None` if the client asks for what the relay does not support.
 ///
 /// # Errors
-/// If the onion skin is for another relay or onion key, or was modified.
+/// If the onion skin is for another relay or onion key, or was modified, or if `grant` refuses.
 pub fn answer(
     relay: &Public,
     onion: &[u8; 32],
     skin: &[u8],
     ephemeral: &[u8; 32],
-    grant: impl FnOnce(&[u8]) -> Vec<u8>,
-) -> Result<(HopKeys, Vec<u8>), NtorError> {
+    grant: impl FnOnce(&[u8]) -> Option<Vec<u8>>,
+) -> Result<(KeyMaterial, Vec<u8>), NtorError> {
     let (head, rest) = skin.split_first_chunk::<HEAD>().ok_or(NtorError::Rejected)?;
     let (encrypted, mac) = rest.split_last_chunk::<MAC>().ok_or(NtorError::Rejected)?;
     if head[..32] != relay.identity || head[32..64] != relay.onion {
@@ -187,23 +230,9 @@ pub fn answer(
     let server = x25519(*ephemeral, X25519_BASEPOINT_BYTES);
     let yx = exchange(ephemeral, &client)?;
     let shared = derive(&yx, &bx, relay, &client, &server);
-    let said = encrypt(&shared.message_key, &grant(&message));
+    let said = encrypt(&shared.message_key, &grant(&message).ok_or(NtorError::Unsupported)?);
     let proof = authenticate(&shared, relay, [&client, &server], mac, &said);
-    Ok((shared.hop, [&server[..], &proof, &said].concat()))
-}
-
-/// Whether a client's message, a list of extensions, asks for congestion control.
-pub fn asks_congestion_control(message: &[u8]) -> bool {
-    let Some((&count, mut rest)) = message.split_first() else { return false };
-    for _ in 0..count {
-        let Some((&[kind, length], bytes)) = rest.split_first_chunk::<2>() else { return false };
-        let Some((_, next)) = bytes.split_at_checked(usize::from(length)) else { return false };
-        if kind == 1 {
-            return true;
-        }
-        rest = next;
-    }
-    false
+    Ok((shared.material, [&server[..], &proof, &said].concat()))
 }
 
 #[cfg(test)]
@@ -217,12 +246,14 @@ mod tests {
         let (client, skin) = ClientHandshake::start(relay, [9; 32], b"please").unwrap();
         let grant = |asked: &[u8]| {
             assert_eq!(asked, b"please");
-            b"granted".to_vec()
+            Some(b"granted".to_vec())
         };
         let (theirs, reply) = answer(&relay, &onion, &skin, &[5; 32], grant).unwrap();
         let (ours, said) = client.finish(&reply).unwrap();
         assert!(ours == theirs);
         assert_eq!(said, b"granted");
+        let refused = answer(&relay, &onion, &skin, &[5; 32], |_| None);
+        assert_eq!(refused.err(), Some(NtorError::Unsupported));
     }
 
     #[test]
@@ -231,17 +262,17 @@ mod tests {
         let relay = Public { identity: [3; 32], onion: x25519(onion, X25519_BASEPOINT_BYTES) };
         let start = || ClientHandshake::start(relay, [9; 32], b"please").unwrap();
         let (_, skin) = start();
-        let (_, reply) = answer(&relay, &onion, &skin, &[5; 32], |_| b"granted".to_vec()).unwrap();
+        let (_, reply) = answer(&relay, &onion, &skin, &[5; 32], |_| Some(b"granted".to_vec())).unwrap();
         for at in 0..skin.len() {
             let mut changed = skin.clone();
             changed[at] ^= 1;
-            assert!(answer(&relay, &onion, &changed, &[5; 32], |_| Vec::new()).is_err(), "byte {at}");
+            assert!(answer(&relay, &onion, &changed, &[5; 32], |_| Some(Vec::new())).is_err(), "byte {at}");
         }
         for at in 0..reply.len() {
             let mut changed = reply.clone();
             changed[at] ^= 1;
             assert!(start().0.finish(&changed).is_err(), "byte {at}");
         }
-        assert!(answer(&relay, &onion, &skin[..100], &[5; 32], |_| Vec::new()).is_err());
+        assert!(answer(&relay, &onion, &skin[..100], &[5; 32], |_| Some(Vec::new())).is_err());
     }
 }

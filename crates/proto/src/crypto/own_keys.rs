@@ -74,8 +74,8 @@ impl OwnKeys {
         &self,
         skin: &[u8],
         ephemeral: &[u8; 32],
-        mut grant: impl FnMut(&[u8]) -> Vec<u8>,
-    ) -> Result<(HopKeys, Vec<u8>), NtorError> {
+        mut grant: impl FnMut(&[u8]) -> Option<Vec<u8>>,
+    ) -> Result<(ntor_v3::KeyMaterial, Vec<u8>), NtorError> {
         let keys = self.all().filter_map(|key| key.v3.as_ref());
         let mut answers =
             keys.map(|(public, secret)| ntor_v3::answer(public, secret, skin, ephemeral, &mut grant));
@@ -109,9 +109,10 @@ mod tests {
             .is_ok_and(|(theirs, reply)| client.finish(&reply).is_ok_and(|ours| ours == theirs));
         let public = ntor_v3::Public { identity: IDENTITY, onion: public.onion };
         let (client, skin) = ntor_v3::ClientHandshake::start(public, [9; 32], b"please").unwrap();
-        let new = keys.answer_v3(&skin, &[5; 32], |_| b"granted".to_vec()).is_ok_and(|(theirs, reply)| {
-            client.finish(&reply).is_ok_and(|(ours, said)| ours == theirs && said == b"granted")
-        });
+        let new =
+            keys.answer_v3(&skin, &[5; 32], |_| Some(b"granted".to_vec())).is_ok_and(|(theirs, reply)| {
+                client.finish(&reply).is_ok_and(|(ours, said)| ours == theirs && said == b"granted")
+            });
         [old, new]
     }
 

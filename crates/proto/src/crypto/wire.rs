@@ -25,6 +25,10 @@ pub mod command {
     pub const AUTHENTICATE: u8 = 131;
 }
 
+/// Commands of cells with a relay message. Counter Galois Onion covers them.
+pub(super) const RELAY: u8 = 3;
+pub(super) const RELAY_EARLY: u8 = 9;
+
 /// Circuit id and command.
 const HEADER: usize = 5;
 /// A whole cell of fixed length.
@@ -61,11 +65,11 @@ const PLAN: u8 = 244;
 /// Appends a cell in wire format.
 pub fn write_cell(cell: &Cell<Encrypted>, bytes: &mut Vec<u8>) {
     let (number, said): (u8, &[u8]) = match &cell.command {
-        Command::Relay => (3, &cell.body.0[..]),
+        Command::Relay => (RELAY, &cell.body.0[..]),
         Command::Destroy => (4, &cell.body.0[..]),
         Command::CreateFast => (5, &cell.body.0[..]),
         Command::CreatedFast => (6, &cell.body.0[..]),
-        Command::Early => (9, &cell.body.0[..]),
+        Command::Early => (RELAY_EARLY, &cell.body.0[..]),
         Command::Create => (10, &cell.body.0[..]),
         Command::Created => (11, &cell.body.0[..]),
         Command::Leave => (LEAVE, Encrypted::plain(&cell.body)),
@@ -102,11 +106,11 @@ pub fn read_cell(circ: CircId, number: u8, said: &[u8], spare: &mut Vec<Body>) -
 pub fn circuit_command(number: u8, body: &[u8]) -> Option<Command> {
     let has_nonce = body.len() >= size_of::<Nonce>();
     match number {
-        3 => Some(Command::Relay),
+        RELAY => Some(Command::Relay),
         4 => Some(Command::Destroy),
         5 => Some(Command::CreateFast),
         6 => Some(Command::CreatedFast),
-        9 => Some(Command::Early),
+        RELAY_EARLY => Some(Command::Early),
         10 => Some(Command::Create),
         11 => Some(Command::Created),
         LEAVE if has_nonce => Some(Command::Leave),

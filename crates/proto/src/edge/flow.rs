@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use subtle::ConstantTimeEq as _;
 use tidegate_control::units::{Span, Time};
 
-use crate::cell::Digest;
+use crate::cell::{DATA_BYTES, Digest};
 use crate::conflux::split::Capacity;
 use crate::control::windows::{Fixed, Windows};
 use crate::control::{Violation, Window};
@@ -28,6 +28,8 @@ pub struct Flow {
     planned: Option<f64>,
     /// Cells packaged since the controller last asked.
     packaged: u32,
+    /// Application bytes that fit into a message.
+    data_bytes: u16,
 }
 
 impl Flow {
@@ -43,6 +45,7 @@ impl Flow {
             allowance,
             planned: None,
             packaged: 0,
+            data_bytes: DATA_BYTES,
         }
     }
 
@@ -54,6 +57,16 @@ impl Flow {
     /// The circuit's round-trip time, if congestion control has measured it.
     pub fn round_trip(&self) -> Option<Span> {
         self.in_flight.round_trip()
+    }
+
+    /// Application bytes that fit into a message; [`DATA_BYTES`] if nothing else is set.
+    pub fn data_bytes(&self) -> u16 {
+        self.data_bytes
+    }
+
+    /// Sets the application bytes that fit into a message.
+    pub fn set_data_bytes(&mut self, bytes: u16) {
+        self.data_bytes = bytes;
     }
 
     /// Delivered cells that a circuit SENDME acknowledges.
@@ -100,7 +113,8 @@ impl Flow {
         blocked: bool,
     ) -> Result<(), Violation> {
         // In constant time: the time of a refusal must not tell how much of a guess is right.
-        let differs = |expected: Digest| digest.is_none_or(|said| !bool::from(said.ct_eq(&expected)));
+        let differs =
+            |expected: Digest| digest.is_none_or(|said| !bool::from(said.bytes().ct_eq(expected.bytes())));
         if self.expected.pop_front().is_some_and(differs) {
             return Err(Violation);
         }

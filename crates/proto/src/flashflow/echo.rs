@@ -237,6 +237,7 @@ mod tests {
             backward_digest: [2; 20],
             forward: [3; 16],
             backward: [4; 16],
+            binding: [0; 20],
         };
         (MeasurerEnd::new(9, &keys, &[5; 32], check_one_in), RelayEnd::new(9, &keys))
     }
@@ -267,6 +268,7 @@ mod tests {
                 backward_digest: [0; 20],
                 forward: [0; 16],
                 backward: [0; 16],
+                binding: [0; 20],
             };
             let end = MeasurerEnd::new(1, &keys, &[secret; 32], 125);
             (0..50).map(|bucket| end.pick_in(bucket)).collect::<Vec<_>>()
@@ -315,6 +317,7 @@ mod tests {
                 backward_digest: [0; 20],
                 forward: [run as u8; 16],
                 backward: [0; 16],
+                binding: [0; 20],
             };
             let mut secret = [7; 32];
             secret[0] = run as u8;

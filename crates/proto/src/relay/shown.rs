@@ -16,6 +16,8 @@ pub struct Shown {
     pub exit: bool,
     /// The client and this exit have agreed on congestion control.
     pub congestion_control: bool,
+    /// The client and this relay use Counter Galois Onion.
+    pub cgo: bool,
     /// The first circuit of the set of linked circuits, if this one is linked.
     pub linked: Option<CircuitKey>,
     /// Cells to the client that wait.
@@ -39,6 +41,7 @@ impl<O: Onion> Relay<O> {
                 guard: links.is_at_guard(circuit.prev),
                 exit: circuit.edge.is_some(),
                 congestion_control: circuit.edge.as_ref().is_some_and(|edge| edge.has_congestion_control()),
+                cgo: O::terms(&circuit.hop).cgo,
                 linked: (!matches!(circuit.linked, Linked::No))
                     .then(|| self.table.first(CircuitKey(key as u32))),
                 queued,

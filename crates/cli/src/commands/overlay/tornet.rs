@@ -180,14 +180,15 @@ impl Tornet {
         }
         let streams = arguments.streams.unwrap_or(arguments.circuits.into());
         let download = fetch_over((arguments.circuits.into(), streams), socks, self.file, bytes.0)?;
-        let (congestion_control, linked) = (self.congestion_control()?, self.linked()?);
+        let (congestion_control, cgo) = (self.agreed("congestion_control")?, self.agreed("cgo")?);
+        let linked = self.linked()?;
         let paths = built_paths(&circuits(&files).map_err(Failure::other)?);
         let warnings = self.network.warnings();
         if !arguments.json {
             warnings.iter().for_each(|line| println!("tor says  {line}"));
         }
         let facts = json!({ "at": place.name(), "relays": ours, "stock": self.stock, "warnings": warnings,
-            "streams": streams, "congestion_control": congestion_control, "linked_cells": linked });
+            "streams": streams, "congestion_control": congestion_control, "cgo": cgo, "linked_cells": linked });
         Ok(report(facts, bytes, &paths, &download, arguments.json) != ExitCode::SUCCESS)
     }
 
@@ -251,13 +252,13 @@ impl Tornet {
         Ok(cells)
     }
 
-    /// Counts circuits that end at a Tidegate relay and use congestion control.
-    fn congestion_control(&self) -> Result<usize, Failure> {
+    /// Counts circuits on which the client and a Tidegate relay have agreed on something.
+    fn agreed(&self, on: &str) -> Result<usize, Failure> {
         let mut agreed = 0;
         for relay in &self.ours {
             let shown = status_of(relay.status).map_err(Failure::other)?;
             let circuits = shown["circuit"].as_array().into_iter().flatten();
-            agreed += circuits.filter(|circuit| circuit["congestion_control"] == true).count();
+            agreed += circuits.filter(|circuit| circuit[on] == true).count();
         }
         Ok(agreed)
     }

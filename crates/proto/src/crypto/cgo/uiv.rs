@@ -1,0 +1,102 @@
+//! UIV+ of proposal 359: a wide-block cipher over a cell's body, made of AES-128 and POLYVAL (RFC 8452).
+
+use aes::cipher::{BlockDecrypt as _, BlockEncrypt as _, InnerIvInit as _, KeyInit as _};
+use aes::{Aes128Dec, Aes128Enc};
+use ctr::cipher::{StreamCipherCore as _, StreamCipherSeekCore as _};
+use ctr::{CtrCore, flavors};
+use polyval::{Block, Polyval, universal_hash::UniversalHash as _};
+use zeroize::Zeroizing;
+
+use super::{BODY, Side, TAG};
+
+/// Bytes of all keys: for the tag, AES and POLYVAL; for the rest of the body, AES and POLYVAL.
+pub const KEYS: usize = 64;
+
+/// Blocks of key stream that encryption may use; [`Expanded::derive`] takes the blocks behind them.
+const STREAM_BLOCKS: u128 = 31;
+
+/// AES in the direction of this side.
+enum TagCipher {
+    Encrypts(Aes128Enc),
+    Decrypts(Aes128Dec),
+}
+
+/// Expanded keys of one direction.
+pub struct Expanded {
+    tag: TagCipher,
+    tag_hash: Polyval,
+    stream: Aes128Enc,
+    stream_hash: Polyval,
+}
+
+impl Expanded {
+    /// Expands keys for one side of a circuit.
+    pub fn new(side: Side, keys: &[u8; KEYS]) -> Expanded {
+        let part = |n: usize| -> [u8; 16] { keys[16 * n..16 * (n + 1)].try_into().expect("4 x 16 bytes") };
+        Expanded {
+            tag: match side {
+                Side::Relay => TagCipher::Encrypts(Aes128Enc::new(&part(0).into())),
+                Side::Client => TagCipher::Decrypts(Aes128Dec::new(&part(0).into())),
+            },
+            tag_hash: Polyval::new(&part(1).into()),
+            stream: Aes128Enc::new(&part(2).into()),
+            stream_hash: Polyval::new(&part(3).into()),
+        }
+    }
+
+    /// Encrypts a body at a relay, or decrypts it at a client. The tweak is the previous cell's tag and the command.
+    pub fn apply(&self, side: Side, chain: &[u8; TAG], command: u8, body: &mut [u8; BODY]) {
+        let (tag, rest) = body.split_first_chunk_mut().expect("a body is longer than its tag");
+        match side {
+            Side::Relay => {
+                self.tag_block(chain, command, tag, rest);
+                self.xor_stream(tag, 0, rest);
+            }
+            Side::Client => {
+                self.xor_stream(tag, 0, rest);
+                self.tag_block(chain, command, tag, rest);
+            }
+        }
+    }
+
+    /// Encrypts or decrypts the tag under a mask that depends on the tweak and the rest of the body.
+    fn tag_block(&self, chain: &[u8; TAG], command: u8, tag: &mut [u8; TAG], rest: &[u8]) {
+        let mut hash = self.tag_hash.clone();
+        let (start, others) = rest.split_at(TAG - 1);
+        let mut second = [command; TAG];
+        second[1..].copy_from_slice(start);
+        hash.update(&[(*chain).into(), second.into()]);
+        hash.update_padded(others);
+        let mask: [u8; TAG] = hash.finalize().into();
+        xor(tag, &mask);
+        match &self.tag {
+            TagCipher::Encrypts(cipher) => cipher.encrypt_block(tag.into()),
+            TagCipher::Decrypts(cipher) => cipher.decrypt_block(tag.into()),
+        }
+        xor(tag, &mask);
+    }
+
+    /// XORs the key stream of a tag onto `bytes`, from a block on.
+    fn xor_stream(&self, tag: &[u8; TAG], block: u128, bytes: &mut [u8]) {
+        let mut hash = self.stream_hash.clone();
+        hash.update(&[Block::from(*tag)]);
+        let mut counter: [u8; TAG] = hash.finalize().into();
+        // Both uses of a tag stay within 64 blocks.
+        counter[TAG - 1] &= 0xc0;
+        let mut stream: CtrCore<&Aes128Enc, flavors::Ctr128BE> =
+            CtrCore::inner_iv_init(&self.stream, &counter.into());
+        stream.set_block_pos(block);
+        stream.apply_keystream_partial(bytes.into());
+    }
+
+    /// Derives bytes from a nonce, from a part of the key stream that encrypts no cell.
+    pub fn derive<const N: usize>(&self, nonce: &[u8; TAG]) -> Zeroizing<[u8; N]> {
+        let mut bytes = Zeroizing::new([0; N]);
+        self.xor_stream(nonce, STREAM_BLOCKS, &mut *bytes);
+        bytes
+    }
+}
+
+fn xor(bytes: &mut [u8; TAG], mask: &[u8; TAG]) {
+    *bytes = (u128::from_ne_bytes(*bytes) ^ u128::from_ne_bytes(*mask)).to_ne_bytes();
+}
