@@ -321,6 +321,8 @@ pub trait Onion: Sized + Clone + Debug + PartialEq {
 
     /// Relay: the terms of the circuit.
     fn terms(hop: &Self::RelayHop) -> Terms;
+    /// Relay: bytes that only it and the client of the circuit know; `None` where circuits have no keys.
+    fn binding(hop: &Self::RelayHop) -> Option<[u8; 20]>;
     /// Relay: the digest of the last message from the client to this hop, and of the last to the client.
     fn digests(hop: &Self::RelayHop) -> Option<[Digest; 2]>;
     /// Client: the terms of the circuit with this last hop.

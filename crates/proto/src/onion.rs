@@ -163,6 +163,9 @@ impl Onion for Clear {
     fn terms(asked: &Option<bool>) -> Terms {
         Terms { congestion_control: *asked, ..Terms::default() }
     }
+    fn binding(_: &Option<bool>) -> Option<[u8; 20]> {
+        None
+    }
     fn digests(_: &Option<bool>) -> Option<[Digest; 2]> {
         None
     }

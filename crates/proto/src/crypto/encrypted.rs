@@ -248,6 +248,10 @@ impl Onion for Encrypted {
         hop.terms()
     }
 
+    fn binding(hop: &Hop) -> Option<[u8; 20]> {
+        Some(*hop.binding())
+    }
+
     fn digests(hop: &Hop) -> Option<[Digest; 2]> {
         Some(hop.digests())
     }

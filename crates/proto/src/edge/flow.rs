@@ -59,7 +59,7 @@ impl Flow {
         self.in_flight.round_trip()
     }
 
-    /// Application bytes that fit into a message; [`DATA_BYTES`] if nothing else is set.
+    /// Application bytes that fit into a message; [`DATA_BYTES`] unless set.
     pub fn data_bytes(&self) -> u16 {
         self.data_bytes
     }
