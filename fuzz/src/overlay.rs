@@ -8,7 +8,8 @@ use arbitrary::Arbitrary;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::{
-    CELL_BYTES, Cell, CircId, Command, DATA_BYTES, EndReason, Message, Nonce, Payload, RelayId, StreamId,
+    CELL_BYTES, Cell, CircId, Command, DATA_BYTES, Digest, EndReason, Message, Nonce, Payload, RelayId,
+    StreamId,
 };
 use tidegate_proto::client::Client;
 use tidegate_proto::conflux::{Link, Wish};
@@ -227,7 +228,7 @@ impl AnyCell {
             Content::Connected => Payload::Connected,
             Content::Resolved(bytes) => Payload::Resolved(bytes.into()),
             Content::End(reason) => Payload::End(EndReason(reason)),
-            Content::Sendme(digest) => Payload::Sendme(digest),
+            Content::Sendme(digest) => Payload::Sendme(digest.map(Digest::Sha1)),
             Content::Xoff => Payload::Xoff,
             Content::Xon => Payload::Xon,
             Content::Leave(one) => Payload::Leave(nonce(one)),
