@@ -1,5 +1,5 @@
 # `make test` installs missing Rust components, runs `make lint`, and runs every test.
-.PHONY: test lint setup bench columnar deny scoreboard fuzz wheel python-environment python-test notebooks playground site book
+.PHONY: test lint setup bench counts columnar deny scoreboard fuzz wheel python-environment python-test notebooks playground site book
 
 # Tests with missing requirements are skipped; the last line says how many, and what to install.
 SKIPPED = $(CURDIR)/target/skipped-tests
@@ -24,6 +24,11 @@ setup:
 bench:
 	cargo bench --package tidegate-sim --bench table
 	cargo bench --package tidegate-control --bench predictor
+
+# Counts events, filings and instructions (valgrind) per delivered cell and compares them with the table of
+# crates/sim/benches/counts.txt; `make test` compares all but the instructions. RECORD=1 writes the table.
+counts:
+	cargo bench --package tidegate-sim --bench counts -- $(if $(RECORD),--record)
 
 # Reads the Parquet files of the bottleneck scenario with pandas and polars.
 columnar:

@@ -41,6 +41,7 @@ pub struct Queue<E> {
     len: usize,
     peak: usize,
     popped: u64,
+    filed: u64,
     /// Prefetch from this number of pending events on.
     many: usize,
 }
@@ -109,6 +110,7 @@ impl<E> Queue<E> {
             len: 0,
             peak: 0,
             popped: 0,
+            filed: 0,
             many: MANY / queues as usize,
         }
     }
@@ -138,6 +140,11 @@ impl<E> Queue<E> {
         self.popped
     }
 
+    /// Times that an event was put into a bucket: at least once per event, and again when a bucket is divided.
+    pub fn filed(&self) -> u64 {
+        self.filed
+    }
+
     /// Schedules an event.
     ///
     /// # Panics
@@ -150,6 +157,7 @@ impl<E> Queue<E> {
     }
 
     fn file(&mut self, at: Time, event: E) {
+        self.filed += 1;
         match (at.0 ^ self.now.0).checked_ilog2() {
             None => self.current.push_back(event),
             Some(_) if at <= self.sorted_until && !self.sorted.is_empty() => self.sort_in(at, event),

@@ -21,6 +21,8 @@ pub struct RunEnd {
     pub reached: Time,
     /// Events handled.
     pub events: u64,
+    /// Times that the event queue filed an event.
+    pub filings: u64,
     /// Data cells that arrived at clients.
     pub cells_delivered: u64,
     /// Whether the progress function stopped the run.

@@ -227,7 +227,7 @@ impl<'a> World<'a> {
         let peak_pending_events = ctx.queue.peak() as u64;
         ctx.record(Observation::RunTotals { events, cells_delivered, peak_pending_events });
         ctx.tell(recorder);
-        RunEnd { reached: ctx.now, events, cells_delivered, stopped }
+        RunEnd { reached: ctx.now, events, filings: ctx.queue.filed(), cells_delivered, stopped }
     }
 
     /// Data cells that arrived at clients of this process.

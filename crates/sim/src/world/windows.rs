@@ -196,13 +196,14 @@ fn direct<R: Recorder>(
 
 fn finish<R: Recorder>(shared: Shared<'_>, stopped: bool, recorder: &mut R) -> RunEnd {
     let mut totals = Vec::new();
-    let mut end = RunEnd { reached: Time::ZERO, events: 0, cells_delivered: 0, stopped };
+    let mut end = RunEnd { reached: Time::ZERO, events: 0, filings: 0, cells_delivered: 0, stopped };
     let mut peak_pending_events = 0;
     for process in shared.processes {
         let mut world = process.into_inner().expect("no thread has panicked").world;
         world.record_totals();
         end.reached = world.net.ctx.now;
         end.events += world.net.ctx.queue.popped();
+        end.filings += world.net.ctx.queue.filed();
         end.cells_delivered += world.cells_delivered();
         peak_pending_events += world.net.ctx.queue.peak() as u64;
         totals.append(&mut world.net.ctx.observed);
