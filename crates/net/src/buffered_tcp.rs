@@ -3,10 +3,14 @@
 use std::cell::RefCell;
 use std::io;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+
+use crate::sockets;
 
 /// Size of a read block, bytes. Its cells are forwarded as one batch ([`crate::batch`]).
 pub const BLOCK: usize = 120 << 10;
@@ -26,12 +30,30 @@ pub struct BufferedTcp {
     stream: TcpStream,
     lump: Vec<u8>,
     taken: usize,
+    unread: Arc<UnreadLimit>,
+}
+
+/// A limit of a connection's unread bytes in the kernel, for the owner of one half of the connection. The connection
+/// applies it with its next read.
+#[derive(Debug, Default)]
+pub struct UnreadLimit(AtomicU32);
+
+impl UnreadLimit {
+    /// Sets the limit in bytes.
+    pub fn set(&self, bytes: u32) {
+        self.0.store(bytes, Ordering::Relaxed);
+    }
 }
 
 impl BufferedTcp {
     /// Wraps a connection from which nothing was read.
     pub fn new(stream: TcpStream) -> BufferedTcp {
-        BufferedTcp { stream, lump: Vec::new(), taken: 0 }
+        BufferedTcp { stream, lump: Vec::new(), taken: 0, unread: Arc::default() }
+    }
+
+    /// Sets a limit of unread bytes later; without it the kernel decides.
+    pub fn unread_limit(&self) -> Arc<UnreadLimit> {
+        self.unread.clone()
     }
 
     /// The connection.
@@ -42,6 +64,10 @@ impl BufferedTcp {
     fn poll_lump(&mut self, at: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.lump.clear();
         self.taken = 0;
+        match self.unread.0.swap(0, Ordering::Relaxed) {
+            0 => {}
+            bytes => sockets::bound_unread(&self.stream, bytes),
+        }
         if self.stream.poll_read_ready(at)?.is_pending() {
             self.give_back();
             return Poll::Pending;

@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Re
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream, client, server};
 
+use crate::buffered_tcp::UnreadLimit;
 use crate::gate::Gate;
 use crate::quic_stream::QuicStream;
 use crate::{clock, sockets, tls};
@@ -33,6 +34,14 @@ impl Carrier {
     pub fn tcp(&self) -> Option<&TcpStream> {
         match self {
             Carrier::Tls(stream) => Some(stream.get_ref().0.get_ref()),
+            Carrier::Quic(_) => None,
+        }
+    }
+
+    /// The limit of unread bytes in the kernel; `None` for QUIC, which bounds them itself.
+    pub fn unread_limit(&self) -> Option<Arc<UnreadLimit>> {
+        match self {
+            Carrier::Tls(stream) => Some(stream.get_ref().0.unread_limit()),
             Carrier::Quic(_) => None,
         }
     }

@@ -3,6 +3,7 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use tidegate_proto::crypto::layer::Body;
 use tidegate_proto::crypto::wire::{FIXED, Splitter, command, read_cell};
 use tidegate_proto::links::ChannelId;
 use tidegate_proto::node::{Node, Output, Socket};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::Notify;
 use tokio_rustls::TlsStream;
 
@@ -141,10 +142,20 @@ impl Default for Timeouts {
 /// Maximum unsent bytes of a connection in the kernel, as much as a QUIC connection may hold unacknowledged
 /// ([`crate::quic_stream`]). A neighbour that does not read costs no more.
 const UNSENT: u32 = 1 << 20;
-/// If a write is stalled for this long, reads are slowed to one batch per [`SLOW`].
+/// How long a neighbour's last cells are awaited after a connection ended in one direction.
+const LINGER: Span = Span::from_secs(2);
+/// If a write is stalled for this long, reads are slowed to one batch per [`SLOW`], and the kernel holds little that is
+/// not read.
 const STALLED: Span = Span::from_secs(2);
 /// See [`STALLED`].
 const SLOW: Span = Span::from_millis(100);
+/// Limits of a connection's unread bytes in the kernel, which doubles them for its bookkeeping: while the neighbour does
+/// not read, and afterwards. Before, the kernel decides.
+const UNREAD: u32 = 128 << 10;
+/// See [`UNREAD`].
+const UNREAD_AGAIN: u32 = 4 << 20;
+/// Kernel memory that a connection with a neighbour that does not read may take.
+const STALLED_BYTES: u64 = UNSENT as u64 + 2 * UNREAD as u64;
 
 #[derive(Default)]
 struct Channel {
@@ -159,9 +170,18 @@ struct Channel {
     socket: OnceCell<os::Duplicate>,
     /// Bytes that the node has given and the kernel has not taken yet.
     unwritten: Cell<u64>,
+    /// It is a TCP connection, which has buffers in the kernel.
+    in_kernel: Cell<bool>,
+    /// Its place is needed: it ends now.
+    cut: Notify,
 }
 
 impl Channel {
+    /// Since when the neighbour has not read, if that is too long.
+    fn stalled(&self, now: Time) -> Option<Time> {
+        self.writing.get().filter(|since| now.since(*since) > STALLED)
+    }
+
     /// The connection's state for KIST.
     fn inspect(&self) -> Option<Socket> {
         let sender = tidegate_kernel::sender(self.socket.get()?).ok()?;
@@ -297,6 +317,30 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
         self.driver.handler(|channels| channels.channels.len())
     }
 
+    /// Kernel memory that connections may take with neighbours that do not read.
+    pub fn stalled_bytes(&self) -> u64 {
+        let now = clock::now();
+        let stalled = |channel: &&Rc<Channel>| channel.in_kernel.get() && channel.stalled(now).is_some();
+        let count = self.driver.handler(|all| all.channels.values().filter(stalled).count());
+        count as u64 * STALLED_BYTES
+    }
+
+    /// Ends the TCP connection with the neighbour that has not read for the longest time; false without one.
+    pub fn cut_most_stalled(&self) -> bool {
+        let now = clock::now();
+        let longest = self.driver.handler(|all| {
+            let of_kernel = all.channels.iter().filter(|(_, channel)| channel.in_kernel.get());
+            let since = of_kernel.filter_map(|(id, channel)| Some((channel.stalled(now)?, *id)));
+            let (_, id) = since.min()?;
+            Some((id, all.channels[&id].clone()))
+        });
+        let Some((id, channel)) = longest else { return false };
+        channel.in_kernel.set(false);
+        channel.cut.notify_one();
+        self.gone(id);
+        true
+    }
+
     /// Gives the node an input, and carries out its outputs.
     pub fn with<T>(&self, act: impl FnOnce(&mut N, Time) -> T) -> T {
         self.driver.input(|node, _, now| act(node, now))
@@ -310,7 +354,7 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
                     peer_link.announce(node, id);
                     node.channel_opened(now, id);
                 });
-                self.run(peer_link, id).await;
+                self.run(peer_link, id, LINGER).await;
                 self.shared.dial.ended(relay, true);
             }
             Err(cause) => {
@@ -342,11 +386,13 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
         self.driver.handler(|channels| channels.channels.insert(id, Rc::default()));
         let peer = peer_link.peer;
         peer.inspect(|peer| self.shared.dial.opened(*peer));
-        self.run(peer_link, id).await;
+        // Only misbehaving or displaced neighbours lose a link that they opened: it ends at once.
+        self.run(peer_link, id, Span::ZERO).await;
         peer.inspect(|peer| self.shared.dial.ended(*peer, true));
     }
 
-    async fn run(&self, mut peer_link: PeerLink, id: ChannelId) {
+    /// Moves cells until the link ends. `linger`: how long to wait for the neighbour's end after the node closed it.
+    async fn run(&self, mut peer_link: PeerLink, id: ChannelId, linger: Span) {
         let channel = self.driver.handler(|channels| channels.channels.get(&id).cloned());
         let Some(channel) = channel else { return };
         if self.shared.inspects.get()
@@ -358,17 +404,39 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
         }
         if let Some(tcp) = peer_link.carrier.tcp() {
             sockets::bound_unsent(tcp, UNSENT);
+            channel.in_kernel.set(true);
         }
+        let unread = peer_link.carrier.unread_limit();
         peer_link.carrier.may_hold(HELD);
         let (mut reader, mut writer) = tokio::io::split(peer_link.carrier);
-        // In every case the channel is gone.
-        let _ = tokio::select! {
-            result = self.read(&mut reader, id, &channel, &peer_link.rest) => result,
-            result = self.write(&mut writer, id, &channel) => result,
-        };
-        if !channel.closed.get() {
-            self.gone(id);
+        {
+            let limit = |bytes| unread.iter().for_each(|limit| limit.set(bytes));
+            let mut reading = pin!(self.read(&mut reader, id, &channel, &peer_link.rest, &limit));
+            let written = tokio::select! {
+                // In every case the channel is gone.
+                _ = &mut reading => None,
+                result = self.write(&mut writer, id, &channel) => Some(result),
+                () = channel.cut.notified() => return,
+            };
+            if let Some(Err(_)) = written
+                && !channel.closed.get()
+            {
+                // The neighbour stopped reading. Its last cells may be under way and say why: it closed circuits.
+                let _ = link::within(LINGER, reading).await;
+            }
         }
+        if !channel.closed.get() {
+            return self.gone(id);
+        }
+        // A connection that closes with unread bytes is reset, and our last cells (DESTROY) would be lost with it.
+        let ended = async {
+            writer.shutdown().await?;
+            let mut rest = [0; 4096];
+            while reader.read(&mut rest).await? > 0 {}
+            Ok(())
+        };
+        // A neighbour that does not end the connection in time is cut off.
+        let _ = link::within(linger, ended).await;
     }
 
     fn gone(&self, id: ChannelId) {
@@ -384,17 +452,23 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
         id: ChannelId,
         channel: &Channel,
         first: &[u8],
+        limit_unread: &dyn Fn(u32),
     ) -> io::Result<()> {
         let mut splitter = Splitter::new(first);
         self.take(id, &mut splitter)?;
         channel.active.set(clock::now());
-        let mut taken = 0;
+        let (mut taken, mut limited) = (0, false);
         loop {
             if channel.closed.get() {
                 // The writer sends the rest, or times out.
                 return std::future::pending().await;
             }
-            if channel.writing.get().is_some_and(|since| clock::now().since(since) > STALLED) {
+            let stalled = channel.stalled(clock::now()).is_some();
+            if stalled != limited {
+                limited = stalled;
+                limit_unread(if stalled { UNREAD } else { UNREAD_AGAIN });
+            }
+            if stalled {
                 clock::until(clock::now() + SLOW).await;
             }
             let count = loop {

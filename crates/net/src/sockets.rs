@@ -57,6 +57,12 @@ pub fn bound_unsent(tcp: &TcpStream, bytes: u32) {
     let _ = (tcp, bytes);
 }
 
+/// Sets how many unread bytes of a connection the kernel holds, about twice this number.
+pub fn bound_unread(tcp: &TcpStream, bytes: u32) {
+    // A connection works without it.
+    let _ = socket2::SockRef::from(tcp).set_recv_buffer_size(bytes as usize);
+}
+
 /// Connects to a peer by the address that answers first. IPv6 gets a head start (RFC 8305).
 ///
 /// # Errors
