@@ -13,7 +13,7 @@ use tidegate_proto::crypto::cert::Fingerprint;
 use crate::identity::{Identity, fingerprint};
 
 /// ALPN protocol. It names the version of the cells; the handshake fails if the peer does not offer it.
-const PROTOCOL: &[u8] = b"tidegate/1";
+pub(crate) const PROTOCOL: &[u8] = b"tidegate/1";
 
 /// AES-128-GCM first: hardware is fastest at it, and circuits use AES-128, too.
 fn provider() -> Arc<CryptoProvider> {

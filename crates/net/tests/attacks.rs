@@ -12,7 +12,7 @@ use tidegate_net::gate::Gate;
 use tidegate_net::identity::fill;
 use tidegate_net::live::authority;
 use tidegate_net::live::client::{self, ClientConfig, Event};
-use tidegate_net::live::directory::{Admission, Authority, Entry};
+use tidegate_net::live::directory::{self, Admission, Authority, Entry};
 use tidegate_net::live::exit::Exit;
 use tidegate_net::live::fetch::fetch;
 use tidegate_net::live::policy::Policy;
@@ -77,6 +77,8 @@ async fn relay(setup: Setup) -> (Relay, SocketAddr) {
         extends: setup.extends,
         announce: setup.announce,
         status: Some(Status { listener: page, circuits: false }),
+        measurement: None,
+        published: None,
     };
     let (orders, taken) = mpsc::channel(1);
     spawn_local(async move {
@@ -263,12 +265,12 @@ fn a_silent_relay_delays_a_client_by_seconds() {
         let public = key.verifying_key().to_bytes();
         let (token, gate) = (Some(TOKEN.to_owned()), Gate::Private);
         let rules = Admission { allowed: Vec::new(), token: token.clone(), per_address: 8, gate };
-        spawn_local(authority::run(Authority::new(key, rules, 600), listener, |_| {}));
+        spawn_local(authority::run(Authority::new(key, rules, 600), None, listener, |_| {}));
         let (silent, _) = server(false).await;
         let keys = RouterKeys::generate(&mut fill);
         let facts = (90_000_000_000, true, clock::unix());
         let line = Entry::new("silent", silent.into(), &keys, facts).line();
-        let post = format!("token {TOKEN}\n{line}\n");
+        let post = format!("token {TOKEN}\n{}\n{line}\n", directory::proof(&keys));
         assert_eq!(fetch(directory, "/relay", Some(post.as_bytes())).await.unwrap().0, 200);
         for _ in 0..2 {
             let announce = Announce::Overlay(directory, token.clone());

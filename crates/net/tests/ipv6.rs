@@ -60,6 +60,8 @@ fn settings(keys: RouterKeys, address: Addresses, transport: Transport, announce
         extends: Gate::Private,
         announce,
         status: None,
+        measurement: None,
+        published: None,
     }
 }
 

@@ -74,6 +74,8 @@ async fn relay(
         extends: Gate::Private,
         announce,
         status: None,
+        measurement: None,
+        published: None,
     };
     let said = Rc::<RefCell<Vec<Change>>>::default();
     let heard = said.clone();

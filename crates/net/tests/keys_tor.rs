@@ -52,6 +52,8 @@ fn relays(authority: SocketAddr, said: Said) {
                     extends: Gate::Private,
                     announce: Announce::Tor(authority),
                     status: None,
+                    measurement: None,
+                    published: None,
                 };
                 let said = said.clone();
                 let hear = move |event| {

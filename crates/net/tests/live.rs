@@ -35,6 +35,8 @@ fn against_a_relay<F: Future>(limits: Limits, client: impl FnOnce(Router) -> F) 
             extends: Gate::Private,
             announce: Announce::None,
             status: None,
+            measurement: None,
+            published: None,
         };
         let (_orders, taken) = mpsc::channel(1);
         spawn_local(run(settings, vec![listener], taken, &|_| {}));

@@ -1,6 +1,7 @@
 //! Integration tests of this crate: one binary, so that the crate is linked once.
 
 mod attacks;
+mod closing;
 mod faults;
 mod flashflow;
 mod hls;

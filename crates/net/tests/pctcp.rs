@@ -60,6 +60,8 @@ fn a_client_has_one_connection_per_circuit_to_our_guard() {
             extends: Gate::Private,
             announce: Announce::None,
             status: None,
+            measurement: None,
+            published: None,
         };
         spawn_local(async move {
             let (_orders, taken) = mpsc::channel(1);

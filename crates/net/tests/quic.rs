@@ -56,6 +56,8 @@ async fn relay(transport: Transport) -> Router {
         extends: Gate::Private,
         announce: Announce::None,
         status: None,
+        measurement: None,
+        published: None,
     };
     let (orders, taken) = mpsc::channel(1);
     spawn_local(async move {

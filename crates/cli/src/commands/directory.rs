@@ -8,7 +8,9 @@ use tidegate_control::units::Span;
 use tidegate_lab::input::InputError;
 use tidegate_net::gate::Gate;
 use tidegate_net::identity::{hex, unhex};
+use tidegate_net::live::authority::Event;
 use tidegate_net::live::directory::{Admission, Authority};
+use tidegate_net::live::weights::Source;
 use tidegate_net::live::{authority, keys};
 use tidegate_net::private_file;
 
@@ -39,6 +41,12 @@ pub struct DirectoryArgs {
     /// Admit relays in private networks and on this machine
     #[arg(long)]
     allow_private_addresses: bool,
+    /// Publish the measured weights of this bandwidth file of FlashFlow, also after it changes
+    #[arg(long, value_name = "FILE")]
+    bandwidth_file: Option<PathBuf>,
+    /// Publish the measured weights of FlashFlow's coordinator with this status page
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "bandwidth_file")]
+    coordinator: Option<SocketAddr>,
     /// Make each directory valid for this time
     #[arg(long, default_value = "10 min")]
     validity: Span,
@@ -96,7 +104,14 @@ pub fn main(arguments: &DirectoryArgs) -> Result<ExitCode, Failure> {
         let gate = Gate::allowing_private(arguments.allow_private_addresses);
         let admission = Admission { allowed, token, per_address, gate };
         let authority = Authority::new(key, admission, seconds);
-        authority::run(authority, listener, |relays| tracing::info!(relays, "relays")).await;
+        let file = arguments.bandwidth_file.clone().map(Source::File);
+        let source = file.or(arguments.coordinator.map(Source::Coordinator));
+        authority::run(authority, source, listener, |event| match event {
+            Event::Relays(relays) => tracing::info!(relays, "relays"),
+            Event::Measured(relays) => tracing::info!(relays, "measured"),
+            Event::Unread(cause) => tracing::warn!(cause, "not measured"),
+        })
+        .await;
         Ok(())
     })?;
     Ok(ExitCode::SUCCESS)

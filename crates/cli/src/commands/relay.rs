@@ -11,17 +11,19 @@ use tidegate_control::keys::{Parameters, Wrong, read};
 use tidegate_control::random::Seed;
 use tidegate_control::units::Rate;
 use tidegate_lab::input::{InputError, SourceFile};
+use tidegate_net::flashflow::config::check_permissions;
 use tidegate_net::gate::Gate;
-use tidegate_net::identity::{hex, random};
+use tidegate_net::identity::{Identity, hex, random};
 use tidegate_net::live::addresses::Addresses;
 use tidegate_net::live::directory::is_nickname;
 use tidegate_net::live::exit::Exit;
 use tidegate_net::live::keys;
 use tidegate_net::live::policy::{Policy, Rule};
-use tidegate_net::live::relay::{Announce, Changes, Event, Order, RelayConfig, Status, run};
+use tidegate_net::live::relay::{Announce, Changes, Event, Measurement, Order, RelayConfig, Status, run};
 use tidegate_net::live::renewal::{Change, Keys};
 use tidegate_net::{clock, os};
 use tidegate_proto::combinations::{Neighbours, check_on_sockets};
+use tidegate_proto::flashflow::relay::Config as Permissions;
 use tidegate_proto::links::{Config, Limits};
 use tidegate_proto::system::SystemConfig;
 use tokio::net::TcpListener;
@@ -64,6 +66,9 @@ struct RelayFile {
     keys: PathBuf,
     /// Rate limit of the token bucket; unlimited by default.
     bandwidth: Option<Rate>,
+    /// Bandwidth that the directory gets; `bandwidth` by default. A lower one attracts fewer circuits (tor's
+    /// MaxAdvertisedBandwidth). A higher one overstates the relay, for experiments.
+    published_bandwidth: Option<Spanned<Rate>>,
     /// Exit rules; the first match decides. Without rules the relay is not an exit.
     #[serde(default)]
     exit_policy: Vec<Spanned<String>>,
@@ -78,6 +83,8 @@ struct RelayFile {
     limits: Option<Spanned<Value>>,
     /// Lifetimes of onion, signing and link keys.
     key_lifetimes: Option<Spanned<Value>>,
+    /// FlashFlow measurements: consent, coordinators and limits.
+    measurement: Option<Spanned<Value>>,
     /// Address of the status page and metrics; must be loopback.
     status: Option<Spanned<SocketAddr>>,
     /// List single circuits on the status page; for demonstrations.
@@ -164,6 +171,30 @@ fn limits(given: Option<&Spanned<Value>>, source: &SourceFile) -> Result<Limits,
     limits.connections = limits.connections.min(descriptors / 2);
     limits.streams = limits.streams.min(descriptors / 4);
     Ok(limits)
+}
+
+/// Reads the `[measurement]` table: the permissions of `tidegate flashflow relay`, and the identity file.
+fn measurement(
+    given: Option<&Spanned<Value>>,
+    folder: &Path,
+    source: &SourceFile,
+) -> Result<Option<Measurement>, InputError> {
+    let Some(given) = given else { return Ok(None) };
+    let fail = |cause: String, cure: &str| source.error(given.span(), cause, cure);
+    let mut keys = given.get_ref().clone();
+    let identity = keys.as_object_mut().and_then(|keys| keys.remove("identity"));
+    let Some(identity) = identity.as_ref().and_then(Value::as_str) else {
+        let cure = "create it with `tidegate flashflow keygen FILE` and set `identity = \"FILE\"`";
+        return Err(fail("measurement.identity is missing".into(), cure));
+    };
+    let identity = Identity::load(&folder.join(identity))
+        .map_err(|why| fail(why.to_string(), "create it with `tidegate flashflow keygen FILE`"))?;
+    let cure =
+        "set `allowed`, `coordinators` and, if needed, `period`, `background-percent` and `max-duration`";
+    let permissions: Permissions =
+        serde_json::from_value(keys).map_err(|why| fail(format!("measurement: {why}"), cure))?;
+    check_permissions(&permissions).map_err(|why| fail(why, cure))?;
+    Ok(Some(Measurement { identity, permissions }))
 }
 
 /// Returns whether an address is loopback, private or link-local.
@@ -275,7 +306,28 @@ fn load(path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
     let directory = file.tor.as_ref().map(|tor| *tor.authority.get_ref());
     let (nickname, exit) = (nickname.clone(), Exit { policy, directory });
     let extends = Gate::allowing_private(file.extend_to_private_addresses);
-    let settings = RelayConfig { nickname, address, keys, config, exit, extends, announce, status: None };
+    let measurement = measurement(file.measurement.as_ref(), folder, &source)?;
+    let published = file.published_bandwidth.as_ref().map(|rate| match rate.get_ref() {
+        Rate(bits) if *bits >= 8 && *bits < Rate::UNLIMITED.0 => Ok(bits / 8),
+        _ => Err(source.error(
+            rate.span(),
+            "`published-bandwidth` is below 1 B/s or unlimited".to_owned(),
+            "set a rate such as \"10 Mbit/s\", or remove it to publish `bandwidth`",
+        )),
+    });
+    let published = published.transpose()?;
+    let settings = RelayConfig {
+        nickname,
+        address,
+        keys,
+        config,
+        exit,
+        extends,
+        announce,
+        status: None,
+        measurement,
+        published,
+    };
     Ok(Loaded { listen, status, settings })
 }
 

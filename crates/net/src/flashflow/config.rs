@@ -115,24 +115,31 @@ impl RelayConfig {
     }
 }
 
+/// Checks a relay's permissions against the ranges of proposal 316.
+///
+/// # Errors
+/// A sentence that names the key of `[measurement]`.
+pub fn check_permissions(measurement: &relay::Config) -> Result<(), String> {
+    check_all(&[
+        (
+            (Span::from_secs(3600)..=Span::from_secs(31 * 86_400)).contains(&measurement.period),
+            "measurement.period is not between 1 h and 744 h (a month)",
+        ),
+        (
+            (Span::from_secs(10)..=Span::from_secs(120)).contains(&measurement.max_duration),
+            "measurement.max-duration is not between 10 s and 120 s",
+        ),
+        (
+            !measurement.allowed || !measurement.coordinators.is_empty(),
+            "measurement.allowed is true, but measurement.coordinators is empty",
+        ),
+    ])
+}
+
 impl ConfigFile for RelayConfig {
     fn check(&mut self, path: &Path) -> Result<(), String> {
-        let measurement = &self.measurement;
-        check_all(&[
-            (
-                (Span::from_secs(3600)..=Span::from_secs(31 * 86_400)).contains(&measurement.period),
-                "measurement.period is not between 1 h and 744 h (a month)",
-            ),
-            (
-                (Span::from_secs(10)..=Span::from_secs(120)).contains(&measurement.max_duration),
-                "measurement.max-duration is not between 10 s and 120 s",
-            ),
-            (
-                !measurement.allowed || !measurement.coordinators.is_empty(),
-                "measurement.allowed is true, but measurement.coordinators is empty",
-            ),
-            (self.rate >= Rate(100_000), "rate is below 100 kbit/s"),
-        ])?;
+        check_permissions(&self.measurement)?;
+        check_all(&[(self.rate >= Rate(100_000), "rate is below 100 kbit/s")])?;
         resolve_identity(path, &mut self.identity)
     }
 }

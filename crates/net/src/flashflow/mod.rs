@@ -10,6 +10,7 @@ mod hold;
 pub mod ledger;
 mod limits;
 mod listed;
+pub mod measured;
 pub mod measurer;
 pub mod network;
 pub mod plan;

@@ -1,6 +1,6 @@
 //! The daemon's read-only status page and metrics over HTTP on loopback.
 //!
-//! `/` is for browsers, `/status.json` for scripts, `/metrics` for Prometheus.
+//! `/` is for browsers, `/status.json` for scripts, `/metrics` for Prometheus, `/v3bw` the last bandwidth file.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -37,6 +37,7 @@ pub async fn serve(address: SocketAddr, shared: Rc<RefCell<CoordinatorState>>) -
         let (kind, text) = match path {
             "/" => ("text/html; charset=utf-8", page(&shared)),
             "/status.json" => ("application/json", document(&shared).to_string()),
+            "/v3bw" => ("text/plain; charset=utf-8", shared.ledger.last_file()?.to_owned()),
             "/metrics" => ("application/openmetrics-text; version=1.0.0; charset=utf-8", metrics(&shared)),
             _ => return None,
         };

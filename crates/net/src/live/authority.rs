@@ -6,20 +6,68 @@ use axum::body::Bytes;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse as _, Response};
+use tidegate_control::units::Span;
 use tokio::net::TcpListener;
 
 use super::directory::Authority;
+use super::weights::Source;
 use crate::clock;
 use crate::http::{PageRequest, answers, serve_public};
 
-/// Serves until dropped. `on_joined` gets the number of listed relays. Must run inside a [`tokio::task::LocalSet`].
-pub async fn run(authority: Authority, listener: TcpListener, on_joined: impl Fn(usize)) {
+/// Interval of reading the measured weights.
+const LOOK: Span = Span::from_secs(5);
+
+/// An event that the operator should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The number of listed relays.
+    Relays(usize),
+    /// New weights are published: the number of listed relays that were measured.
+    Measured(usize),
+    /// The weights cannot be read, and why. Earlier ones count until they are too old.
+    Unread(String),
+}
+
+/// Serves until dropped, with the weights of `source` if there is one. Must run inside a [`tokio::task::LocalSet`].
+pub async fn run(
+    authority: Authority,
+    source: Option<Source>,
+    listener: TcpListener,
+    on_event: impl Fn(Event),
+) {
     let (authority, signed) = (RefCell::new(authority), Cell::default());
     let (router, answering) =
-        answers(|asked| answer(&mut authority.borrow_mut(), &signed, &asked, &on_joined));
+        answers(|asked| answer(&mut authority.borrow_mut(), &signed, &asked, &on_event));
+    let reading = async {
+        match &source {
+            Some(source) => read_weights(source, &authority, &on_event).await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
         () = serve_public(listener, router) => {}
         () = answering => {}
+        () = reading => {}
+    }
+}
+
+/// Reads the weights again and again.
+async fn read_weights(source: &Source, authority: &RefCell<Authority>, on_event: &dyn Fn(Event)) {
+    let mut last = None;
+    loop {
+        let read = source.weights(clock::unix()).await;
+        if last.as_ref() != Some(&read) {
+            match &read {
+                Ok(weights) => {
+                    authority.borrow_mut().set_weights(weights.clone());
+                    let measured = authority.borrow().measured(clock::unix());
+                    on_event(Event::Measured(measured.unwrap_or(0)));
+                }
+                Err(why) => on_event(Event::Unread(why.clone())),
+            }
+            last = Some(read);
+        }
+        clock::until(clock::now() + LOOK).await;
     }
 }
 
@@ -40,14 +88,14 @@ fn answer(
     authority: &mut Authority,
     signed: &Signed,
     asked: &PageRequest,
-    on_joined: &dyn Fn(usize),
+    on_event: &dyn Fn(Event),
 ) -> Response {
     match (&asked.method, asked.path.as_str()) {
         (&Method::POST, "/relay") => {
             let before = authority.len();
             let joined = authority.join(clock::unix(), asked.from, &String::from_utf8_lossy(&asked.body));
             if authority.len() != before {
-                on_joined(authority.len());
+                on_event(Event::Relays(authority.len()));
             }
             match joined {
                 Ok(answer) => answer.to_owned().into_response(),

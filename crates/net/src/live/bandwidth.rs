@@ -2,17 +2,22 @@
 
 use std::cell::{Cell, RefCell};
 
-use tidegate_control::units::{Span, Time};
+use tidegate_control::units::{Rate, Span, Time};
 use tidegate_proto::bucket::{BucketPlan, TokenBucket};
 use tidegate_proto::links::ChannelId;
 
 use crate::clock;
+use crate::flashflow::measured::Measured;
 use crate::overlay::RateLimit;
 
 /// A token bucket over all cells that a relay writes to relays and clients. It also counts bytes.
+///
+/// If the relay can be measured, the measurement's pace is the bucket instead: it divides the rate between users and
+/// measurers (FlashFlow, section 4.1).
 #[derive(Default)]
 pub struct Limit {
     bucket: RefCell<Option<TokenBucket>>,
+    measured: Option<Measured>,
     rate: Cell<Option<u64>>,
     written: Cell<u64>,
     read: Cell<u64>,
@@ -22,6 +27,11 @@ pub struct Limit {
 const REFILL: Span = Span::from_millis(10);
 const BURST: Span = Span::from_millis(100);
 
+/// A limit in bytes per second as a rate; infinity means unlimited.
+pub fn as_rate(bytes_per_s: f64) -> Rate {
+    if bytes_per_s.is_finite() { Rate((bytes_per_s * 8.0) as u64) } else { Rate::UNLIMITED }
+}
+
 impl Limit {
     /// Limits the rate to `bytes_per_s`; infinity means unlimited.
     pub fn new(bytes_per_s: f64) -> Limit {
@@ -30,8 +40,22 @@ impl Limit {
         limit
     }
 
+    /// Lets `measured`, which has the same rate, pace the cells.
+    #[must_use]
+    pub fn with_measurement(self, measured: Option<Measured>) -> Limit {
+        Limit { measured, ..self }
+    }
+
+    /// The measured side of the relay, if it can be measured.
+    pub fn measured(&self) -> Option<&Measured> {
+        self.measured.as_ref()
+    }
+
     /// Changes the limit.
     pub fn set(&self, bytes_per_s: f64) {
+        if let Some(measured) = &self.measured {
+            measured.set_rate(as_rate(bytes_per_s));
+        }
         let plan = bytes_per_s.is_finite().then(|| BucketPlan {
             rate_bytes_per_s: bytes_per_s as u64,
             burst_bytes: (bytes_per_s * BURST.as_secs_f64()) as u64,
@@ -66,14 +90,21 @@ impl Limit {
 }
 
 impl RateLimit for Limit {
-    async fn leave(&self, _: ChannelId, bytes: u64) {
-        while let Some(later) = self.take(bytes) {
-            clock::until(later).await;
+    async fn leave(&self, channel: ChannelId, bytes: u64) {
+        if let Some(measured) = &self.measured {
+            measured.leave(channel, bytes).await;
+        } else {
+            while let Some(later) = self.take(bytes) {
+                clock::until(later).await;
+            }
         }
         self.written.set(self.written.get() + bytes);
     }
 
     fn received(&self, bytes: u64) {
+        if let Some(measured) = &self.measured {
+            measured.received(bytes);
+        }
         self.read.set(self.read.get() + bytes);
     }
 }

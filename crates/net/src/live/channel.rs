@@ -10,22 +10,24 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use quinn::Incoming;
+use rustls::server::Acceptor;
 use rustls::{ClientConfig, ServerConfig};
 use sha2::{Digest as _, Sha256};
 use tidegate_control::units::Span;
 use tidegate_proto::cell::RelayId;
-use tidegate_proto::crypto::cert::Certified;
+use tidegate_proto::crypto::cert::{Certified, Fingerprint};
 use tidegate_proto::crypto::link::{EXPORTER, Handshake, Peer, Start, Tls};
 use tidegate_proto::crypto::names::{Router, SharedNames};
+use tidegate_proto::crypto::wire::FIXED;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor, TlsConnector, TlsStream, server};
 
 use super::quic::{self, Neighbour, PATIENCE as QUICKLY, Quic, Way};
 use crate::gate::Gate;
 use crate::identity::{Identity, random};
-use crate::link::{Carrier, buffered, within};
+use crate::link::{BufferedTcp, Carrier, buffered, read_cell, within};
 use crate::overlay::{Dial, PeerLink};
 use crate::{clock, sockets, tls};
 
@@ -53,8 +55,18 @@ pub struct Links {
     /// The relays that it may connect to.
     gate: Gate,
     quic: Option<Quic>,
+    /// TLS configuration for FlashFlow's coordinators and measurers.
+    measurement: Option<Arc<ServerConfig>>,
     /// QUIC connections that this node opened. The node's owner accepts the neighbour's streams on them.
     opened: (mpsc::UnboundedSender<(RelayId, Neighbour)>, RefCell<Opened>),
+}
+
+/// A connection that was accepted.
+pub enum Accepted {
+    /// A relay or a client.
+    Neighbour(PeerLink),
+    /// A coordinator or a measurer of FlashFlow, with the fingerprint that it proved and its first cell.
+    Measurer(Box<server::TlsStream<BufferedTcp>>, Fingerprint, Box<[u8; FIXED]>),
 }
 
 /// See [`Links::take_opened`].
@@ -113,6 +125,7 @@ impl Links {
             addresses,
             gate: Gate::Public,
             quic,
+            measurement: None,
             opened: (tell, RefCell::new(Some(told))),
         };
         links.show(certified, identity)?;
@@ -145,6 +158,7 @@ impl Links {
             addresses: Vec::new(),
             gate: Gate::Public,
             quic,
+            measurement: None,
             opened: (mpsc::unbounded_channel().0, RefCell::new(None)),
         })
     }
@@ -153,6 +167,12 @@ impl Links {
     #[must_use]
     pub fn with_gate(self, gate: Gate) -> Links {
         Links { gate, ..self }
+    }
+
+    /// Accepts FlashFlow's coordinators and measurers, too, with this TLS configuration.
+    #[must_use]
+    pub fn with_measurement(self, measurement: Option<Arc<ServerConfig>>) -> Links {
+        Links { measurement, ..self }
     }
 
     /// The node's QUIC endpoint.
@@ -226,14 +246,29 @@ impl Links {
     ///
     /// # Errors
     /// If the handshake fails.
-    pub async fn accept(&self, tcp: TcpStream) -> io::Result<PeerLink> {
+    pub async fn accept(&self, tcp: TcpStream) -> io::Result<Accepted> {
         let address = tcp.peer_addr()?;
         // Copy them: a renewal may replace them during the handshake.
         let Shown { keys, server, .. } = self.shown.borrow().clone().ok_or(io::ErrorKind::Unsupported)?;
         within(PATIENCE, async {
-            let stream = TlsAcceptor::from(server).accept(buffered(tcp)?).await?;
+            let stream = match &self.measurement {
+                None => TlsAcceptor::from(server).accept(buffered(tcp)?).await?,
+                Some(measurement) => {
+                    let hello = LazyConfigAcceptor::new(Acceptor::default(), buffered(tcp)?).await?;
+                    // Tor's links have no ALPN.
+                    let measures = (hello.client_hello().alpn())
+                        .is_some_and(|mut offered| offered.any(|protocol| protocol == tls::PROTOCOL));
+                    if measures {
+                        let mut stream = hello.into_stream(measurement.clone()).await?;
+                        let peer = tls::peer(stream.get_ref().1).ok_or(io::ErrorKind::PermissionDenied)?;
+                        let first = Box::new(read_cell(&mut stream).await?);
+                        return Ok(Accepted::Measurer(Box::new(stream), peer, first));
+                    }
+                    hello.into_stream(server).await?
+                }
+            };
             let carrier = Carrier::Tls(Box::new(stream.into()));
-            self.respond(carrier, address, keys).await
+            Ok(Accepted::Neighbour(self.respond(carrier, address, keys).await?))
         })
         .await
     }

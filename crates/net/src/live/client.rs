@@ -373,7 +373,12 @@ impl Client {
             let cgo = entry.has_version(CGO_VERSION);
             let wishes = modern.then_some((entry.ed25519, Wishes { congestion_control: true, cgo }));
             self.overlay.with(|node, _| node.onion().learn(id, public, wishes));
-            Known { id, nickname: entry.nickname.clone(), bandwidth: entry.bandwidth, exit: entry.exit }
+            Known {
+                id,
+                nickname: entry.nickname.clone(),
+                bandwidth: directory.weight(entry),
+                exit: entry.exit,
+            }
         });
         let known: Vec<Known> = known.collect();
         let count = known.len();

@@ -7,13 +7,17 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use ed25519_dalek::{Signer as _, SigningKey};
+use sha1::Sha1;
+use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use tidegate_control::shares::{Shares, network};
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::crypto::cert::{self, RouterKeys};
+use tidegate_proto::crypto::rsa_keys;
 
 use super::addresses::Addresses;
 use super::descriptor::RELAY_VERSIONS;
+use super::weights::Weights;
 use crate::gate::{Gate, Refused};
 use crate::identity::{hex, unhex};
 
@@ -21,6 +25,7 @@ const HEAD: &str = "tidegate-overlay 1";
 /// Signature contexts: a signature for one purpose is invalid for another.
 const RELAY_PREFIX: &str = "tidegate overlay relay 1\n";
 const DIRECTORY_PREFIX: &str = "tidegate overlay directory 1\n";
+const PROOF_PREFIX: &[u8] = b"tidegate overlay fingerprint 1\n";
 /// Maximum number of relays.
 const MAX_RELAYS: usize = 10_000;
 /// Maximum bandwidth of a relay, bytes per second: a port of the fastest Ethernet (800 Gbit/s, IEEE 802.3df).
@@ -214,6 +219,35 @@ fn are_versions(text: &str) -> bool {
     plain && text.len() <= 40 && ranges(text).all(|range| range.is_some())
 }
 
+/// A relay's proof that a fingerprint is its own, for the directory: its RSA identity, and that identity's signature
+/// over its Ed25519 identity, which signs the entry.
+pub fn proof(keys: &RouterKeys) -> String {
+    let [identity, _] = keys.rsa_public();
+    let signature = keys.sign_rsa(&proof_digest(&keys.ed25519()));
+    format!("proof {} {}", hex(&identity), hex(&signature))
+}
+
+fn proof_digest(ed25519: &[u8; 32]) -> [u8; 32] {
+    Sha256::digest([PROOF_PREFIX, ed25519].concat()).into()
+}
+
+/// Whether a proof fits an entry.
+fn proves(entry: &Entry, proof: &str) -> bool {
+    let Some((identity, signature)) = proof.split_once(' ') else { return false };
+    let (Some(identity), Some(signature)) = (unhex_any(identity), unhex_any(signature)) else { return false };
+    let fingerprint: [u8; 20] = Sha1::digest(&identity).into();
+    fingerprint == entry.fingerprint
+        && rsa_keys::verifies(&identity, &proof_digest(&entry.ed25519), &signature)
+}
+
+/// Reads hexadecimal digits of any number.
+fn unhex_any(text: &str) -> Option<Vec<u8>> {
+    text.as_bytes()
+        .chunks(2)
+        .map(|pair| unhex::<1>(std::str::from_utf8(pair).ok()?).map(|[byte]| byte))
+        .collect()
+}
+
 /// Whether a text is a valid nickname (dir-spec).
 pub fn is_nickname(text: &str) -> bool {
     (1..=19).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
@@ -228,11 +262,33 @@ pub struct Directory {
     pub until: u64,
     /// The relays.
     pub relays: Vec<Entry>,
+    /// Their measured weights, if they were measured.
+    pub weights: Option<Weights>,
 }
 
-/// Signs a directory that is valid for `validity` seconds. Its number is the time.
-pub fn sign(key: &SigningKey, now: u64, validity: u64, relays: &BTreeMap<[u8; 20], Entry>) -> String {
-    let lines: String = relays.values().map(|entry| entry.line() + "\n").collect();
+impl Directory {
+    /// The weight by which clients select a relay, bytes per second: its measured one, or what it says of itself.
+    pub fn weight(&self, relay: &Entry) -> u64 {
+        let said = relay.bandwidth;
+        self.weights.as_ref().map_or(said, |weights| weights.of(&relay.fingerprint, said))
+    }
+}
+
+/// Signs a directory that is valid for `validity` seconds, with the weights of its relays if they were measured. Its
+/// number is the time.
+pub fn sign(
+    key: &SigningKey,
+    now: u64,
+    validity: u64,
+    relays: &BTreeMap<[u8; 20], Entry>,
+    weights: Option<&Weights>,
+) -> String {
+    let mut lines: String = relays.values().map(|entry| entry.line() + "\n").collect();
+    if let Some(weights) = weights {
+        lines += &format!("measured {}\n", weights.measured);
+        let listed = weights.relays.iter().filter(|(relay, _)| relays.contains_key(*relay));
+        lines.extend(listed.map(|(relay, weight)| format!("weight {} {weight}\n", hex(relay))));
+    }
     let text = format!("{HEAD}\nnumber {now}\nvalid {now} {}\n{lines}", now + validity);
     let signature = key.sign(format!("{DIRECTORY_PREFIX}{text}").as_bytes());
     format!("{text}signature {}\n", hex(&signature.to_bytes()))
@@ -270,8 +326,20 @@ pub fn check(text: &str, key: &[u8; 32], now: u64, seen: u64) -> Result<Director
     if number < seen {
         return Err(DirectoryError::Rollback(number, seen));
     }
-    let mut relays = Vec::new();
+    let (mut relays, mut weights) = (Vec::new(), None::<Weights>);
     for (line, at) in lines.zip(4..) {
+        if let Some(time) = line.strip_prefix("measured ").filter(|_| weights.is_none()) {
+            let measured = time.parse().map_err(|_| DirectoryError::Syntax(at))?;
+            weights = Some(Weights { measured, relays: BTreeMap::new() });
+            continue;
+        }
+        if let Some(weights) = &mut weights {
+            let (relay, weight) = weight(line).ok_or(DirectoryError::Syntax(at))?;
+            if weights.relays.insert(relay, weight).is_some() {
+                return Err(DirectoryError::Syntax(at));
+            }
+            continue;
+        }
         let entry = match Entry::parse(line) {
             Ok(entry) => entry,
             // One relay with impossible values must not take the others away from clients.
@@ -284,7 +352,13 @@ pub fn check(text: &str, key: &[u8; 32], now: u64, seen: u64) -> Result<Director
         }
         relays.push(entry);
     }
-    Ok(Directory { number, until, relays })
+    Ok(Directory { number, until, relays, weights })
+}
+
+/// Parses a relay's measured weight.
+fn weight(line: &str) -> Option<([u8; 20], u64)> {
+    let (relay, weight) = line.strip_prefix("weight ")?.split_once(' ')?;
+    Some((unhex(relay)?, weight.parse().ok()?))
 }
 
 /// Admission to an authority's directory: relays by identity, or with a token.
@@ -308,6 +382,7 @@ pub struct Authority {
     relays: BTreeMap<[u8; 20], Entry>,
     /// The places of relays that joined with the token, by the address that they joined from.
     places: Shares<IpAddr, IpAddr, [u8; 20]>,
+    weights: Option<Weights>,
 }
 
 impl Authority {
@@ -315,25 +390,41 @@ impl Authority {
     pub fn new(key: SigningKey, admission: Admission, validity: u64) -> Authority {
         // Relays of the allow-list always have a place.
         let places = Shares::new(MAX_RELAYS.saturating_sub(admission.allowed.len()).max(1));
-        Authority { key, admission, validity, relays: BTreeMap::new(), places }
+        Authority { key, admission, validity, relays: BTreeMap::new(), places, weights: None }
     }
 
-    /// Handles a relay's post from an address: an optional `token ...` line, and its entry. Returns the answer.
+    /// Publishes measured weights from now on, until the file that they are from is too old.
+    pub fn set_weights(&mut self, weights: Weights) {
+        self.weights = Some(weights);
+    }
+
+    /// The number of listed relays with a measured weight; `None` without current weights.
+    pub fn measured(&self, now: u64) -> Option<usize> {
+        let weights = self.weights.as_ref().filter(|weights| weights.is_current(now))?;
+        Some(self.relays.keys().filter(|relay| weights.relays.contains_key(*relay)).count())
+    }
+
+    /// Handles a relay's post from an address: an optional `token ...` line, its [proof], and its entry. Returns the
+    /// answer.
     ///
     /// # Errors
     /// Why the entry is rejected.
     pub fn join(&mut self, now: u64, from: IpAddr, text: &str) -> Result<&'static str, String> {
-        let (token, line) = match text.trim_end().split_once('\n') {
-            Some((token, line)) => (token.strip_prefix("token "), line),
-            None => (None, text.trim_end()),
-        };
+        let (head, line) = text.trim_end().rsplit_once('\n').unwrap_or(("", text.trim_end()));
+        let word = |name: &str| head.lines().find_map(|line| line.strip_prefix(name));
         let entry = Entry::parse(line).map_err(|error| format!("the entry is invalid: {error}"))?;
-        let by_token =
-            self.admission.token.as_deref().zip(token).is_some_and(|(ours, theirs)| same(ours, theirs));
+        let token = self.admission.token.as_deref().zip(word("token "));
+        let by_token = token.is_some_and(|(ours, theirs)| same(ours, theirs));
         let by_name = self.admission.allowed.contains(&entry.ed25519);
         if !by_token && !by_name {
             let identity = hex(&entry.ed25519);
             return Err(format!("relay {identity} is not on the allow-list, and its token is not valid"));
+        }
+        if !word("proof ").is_some_and(|proof| proves(&entry, proof)) {
+            let fingerprint = hex(&entry.fingerprint);
+            return Err(format!(
+                "the entry does not prove that fingerprint {fingerprint} is its own: the relay's software is older"
+            ));
         }
         if entry.published.abs_diff(now) > SKEW {
             return Err(format!(
@@ -345,15 +436,8 @@ impl Authority {
             .passes(self.admission.gate)
             .map_err(|why| format!("{why}: start the directory with --allow-private-addresses"))?;
         self.expire(now);
-        if let Some(known) = self.relays.get(&entry.fingerprint) {
-            let other = known.ed25519 != entry.ed25519;
-            // A holder of the token cannot keep a relay of the allow-list out by its fingerprint.
-            if other && (!by_name || self.admission.allowed.contains(&known.ed25519)) {
-                return Err(format!("fingerprint {} belongs to another identity", hex(&entry.fingerprint)));
-            }
-            if !other && known.published > entry.published {
-                return Err("a later entry of this relay is listed".into());
-            }
+        if self.relays.get(&entry.fingerprint).is_some_and(|known| known.published > entry.published) {
+            return Err("a later entry of this relay is listed".into());
         }
         self.place(from, &entry, by_name)?;
         self.relays.insert(entry.fingerprint, entry);
@@ -400,7 +484,8 @@ impl Authority {
     /// The signed directory as of now.
     pub fn directory(&mut self, now: u64) -> String {
         self.expire(now);
-        sign(&self.key, now, self.validity, &self.relays)
+        let weights = self.weights.as_ref().filter(|weights| weights.is_current(now));
+        sign(&self.key, now, self.validity, &self.relays, weights)
     }
 
     /// The number of listed relays.
@@ -433,13 +518,23 @@ mod tests {
         Admission { allowed: Vec::new(), token: None, per_address: 100, gate: Gate::Private }
     }
 
-    fn relay(name: &str, published: u64) -> Entry {
+    fn relay(name: &str, published: u64) -> (RouterKeys, Entry) {
         let keys = RouterKeys::generate(&mut fill);
-        Entry::new(name, "127.0.0.1:9001".parse().unwrap(), &keys, (1_000_000, true, published))
+        let entry = Entry::new(name, "127.0.0.1:9001".parse().unwrap(), &keys, (1_000_000, true, published));
+        (keys, entry)
+    }
+
+    /// What a relay posts.
+    fn post((keys, entry): &(RouterKeys, Entry)) -> String {
+        format!("{}\n{}", proof(keys), entry.line())
+    }
+
+    fn with_token(relay: &(RouterKeys, Entry)) -> String {
+        format!("token secret\n{}", post(relay))
     }
 
     /// An entry of the first keys' identity that names the second keys' fingerprint.
-    fn thief(keys: &RouterKeys, of: &Entry) -> String {
+    fn thief_entry(keys: &RouterKeys, of: &Entry) -> String {
         let mut entry = Entry { ed25519: keys.ed25519(), ..of.clone() };
         entry.signature = keys.sign_ed25519(&entry.signed());
         entry.line()
@@ -448,16 +543,21 @@ mod tests {
     #[test]
     fn a_fingerprint_belongs_to_one_identity() {
         let listed = relay("listed", NOW);
-        let admission = Admission { allowed: vec![listed.ed25519], token: Some("secret".into()), ..rules() };
-        let mut authority = Authority::new(SigningKey::from_bytes(&[7; 32]), admission, 3600);
-        let keys = RouterKeys::generate(&mut fill);
-        authority.join(NOW, HOME, &listed.line()).unwrap();
-        assert!(
-            authority.join(NOW, HOME, &thief(&keys, &listed)).unwrap_err().contains("not on the allow-list")
-        );
-        let insider = format!("token secret\n{}", thief(&keys, &listed));
-        assert!(authority.join(NOW, HOME, &insider).unwrap_err().contains("another identity"));
-        assert!(authority.directory(NOW).contains(&listed.line()));
+        let rules = Admission { token: Some("secret".into()), ..rules() };
+        let mut authority = Authority::new(SigningKey::from_bytes(&[7; 32]), rules, 3600);
+        let thief = RouterKeys::generate(&mut fill);
+        let stolen = thief_entry(&thief, &listed.1);
+        // Neither before nor after its owner joins, with any proof that a thief can have.
+        for _ in 0..2 {
+            for proof in [String::new(), proof(&thief), proof(&listed.0)] {
+                let refused = authority.join(NOW, HOME, &format!("token secret\n{proof}\n{stolen}"));
+                assert!(refused.unwrap_err().contains("does not prove"), "{proof}");
+            }
+            authority.join(NOW, HOME, &with_token(&listed)).unwrap();
+        }
+        assert!(authority.directory(NOW).contains(&listed.1.line()));
+        let unproved = format!("token secret\n{}", listed.1.line());
+        assert!(authority.join(NOW, HOME, &unproved).unwrap_err().contains("does not prove"));
     }
 
     #[test]
@@ -470,7 +570,7 @@ mod tests {
             entry.signature = keys.sign_ed25519(&entry.signed());
             entry
         };
-        assert!(relay("alpha", NOW).has_version(6), "this version supports Counter Galois Onion");
+        assert!(relay("alpha", NOW).1.has_version(6), "this version supports Counter Galois Onion");
         for (versions, six) in [("", false), ("2-4", false), ("2-6", true), ("1,5-7", true), ("6", true)] {
             let entry = Entry::parse(&of(versions).line()).unwrap();
             assert_eq!((&entry, entry.has_version(6)), (&of(versions), six), "{versions}");
@@ -489,7 +589,7 @@ mod tests {
         let mut authority = Authority::new(SigningKey::from_bytes(&[7; 32]), rules, 3600);
         let from = |n: u8| IpAddr::from([127, 0, 0, n]);
         let join = |authority: &mut Authority, at: u8, name: &str, published| {
-            authority.join(published, from(at), &format!("token secret\n{}", relay(name, published).line()))
+            authority.join(published, from(at), &with_token(&relay(name, published)))
         };
         let joined: Vec<_> = (0..12).map(|n| join(&mut authority, 2, &format!("flood{n}"), NOW)).collect();
         assert_eq!(joined.iter().filter(|answer| answer.is_ok()).count(), 8);
@@ -507,27 +607,16 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_of_the_token_cannot_keep_a_listed_identity_out() {
-        let listed = relay("listed", NOW);
-        let rules = Admission { allowed: vec![listed.ed25519], token: Some("secret".into()), ..rules() };
-        let mut authority = Authority::new(SigningKey::from_bytes(&[7; 32]), rules, 3600);
-        let squatter = thief(&RouterKeys::generate(&mut fill), &listed);
-        authority.join(NOW, HOME, &format!("token secret\n{squatter}")).unwrap();
-        authority.join(NOW, HOME, &listed.line()).unwrap();
-        assert!(authority.directory(NOW).contains(&listed.line()));
-        assert!(authority.join(NOW, HOME, &format!("token secret\n{squatter}")).is_err());
-    }
-
-    #[test]
     fn impossible_entries_are_refused_and_do_not_spoil_the_directory() {
         let key = SigningKey::from_bytes(&[7; 32]);
         let keys = RouterKeys::generate(&mut fill);
         let entry = |address: &str, bandwidth| {
             Entry::new("odd", address.parse().unwrap(), &keys, (bandwidth, false, NOW))
         };
-        let good = relay("good", NOW);
+        let good = relay("good", NOW).1;
         let mut authority = Authority::new(key.clone(), Admission { per_address: 8, ..rules() }, 3600);
         authority.admission.allowed = vec![keys.ed25519()];
+        let own = proof(&keys);
         for odd in [
             entry("127.0.0.1:9001", u64::MAX),
             entry("127.0.0.1:9001", MAX_BANDWIDTH + 1),
@@ -542,24 +631,24 @@ mod tests {
             entry("127.0.0.1:9001,[2002:7f00:1::]:9001", 1000),
         ] {
             let line = odd.line();
-            assert!(authority.join(NOW, HOME, &line).is_err(), "{line}");
+            assert!(authority.join(NOW, HOME, &format!("{own}\n{line}")).is_err(), "{line}");
             let relays = BTreeMap::from([(good.fingerprint, good.clone()), (odd.fingerprint, odd)]);
-            let text = sign(&key, NOW, 3600, &relays);
+            let text = sign(&key, NOW, 3600, &relays, None);
             let directory = check(&text, &key.verifying_key().to_bytes(), NOW, 0).unwrap();
             assert_eq!(directory.relays, std::slice::from_ref(&good), "{line}");
         }
         authority.admission.gate = Gate::Public;
-        let private = entry("10.0.0.1:9001", 1000).line();
+        let private = format!("{own}\n{}", entry("10.0.0.1:9001", 1000).line());
         assert!(authority.join(NOW, HOME, &private).unwrap_err().contains("--allow-private-addresses"));
-        assert!(authority.join(NOW, HOME, &entry("8.8.8.8:9001", 1000).line()).is_ok());
+        assert!(authority.join(NOW, HOME, &format!("{own}\n{}", entry("8.8.8.8:9001", 1000).line())).is_ok());
     }
 
     #[test]
     fn an_invalid_directory_is_rejected() {
         let key = SigningKey::from_bytes(&[7; 32]);
         let public = key.verifying_key().to_bytes();
-        let entry = relay("alpha", NOW);
-        let text = sign(&key, NOW, 3600, &BTreeMap::from([(entry.fingerprint, entry.clone())]));
+        let (_, entry) = relay("alpha", NOW);
+        let text = sign(&key, NOW, 3600, &BTreeMap::from([(entry.fingerprint, entry.clone())]), None);
         let directory = check(&text, &public, NOW + 10, NOW).unwrap();
         assert_eq!((directory.number, &directory.relays[..]), (NOW, &[entry][..]));
         assert_eq!(check(&text, &public, NOW, NOW + 1), Err(DirectoryError::Rollback(NOW, NOW + 1)));
@@ -574,19 +663,50 @@ mod tests {
     }
 
     #[test]
+    fn measured_weights_replace_what_relays_say_of_themselves() {
+        let joining = ["honest", "liar", "new"].map(|name| relay(name, NOW));
+        let key = SigningKey::from_bytes(&[7; 32]);
+        let public = key.verifying_key().to_bytes();
+        let mut authority = Authority::new(key, Admission { token: Some("secret".into()), ..rules() }, 3600);
+        for relay in &joining {
+            authority.join(NOW, HOME, &with_token(relay)).unwrap();
+        }
+        let [honest, liar, new] = joining.each_ref().map(|(_, entry)| entry);
+        let weights = |text: &str, now| {
+            let directory = check(text, &public, now, 0).unwrap();
+            [honest, liar, new].map(|entry| directory.weight(entry))
+        };
+        assert_eq!(weights(&authority.directory(NOW), NOW), [1_000_000; 3], "self-reported");
+        let measured = [(honest.fingerprint, 900_000), (liar.fingerprint, 100_000), ([9; 20], 5)];
+        authority.set_weights(Weights { measured: NOW, relays: measured.into() });
+        let text = authority.directory(NOW);
+        assert_eq!(weights(&text, NOW), [900_000, 100_000, crate::live::weights::UNMEASURED]);
+        assert_eq!((authority.measured(NOW), text.matches("\nweight ").count()), (Some(2), 2));
+        for wrong in ["weight x 5", "measured 5", "relay x"] {
+            let signed = text.rsplit_once("signature ").unwrap().0.to_owned() + wrong + "\n";
+            let signature = authority.key.sign(format!("{DIRECTORY_PREFIX}{signed}").as_bytes());
+            let whole = format!("{signed}signature {}\n", hex(&signature.to_bytes()));
+            assert!(matches!(check(&whole, &public, NOW, 0), Err(DirectoryError::Syntax(_))), "{wrong}");
+        }
+        let old = NOW + crate::live::weights::MAX_AGE + 1;
+        assert_eq!(authority.measured(old), None);
+        assert!(!authority.directory(NOW + 3600 * 24 * 3 + 1).contains("measured"));
+    }
+
+    #[test]
     fn relays_join_by_identity_or_token() {
         let (listed, unlisted) = (relay("listed", NOW), relay("unlisted", NOW));
-        let admission = Admission { allowed: vec![listed.ed25519], token: Some("secret".into()), ..rules() };
+        let admission =
+            Admission { allowed: vec![listed.1.ed25519], token: Some("secret".into()), ..rules() };
         let mut authority = Authority::new(SigningKey::from_bytes(&[7; 32]), admission, 3600);
-        assert!(authority.join(NOW, HOME, &listed.line()).is_ok());
-        assert!(authority.join(NOW, HOME, &unlisted.line()).unwrap_err().contains("not on the allow-list"));
-        assert!(authority.join(NOW, HOME, &format!("token wrong\n{}", unlisted.line())).is_err());
-        assert!(authority.join(NOW, HOME, &format!("token secret\n{}\n", unlisted.line())).is_ok());
-        let forged = unlisted.line().replace("unlisted", "unlistet");
-        assert!(
-            authority.join(NOW, HOME, &format!("token secret\n{forged}")).unwrap_err().contains("signature")
-        );
-        assert!(authority.join(NOW + 3600, HOME, &listed.line()).unwrap_err().contains("clocks"));
+        let mut join = |now, text: &str| authority.join(now, HOME, text);
+        assert!(join(NOW, &post(&listed)).is_ok());
+        assert!(join(NOW, &post(&unlisted)).unwrap_err().contains("not on the allow-list"));
+        assert!(join(NOW, &format!("token wrong\n{}", post(&unlisted))).is_err());
+        assert!(join(NOW, &(with_token(&unlisted) + "\n")).is_ok());
+        let forged = with_token(&unlisted).replace("unlisted", "unlistet");
+        assert!(join(NOW, &forged).unwrap_err().contains("signature"));
+        assert!(join(NOW + 3600, &post(&listed)).unwrap_err().contains("clocks"));
         assert_eq!(authority.len(), 2);
         authority.directory(NOW + 3601);
         assert!(authority.is_empty(), "a relay that is silent for an hour is removed");
@@ -613,7 +733,8 @@ mod tests {
             let public = key.verifying_key().to_bytes();
             let mut authority = Authority::new(key, admission, 600);
             for (who, later, token, changed) in posts {
-                let line = entry(&KEYS[who], NOW.saturating_add_signed(later)).line();
+                let entry = entry(&KEYS[who], NOW.saturating_add_signed(later));
+                let line = format!("{}\n{}", proof(&KEYS[who]), entry.line());
                 let mut bytes = if token { format!("token secret\n{line}") } else { line }.into_bytes();
                 if let Some((at, byte)) = changed {
                     let at = at % bytes.len();

@@ -23,3 +23,4 @@ pub mod relay;
 pub mod renewal;
 mod status;
 pub mod stream;
+pub mod weights;

@@ -12,6 +12,7 @@ use tidegate_proto::cell::{EndReason, RelayId};
 use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::crypto::names::{SharedNames, Target};
 use tidegate_proto::ending::Ending;
+use tidegate_proto::flashflow::relay::Config as Permissions;
 use tidegate_proto::links::{Config, Limits};
 use tidegate_proto::node::{CircuitKey, Node as _, Output, StreamKey};
 use tidegate_proto::relay::Relay;
@@ -20,10 +21,10 @@ use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 
 use super::addresses::Addresses;
-use super::bandwidth::Limit;
-use super::channel::Links;
+use super::bandwidth::{Limit, as_rate};
+use super::channel::{Accepted, Links};
 use super::descriptor::{self, Facts};
-use super::directory::Entry;
+use super::directory::{self, Entry};
 use super::exit::{self, Exit, Exiting};
 use super::fetch::fetch;
 use super::lookups::Lookups;
@@ -33,8 +34,9 @@ use super::status;
 use super::stream::{Local, Locals, Outside};
 use crate::admission::{Admission, next_connection};
 use crate::clock;
+use crate::flashflow::measured::Measured;
 use crate::gate::Gate;
-use crate::identity::random;
+use crate::identity::{Identity, random};
 use crate::link::Carrier;
 use crate::overlay::{Handle, Overlay, Owner, PeerLink};
 use crate::runtime::Running;
@@ -68,6 +70,18 @@ pub struct RelayConfig {
     pub announce: Announce,
     /// Its status page.
     pub status: Option<Status>,
+    /// How it can be measured.
+    pub measurement: Option<Measurement>,
+    /// Bandwidth that it publishes, bytes per second; its limit by default.
+    pub published: Option<u64>,
+}
+
+/// How a relay can be measured by FlashFlow.
+pub struct Measurement {
+    /// The certificate that coordinators and measurers know it by.
+    pub identity: Identity,
+    /// The operator's consent, and the limits of a measurement.
+    pub permissions: Permissions,
 }
 
 /// The status page of the operator.
@@ -148,6 +162,8 @@ struct RelayLoop {
     /// Publication time of the last descriptor. The next one needs a later second, or an authority takes it for the
     /// same.
     published: Rc<Cell<u64>>,
+    /// Bandwidth that it publishes instead of its limit.
+    says: Option<u64>,
 }
 
 /// The published identity of a relay.
@@ -176,7 +192,8 @@ async fn run_on(
     mut orders: mpsc::Receiver<Order>,
     on_event: &dyn Fn(Event),
 ) -> io::Result<()> {
-    let RelayConfig { nickname, address, keys, config, mut exit, extends, announce, status } = settings;
+    let RelayConfig { nickname, address, keys, config, mut exit, extends, announce, .. } = settings;
+    let (status, measurement, published) = (settings.status, settings.measurement, settings.published);
     let own = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
     // The status page trusts this machine, and exit streams come from it.
     let page = status.as_ref().map(|status| status.listener.local_addr()).transpose()?;
@@ -189,11 +206,17 @@ async fn run_on(
     let (identity, certified) = keys.everyday(None).await;
     let quic = if config.transport == Transport::Quic { &own[..] } else { &[] };
     let named = address.all().iter().map(SocketAddr::ip).collect();
-    let links = Rc::new(Links::relay(certified, names.clone(), named, &identity, quic)?.with_gate(extends));
+    let rate = as_rate(config.bandwidth);
+    let measured = measurement.map(|own| Measured::new(&own.identity, rate, own.permissions));
+    let measured = measured.transpose().map_err(io::Error::other)?;
+    let links = Links::relay(certified, names.clone(), named, &identity, quic)?.with_gate(extends);
+    let links = Rc::new(links.with_measurement(measured.as_ref().map(Measured::tls)));
     let mut onion = Encrypted::new(None, Default::default(), random()).with_names(names);
     onion.answer_with(keys.own());
-    let (limit, inspects) = (Limit::new(config.bandwidth), config.kist.is_some());
-    let relay = RelayLoop::new(Relay::new(onion, config), limit, links, exit, announce);
+    let limit = Limit::new(config.bandwidth).with_measurement(measured);
+    let inspects = config.kist.is_some();
+    let mut relay = RelayLoop::new(Relay::new(onion, config), limit, links, exit, announce);
+    relay.says = published;
     if inspects {
         relay.overlay.inspect_sockets();
     }
@@ -213,6 +236,7 @@ async fn run_on(
             () = relay.serve_opened() => {}
             () = relay.announce(&announced, on_event) => {}
             () = relay.renew(&announced.keys, on_event) => {}
+            () = relay.measure() => {}
             () = relay.bound_memory() => {}
             () = relay.obey(&mut orders, &own, on_event) => {}
         }
@@ -223,9 +247,9 @@ async fn run_on(
     }
     // Refuse new connections. Clients that wait select another relay.
     drop(listeners);
-    let end = clock::now() + DRAINING;
-    while clock::now() < end && relay.overlay.with(|node, _| node.circuits()) > 0 {
-        clock::until(clock::now() + Span::from_millis(50)).await;
+    tokio::select! {
+        () = relay.drained() => {}
+        () = relay.measure() => {}
     }
     if let Some(quic) = relay.links.quic() {
         quic.close().await;
@@ -322,6 +346,7 @@ impl RelayLoop {
             announce,
             changed: Rc::default(),
             published: Rc::default(),
+            says: None,
         }
     }
 
@@ -340,8 +365,24 @@ impl RelayLoop {
             let (limit, held) = self
                 .overlay
                 .with(|node, _| (node.limits().map_or(u64::MAX, |limits| limits.memory.0), node.memory()));
+            let held = held + self.overlay.stalled_bytes();
             if held + self.outside.get() > limit {
                 self.relieve_memory((limit / 10 * 9).saturating_sub(held));
+            }
+            let mut cut = 0;
+            while self.outside.get()
+                + self.overlay.with(|node, _| node.memory())
+                + self.overlay.stalled_bytes()
+                > limit
+                && self.overlay.cut_most_stalled()
+            {
+                cut += 1;
+            }
+            if cut > 0 {
+                tracing::warn!(
+                    connections = cut,
+                    "ended connections that are not read above the memory limit"
+                );
             }
         }
     }
@@ -443,14 +484,15 @@ impl RelayLoop {
     }
 
     fn bandwidth(&self) -> u64 {
-        self.overlay.limit().rate().unwrap_or(UNLIMITED)
+        self.says.or(self.overlay.limit().rate()).unwrap_or(UNLIMITED)
     }
 
     async fn join(&self, who: &Announced, at: SocketAddr, token: Option<&str>) -> io::Result<Answer> {
         let facts = (self.bandwidth(), self.exit.borrow().policy.is_exit(), clock::unix());
         let line = Entry::new(&who.nickname, who.address, &who.keys.router(), facts).line();
         let token = token.map_or(String::new(), |token| format!("token {token}\n"));
-        fetch(at, "/relay", Some(format!("{token}{line}\n").as_bytes())).await
+        let proof = directory::proof(&who.keys.router());
+        fetch(at, "/relay", Some(format!("{token}{proof}\n{line}\n").as_bytes())).await
     }
 
     async fn publish(&self, who: &Announced, at: SocketAddr) -> io::Result<Answer> {
@@ -477,14 +519,23 @@ impl RelayLoop {
         loop {
             let (tcp, from) = next_connection(listener).await;
             let from = from.ip();
-            if self.overlay.with(|node, now| node.turns_away(now, from)) {
+            // A measurement's connections are not the neighbours' (proposal 316).
+            let expected = self.overlay.limit().measured().is_some_and(|measured| measured.expects(from));
+            if !expected && self.overlay.with(|node, now| node.turns_away(now, from)) {
                 continue;
             }
             let relay = self.clone();
             tokio::task::spawn_local(async move {
                 // Errors are not propagated, and the peer's address is deliberately not logged.
                 let peer_link = match relay.handshakes.run(from, relay.links.accept(tcp)).await {
-                    Some(Ok(peer_link)) => peer_link,
+                    Some(Ok(Accepted::Neighbour(peer_link))) => peer_link,
+                    Some(Ok(Accepted::Measurer(stream, peer, first))) => {
+                        if let Some(measured) = relay.overlay.limit().measured() {
+                            // A measurement's errors are the coordinator's to report.
+                            measured.serve(*stream, peer, *first).await.unwrap_or_default();
+                        }
+                        return;
+                    }
                     Some(Err(cause)) => return tracing::debug!(%cause, "handshake failed"),
                     None => {
                         return tracing::debug!(cause = "displaced by newer connections", "handshake failed");
@@ -494,6 +545,22 @@ impl RelayLoop {
                 // The limit may have been reached during the handshake.
                 relay.serve(peer_link, from).await;
             });
+        }
+    }
+
+    /// Waits for the last circuit, within limits.
+    async fn drained(&self) {
+        let end = clock::now() + DRAINING;
+        while clock::now() < end && self.overlay.with(|node, _| node.circuits()) > 0 {
+            clock::until(clock::now() + Span::from_millis(50)).await;
+        }
+    }
+
+    /// Runs the timeouts of measurements.
+    async fn measure(&self) {
+        match self.overlay.limit().measured() {
+            Some(measured) => measured.timers().await,
+            None => std::future::pending().await,
         }
     }
 

@@ -51,6 +51,7 @@ pub async fn serve(listener: TcpListener, shown: Shown) -> io::Result<()> {
 fn numbers(overlay: &Exiting) -> Vec<Number> {
     let (waits, connections, times) = (overlay.waits(), overlay.connections(), overlay.controller_time());
     let (written, read) = overlay.limit().totals();
+    let measured = overlay.limit().measured();
     overlay.with(|node, _| {
         let (queued, buffered) = node.waiting();
         let mut numbers = vec![
@@ -96,6 +97,13 @@ fn numbers(overlay: &Exiting) -> Vec<Number> {
                 node.repeated_turns() as f64,
             ),
         ];
+        numbers.extend(measured.into_iter().flat_map(|measured| {
+            let echoed = measured.forwarded().measurement as f64;
+            [
+                ("measuring", "1 while FlashFlow measures this relay", f64::from(measured.is_busy())),
+                ("measurement_bytes_total", "Bytes of cells echoed to FlashFlow's measurers", echoed),
+            ]
+        }));
         let closed = node.endings();
         numbers
             .extend(closed.iter().map(|(ending, number)| (ending.counter(), ending.about(), number as f64)));

@@ -55,6 +55,8 @@ async fn ours() -> Relay {
         extends: Gate::Private,
         announce: Announce::Tor(authority),
         status: None,
+        measurement: None,
+        published: None,
     };
     let (orders, taken) = mpsc::channel(1);
     spawn_local(async move {

@@ -1,10 +1,12 @@
 //! RSA keys of Tor: 1024-bit identity and onion keys, and keys of TLS certificates.
 
-use rsa::pkcs1::{DecodeRsaPrivateKey as _, EncodeRsaPrivateKey as _, EncodeRsaPublicKey as _};
+use rsa::pkcs1::{
+    DecodeRsaPrivateKey as _, DecodeRsaPublicKey as _, EncodeRsaPrivateKey as _, EncodeRsaPublicKey as _,
+};
 use rsa::pkcs8::{EncodePrivateKey as _, EncodePublicKey as _};
 use rsa::rand_core::{CryptoRng, Error, RngCore};
 use rsa::traits::PublicKeyParts as _;
-use rsa::{Pkcs1v15Sign, RsaPrivateKey};
+use rsa::{Pkcs1v15Sign, RsaPrivateKey, RsaPublicKey};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
@@ -79,6 +81,13 @@ pub(super) fn public(key: &RsaPrivateKey) -> Vec<u8> {
 /// Signs a digest with PKCS #1 padding and without a DigestInfo.
 pub(super) fn sign(key: &RsaPrivateKey, digest: &[u8]) -> Vec<u8> {
     key.sign(Pkcs1v15Sign::new_unprefixed(), digest).expect("a digest is shorter than the key")
+}
+
+/// Whether an identity, in PKCS #1, signed a digest as [`sign`] does.
+pub fn verifies(identity: &[u8], digest: &[u8], signature: &[u8]) -> bool {
+    RsaPublicKey::from_pkcs1_der(identity).is_ok_and(|key| {
+        key.size() * 8 == BITS && key.verify(Pkcs1v15Sign::new_unprefixed(), digest, signature).is_ok()
+    })
 }
 
 /// Signature scheme of X.509 certificates.

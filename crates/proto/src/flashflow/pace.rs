@@ -123,6 +123,13 @@ impl<Who: Copy + PartialEq> Pace<Who> {
         }
     }
 
+    /// Replaces the rate limit. The new bucket starts empty, so that changes give no bursts.
+    pub fn set_limit(&mut self, now: Time, limit: Rate) {
+        let fresh = Pace::<Who>::with_bursts(limit, self.bursts);
+        (self.bucket, self.rate) = (fresh.bucket, fresh.rate);
+        self.forwarded_lately(now, 0);
+    }
+
     /// Reduces the burst to `left` bytes, because the relay forwarded traffic just before.
     pub fn forwarded_lately(&mut self, now: Time, left: u64) {
         if let Some(bucket) = &mut self.bucket {
