@@ -65,6 +65,8 @@ impl From<std::io::Error> for DaemonError {
 
 /// Number of dated bandwidth files to keep.
 const FILES: usize = 100;
+/// How long others measure without a measurer that does not answer. A slot in ten minutes fails because of it.
+const ABSENT: Span = Span::from_secs(600);
 /// Number of failures on the status page.
 const SHOWN_ERRORS: usize = 20;
 
@@ -122,6 +124,7 @@ impl Daemon {
             aging: (newest.unwrap_or(started), clock::now()),
             store,
             broken: None,
+            absent: BTreeMap::new(),
         };
         let stop = watch::Sender::new(false);
         Ok(Daemon { identity: Rc::new(identity), shared: Rc::new(RefCell::new(shared)), stop })
@@ -134,8 +137,8 @@ impl Daemon {
 
     /// Measures every relay now, in as few slots as possible, and writes the bandwidth file.
     ///
-    /// Measurements are repeated as often as needed and allowed. Returns the nicknames of relays without a
-    /// complete measurement.
+    /// Measurements are repeated as often as needed and allowed. Returns the relays without a complete measurement
+    /// now and without a current result, each with the reason if it was not asked.
     ///
     /// # Errors
     /// If the disk fails.
@@ -147,11 +150,21 @@ impl Daemon {
             config.relays.iter().map(|r| r.id).filter(|id| !config.opt_out.contains(id)).collect()
         };
         let all = waiting.clone();
+        let period_s = self.shared.borrow().config.period.0 / 1_000_000_000;
+        let spent = |shared: &CoordinatorState, id: &RelayId| {
+            shared.ledger.attempts_since(id, now.saturating_sub(period_s)) >= PER_PERIOD
+        };
+        let used_up: Vec<RelayId> = {
+            let shared = self.shared.borrow();
+            all.iter().copied().filter(|id| spent(&shared, id)).collect()
+        };
         let measured = |shared: &CoordinatorState, id: &RelayId| {
             shared.ledger.history(id).is_some_and(|h| h.successes.last().is_some_and(|unix| *unix >= now))
         };
-        // Relays refuse further measurements in a period, so more rounds are useless.
-        for _ in 0..PER_PERIOD {
+        // Relays refuse further measurements in a period, so more rounds are useless. Failures of measurers do not
+        // count; each costs one round.
+        let rounds = PER_PERIOD + self.shared.borrow().config.measurers.len();
+        for _ in 0..rounds {
             let slots = self.shared.borrow_mut().plan_at_once(&waiting, now);
             for slot in 0..slots.slots() {
                 self.shared.borrow_mut().position.1 = slot;
@@ -168,7 +181,11 @@ impl Daemon {
         let shared = self.shared.borrow();
         let missing =
             shared.config.relays.iter().filter(|r| all.contains(&r.id) && !measured(&shared, &r.id));
-        Ok(missing.map(|relay| relay.nickname.clone()).collect())
+        let kept = |relay: &RelayEntry| used_up.contains(&relay.id);
+        let name = |relay: &RelayEntry| Some(relay.nickname.clone());
+        Ok(missing
+            .filter_map(|relay| if kept(relay) { why_missing(&shared, relay, now) } else { name(relay) })
+            .collect())
     }
 
     /// Follows the schedule until the process ends.
@@ -251,7 +268,8 @@ impl Daemon {
             shared.schedule = plan(&shared.config, shared.network.as_ref(), &self.identity, &records, here.0);
             let (last, since) = shared.aging;
             let unix = last + clock::now().since(since).0 / 1_000_000_000;
-            let forgotten = shared.store.forget(unix, shared.config.retention);
+            let retention = shared.config.retention;
+            let forgotten = shared.store.forget(unix, retention);
             let forgotten = forgotten.map_err(DaemonError::Store)?;
             let placements = shared.schedule.placements().len();
             tracing::info!(period = here.0, placements, records_deleted = forgotten, "period");
@@ -276,7 +294,7 @@ impl Daemon {
         let mut tasks = tokio::task::JoinSet::new();
         {
             let shared = self.shared.borrow();
-            let mut left: Vec<Rate> = shared.config.measurers.iter().map(|m| m.capacity).collect();
+            let mut left: Vec<Rate> = shared.team();
             let mut left_for_stock: Vec<Rate> = shared.config.stock.iter().map(|s| s.capacity).collect();
             let begin = shared.unix().saturating_sub(shared.config.period.0 / 1_000_000_000);
             for placement in placements {
@@ -288,6 +306,10 @@ impl Daemon {
                 let left = if entry.target == Target::Stock { &mut left_for_stock } else { &mut left };
                 // The reservation fits the budget, but rounding may ask for slightly more than is left.
                 let all = Rate(left.iter().map(|rate| rate.0).sum());
+                if all.0 == 0 {
+                    tracing::warn!(relay = entry.nickname, cause = "no measurer answers", "not measured");
+                    continue;
+                }
                 let Some(shares) = allocate(left, placement.reserved.min(all)) else { continue };
                 left.iter_mut().zip(&shares).for_each(|(left, share)| left.0 -= share.0);
                 let (daemon, entry) = (self.clone(), entry.clone());
@@ -456,8 +478,8 @@ impl Daemon {
                     self.again(&mut shared, &entry.id, guess);
                 }
             }
-            Err(Failure { reason, by }) => {
-                let by = match by {
+            Err(Failure { reason, by: failed }) => {
+                let by = match failed {
                     Some(Peer::Relay) => BY_RELAY.to_owned(),
                     Some(Peer::Measurer(i)) => names[i].clone(),
                     None => "coordinator".to_owned(),
@@ -468,6 +490,11 @@ impl Daemon {
                     reason: reason.name().into(),
                     by: by.clone(),
                 });
+                if let (Reason::Lost, Some(Peer::Measurer(_))) = (reason, failed) {
+                    shared.absent.insert(by.clone(), clock::now() + ABSENT);
+                    let cause = "it does not answer; the others measure without it for ten minutes";
+                    tracing::warn!(measurer = by, cause, "absent");
+                }
                 let (relay, name) = (&entry.nickname, reason.name());
                 tracing::warn!(id, relay, reason = name, by, cause = %reason, "failure");
                 shared.errors.push((unix, entry.nickname.clone(), format!("{reason} ({by})")));
@@ -507,4 +534,18 @@ impl Daemon {
         tracing::info!(path, relays = text.matches("node_id=").count(), "file");
         Ok(())
     }
+}
+
+/// A relay that was not measured because it had been measured as often as it allows, with that reason; `None` if a
+/// current result stands in.
+fn why_missing(shared: &CoordinatorState, relay: &RelayEntry, now: u64) -> Option<String> {
+    let hours = shared.config.period.as_secs_f64() / 3600.0;
+    let name = &relay.nickname;
+    let Some(good) = shared.ledger.good(&relay.id, now, shared.config.expiry) else {
+        return Some(format!("{name} (measured {PER_PERIOD} times in {hours} h already, without a result)"));
+    };
+    let (age_s, estimate_bits_per_s) = (now.saturating_sub(good.unix), good.estimate.0);
+    let cause = format!("measured {PER_PERIOD} times in {hours} h already; its last result stays");
+    tracing::warn!(relay = name, cause, age_s, estimate_bits_per_s, "kept");
+    None
 }

@@ -75,6 +75,12 @@ impl History {
         }
     }
 
+    /// A measurement that began then does not count against the relay.
+    fn uncount(&mut self, began: u64) {
+        let at = self.counted.iter().rposition(|counted| *counted == began);
+        at.map(|at| self.counted.remove(at));
+    }
+
     /// Removes all times after `latest` and returns their number.
     fn forget_after(&mut self, latest: u64) -> usize {
         let before = self.goods.len();
@@ -167,7 +173,12 @@ impl Ledger {
             // Running measurements were interrupted: they count as failed, and earlier results stay.
             Record::Started { unix, fresh, .. } => {
                 for running in std::mem::take(&mut self.running).into_values() {
-                    self.relays.entry(running.relay).or_default().failures.push(*unix);
+                    let history = self.relays.entry(running.relay).or_default();
+                    history.failures.push(*unix);
+                    // The coordinator ended before the load: the relay does not count it either.
+                    if running.seconds.is_empty() {
+                        history.uncount(running.began);
+                    }
                 }
                 let latest = unix + FUTURE_S;
                 self.from_future = self.relays.values_mut().map(|history| history.forget_after(latest)).sum();
@@ -220,8 +231,7 @@ impl Ledger {
                 // it.
                 let its_doing = by == BY_RELAY || reason == Reason::Circuits.name();
                 if !its_doing && running.seconds.is_empty() {
-                    let at = history.counted.iter().rposition(|began| *began == running.began);
-                    at.map(|at| history.counted.remove(at));
+                    history.uncount(running.began);
                 }
             }
             Record::File { unix, started, network, expiry_s, sha256, consensus_relays } => {
@@ -381,7 +391,11 @@ mod tests {
         );
         assert_eq!((&history.successes[..], &history.failures[..]), (&[12][..], &[22, 40][..]));
         assert_eq!(history.attempts, [10, 20, 30]);
-        assert_eq!(ledger.attempts_since(&RELAY, 15), 2);
+        assert_eq!(
+            ledger.attempts_since(&RELAY, 15),
+            1,
+            "the coordinator ended before the load of the last one"
+        );
         let day = Span::from_secs(86_400);
         assert!(ledger.good(&RELAY, 12 + 86_400, day).is_some());
         assert_eq!(ledger.good(&RELAY, 13 + 86_400, day), None, "results past their age do not count");

@@ -6,14 +6,14 @@ use tidegate_control::flashflow::schedule::{RelayId, Schedule, ScheduledRelay, g
 use tidegate_control::units::{Rate, Time};
 use tidegate_data::document::DataError;
 
-use super::config::{ConfigFile as _, CoordinatorConfig, RelayEntry, Target};
+use super::config::{ConfigFile as _, CoordinatorConfig, MeasurerEntry, RelayEntry, Target};
 use super::ledger::Ledger;
 use super::listed::inform;
 use super::network::Network;
 use super::plan::as_relay;
 use super::record::{Described, Record};
 use super::store::Store;
-use crate::clock::Calendar;
+use crate::clock::{self, Calendar};
 use tidegate_control::flashflow::bandwidth_file::relay_name;
 
 /// A running measurement, for the status page.
@@ -57,17 +57,30 @@ pub struct CoordinatorState {
     pub(super) aging: (u64, Time),
     /// The record store.
     pub(super) store: Store,
-    /// The first error of the store; no more measurements start after it.
+    /// The first error of the store; no more measurements start after it, and nothing more is stored.
     pub(super) broken: Option<std::io::Error>,
+    /// Measurers that do not answer, by name, and until when others measure without them.
+    pub(super) absent: BTreeMap<String, Time>,
 }
 
 impl CoordinatorState {
     /// Stores a record and applies it to the ledger.
     pub(super) fn record(&mut self, record: &Record) {
-        if let Err(cause) = self.store.append(record) {
-            self.broken.get_or_insert(cause);
+        // A record after a missing one would contradict those before it, and the next start would fail.
+        if self.broken.is_none()
+            && let Err(cause) = self.store.append(record)
+        {
+            self.broken = Some(cause);
         }
         self.ledger.apply(record).expect("we record only what follows from what we recorded");
+    }
+
+    /// The free capacity of each measurer; that of one that does not answer is zero.
+    pub(super) fn team(&self) -> Vec<Rate> {
+        let now = clock::now();
+        let absent = |name: &str| self.absent.get(name).is_some_and(|until| now < *until);
+        let capacity = |m: &MeasurerEntry| if absent(&m.name) { Rate(0) } else { m.capacity };
+        self.config.measurers.iter().map(capacity).collect()
     }
 
     /// The guess for a relay, and whether it comes from the relay's own measurements.

@@ -9,25 +9,35 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags, Transaction};
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Transaction};
+use sha2::{Digest as _, Sha256};
 use tidegate_control::units::Span;
 
 use super::ledger::Ledger;
 use super::record::Record;
 
 const DATABASE: &str = "ledger.sqlite";
-/// Format of the database, in SQLite's `user_version`.
-const FORMAT: i64 = 1;
+/// File with the number of the last record. A database that ends earlier has lost records: SQLite takes a damaged log for
+/// one that ends there. After a power failure the file may be older, which hides that once.
+const LAST: &str = "last";
+/// Format of the database, in SQLite's `user_version`. Format 1 has no digests.
+const FORMAT: i64 = 2;
 /// How long a reader waits for a writer.
 const BUSY: Duration = Duration::from_secs(5);
 
-/// A second gets the `unix` of the record before it, because records are deleted from the oldest on.
+/// A second gets the `unix` of the record before it, because records are deleted from the oldest on. The digest of a
+/// record covers the one before it, so that a changed bit, a missing or an exchanged record is found (SQLite has no
+/// checksums).
 const SCHEMA: &str = "
-    CREATE TABLE records (seq INTEGER PRIMARY KEY, unix INTEGER NOT NULL, record TEXT NOT NULL) STRICT;";
+    CREATE TABLE records (seq INTEGER PRIMARY KEY, unix INTEGER NOT NULL, record TEXT NOT NULL, digest BLOB) STRICT;";
+/// From format 1.
+const ADD_DIGESTS: &str = "ALTER TABLE records ADD COLUMN digest BLOB;";
 
 /// An open state directory, locked by this process.
 pub struct Store {
     connection: Connection,
+    /// See [`LAST`].
+    last: PathBuf,
     _lock: File,
 }
 
@@ -56,19 +66,23 @@ fn error(path: &Path, why: impl fmt::Display) -> StoreError {
 /// If the directory or a record cannot be read.
 pub fn read(directory: &Path) -> Result<Vec<Record>, StoreError> {
     let path = directory.join(DATABASE);
+    // Before the records, which a running coordinator appends to.
+    let last = last(directory);
     if !path.exists() {
         return Ok(Vec::new());
     }
     let connection = Connection::open_with_flags(&path, OpenFlags::SQLITE_OPEN_READ_ONLY);
-    connection
-        .and_then(|connection| {
-            connection.busy_timeout(BUSY)?;
-            records(&connection)
-        })
-        .map_err(|cause| error(&path, cause))?
-        .into_iter()
-        .map(|(seq, text)| parse(&path, seq, &text))
-        .collect()
+    let rows = connection.and_then(|connection| {
+        connection.busy_timeout(BUSY)?;
+        rows(&connection)
+    });
+    records(&path, rows.map_err(|cause| error(&path, cause))?, last)
+}
+
+/// The number of the last record that was stored; 0 if it is unknown.
+fn last(directory: &Path) -> i64 {
+    let text = fs::read_to_string(directory.join(LAST));
+    text.ok().and_then(|text| text.trim_end().parse().ok()).unwrap_or(0)
 }
 
 /// Writes all records as lines of JSON.
@@ -83,9 +97,71 @@ pub fn export(directory: &Path, mut to: impl Write) -> Result<(), StoreError> {
     to.flush().map_err(|cause| error(directory, cause))
 }
 
-fn records(connection: &Connection) -> rusqlite::Result<Vec<(i64, String)>> {
-    let mut query = connection.prepare("SELECT seq, record FROM records ORDER BY seq")?;
-    query.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+/// A stored record, and its digest; `None` in a database of format 1.
+struct Row {
+    seq: i64,
+    unix: i64,
+    text: String,
+    digest: Option<Vec<u8>>,
+}
+
+fn rows(connection: &Connection) -> rusqlite::Result<Vec<Row>> {
+    let digest = match format(connection)? {
+        FORMAT => "digest",
+        1 => "NULL",
+        other => return Err(unknown_format(other)),
+    };
+    let mut query =
+        connection.prepare(&format!("SELECT seq, unix, record, {digest} FROM records ORDER BY seq"))?;
+    let read = |row: &rusqlite::Row<'_>| {
+        Ok(Row { seq: row.get(0)?, unix: row.get(1)?, text: row.get(2)?, digest: row.get(3)? })
+    };
+    query.query_map([], read)?.collect()
+}
+
+/// Digest of a record that follows one with digest `before`.
+fn digest(before: &[u8], seq: i64, unix: i64, text: &str) -> Vec<u8> {
+    let mut hash = Sha256::new();
+    hash.update((before.len() as u64).to_be_bytes());
+    hash.update(before);
+    hash.update(seq.to_be_bytes());
+    hash.update(unix.to_be_bytes());
+    hash.update(text);
+    hash.finalize()[..16].to_vec()
+}
+
+/// Parses the records, and checks that each follows the one before it and that number `last` is there.
+fn records(path: &Path, rows: Vec<Row>, last: i64) -> Result<Vec<Record>, StoreError> {
+    let ends = rows.last().map_or(0, |row| row.seq);
+    if ends < last {
+        let cure = format!("restore a copy that has it, or delete the file `{LAST}` to go on without");
+        return Err(error(path, format!("record {last} is missing, the last one is {ends}: {cure}")));
+    }
+    let damaged = |seq: i64, why: &str| {
+        error(path, format!("record {seq} {why}: the file was damaged or changed; restore a copy of it"))
+    };
+    let mut before: Option<(i64, Option<Vec<u8>>)> = None;
+    let mut all = Vec::new();
+    for Row { seq, unix, text, digest: stored } in rows {
+        if before.as_ref().is_some_and(|(last, _)| seq != last + 1) {
+            return Err(damaged(seq, "does not follow the one before it"));
+        }
+        // The record before the first one was deleted because of its age, so the first one's digest cannot be checked;
+        // `forget` replaces it. Records of format 1 precede all others and have none.
+        match (&before, &stored) {
+            (Some((_, Some(_))), None) => return Err(damaged(seq, "has no digest")),
+            (_, Some(stored)) => {
+                let known = before.as_ref().and_then(|(_, digest)| digest.as_deref()).unwrap_or_default();
+                if *stored != digest(known, seq, unix, &text) {
+                    return Err(damaged(seq, "has another digest"));
+                }
+            }
+            (_, None) => {}
+        }
+        all.push(parse(path, seq, &text)?);
+        before = Some((seq, stored));
+    }
+    Ok(all)
 }
 
 fn parse(path: &Path, seq: i64, text: &str) -> Result<Record, StoreError> {
@@ -109,14 +185,13 @@ impl Store {
         lock.try_lock().map_err(|_| error(&lock_path, "another coordinator is using this state"))?;
         let path = directory.join(DATABASE);
         let connection = database(&path).map_err(|cause| error(&path, cause))?;
-        let read = records(&connection).map_err(|cause| error(&path, cause))?;
-        let (mut ledger, mut all) = (Ledger::default(), Vec::new());
-        for (seq, text) in read {
-            let record = parse(&path, seq, &text)?;
-            ledger.apply(&record).map_err(|cause| error(&path, format!("record {seq}: {cause}")))?;
-            all.push(record);
+        let rows = rows(&connection).map_err(|cause| error(&path, cause))?;
+        let first = rows.first().map_or(1, |row| row.seq);
+        let (mut ledger, all) = (Ledger::default(), records(&path, rows, last(directory))?);
+        for (seq, record) in (first..).zip(&all) {
+            ledger.apply(record).map_err(|cause| error(&path, format!("record {seq}: {cause}")))?;
         }
-        Ok((Store { connection, _lock: lock }, all))
+        Ok((Store { connection, last: directory.join(LAST), _lock: lock }, all))
     }
 
     /// Appends a record; it is durable when this returns.
@@ -125,19 +200,49 @@ impl Store {
     /// If the disk fails. Nothing is written then, and the coordinator must stop measuring.
     pub fn append(&mut self, record: &Record) -> std::io::Result<()> {
         let transaction = self.connection.transaction().map_err(std::io::Error::other)?;
-        insert(&transaction, record).and_then(|()| transaction.commit()).map_err(std::io::Error::other)
+        let stored = insert(&transaction, record).and_then(|seq| transaction.commit().map(|()| seq));
+        let seq = stored.map_err(std::io::Error::other)?;
+        // The record is stored. Without the number, only a later loss of it is not noticed.
+        let _ = fs::write(&self.last, format!("{seq}\n"));
+        Ok(())
     }
 
     /// Deletes the records from before `unix - retention` and returns their number.
     ///
     /// # Errors
     /// If the disk fails.
-    pub fn forget(&self, unix: u64, retention: Span) -> Result<usize, StoreError> {
-        let oldest = unix.saturating_sub(retention.0 / 1_000_000_000);
-        let delete = "DELETE FROM records WHERE seq < (SELECT min(seq) FROM records WHERE unix >= ?1)";
-        let deleted = self.connection.execute(delete, [signed(oldest)]);
-        deleted.map_err(|cause| error(Path::new(self.connection.path().unwrap_or(DATABASE)), cause))
+    pub fn forget(&mut self, unix: u64, retention: Span) -> Result<usize, StoreError> {
+        let oldest = signed(unix.saturating_sub(retention.0 / 1_000_000_000));
+        let path = PathBuf::from(self.connection.path().unwrap_or(DATABASE));
+        self.forget_before(oldest).map_err(|cause| error(&path, cause))
     }
+
+    fn forget_before(&mut self, oldest: i64) -> rusqlite::Result<usize> {
+        let transaction = self.connection.transaction()?;
+        let delete = "DELETE FROM records WHERE seq < (SELECT min(seq) FROM records WHERE unix >= ?1)";
+        let deleted = transaction.execute(delete, [oldest])?;
+        if deleted > 0 {
+            // The digests of the rest covered what is gone.
+            let mut before = Vec::new();
+            for row in rows(&transaction)? {
+                before = digest(&before, row.seq, row.unix, &row.text);
+                let update = "UPDATE records SET digest = ?1 WHERE seq = ?2";
+                transaction.prepare_cached(update)?.execute((&before, row.seq))?;
+            }
+        }
+        transaction.commit()?;
+        Ok(deleted)
+    }
+}
+
+fn unknown_format(format: i64) -> rusqlite::Error {
+    let why = format!("is of format {format}, this version knows {FORMAT}");
+    rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(26), Some(why))
+}
+
+/// The format of a database; 0 if it is new.
+fn format(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
 fn database(path: &Path) -> rusqlite::Result<Connection> {
@@ -145,24 +250,30 @@ fn database(path: &Path) -> rusqlite::Result<Connection> {
     connection.busy_timeout(BUSY)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
-    match connection.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0))? {
-        // One transaction: a crash in between would leave tables that cannot be created again.
-        0 => connection.execute_batch(&format!("BEGIN; {SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT"))?,
+    // One transaction: a crash in between would leave tables that cannot be created again.
+    let set = |change| format!("BEGIN; {change} PRAGMA user_version = {FORMAT}; COMMIT");
+    match format(&connection)? {
+        0 => connection.execute_batch(&set(SCHEMA))?,
+        1 => connection.execute_batch(&set(ADD_DIGESTS))?,
         FORMAT => {}
-        other => {
-            let why = format!("is of format {other}, this version knows {FORMAT}");
-            return Err(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(26), Some(why)));
-        }
+        other => return Err(unknown_format(other)),
     }
     Ok(connection)
 }
 
-fn insert(transaction: &Transaction<'_>, record: &Record) -> rusqlite::Result<()> {
+/// Inserts a record and returns its number.
+fn insert(transaction: &Transaction<'_>, record: &Record) -> rusqlite::Result<i64> {
     let text = serde_json::to_string(record).expect("records are JSON");
-    let last = "(SELECT coalesce(max(seq), 0) FROM records)";
-    let before = format!("(SELECT coalesce(max(unix), 0) FROM records WHERE seq = {last})");
-    let insert = format!("INSERT INTO records VALUES ({last} + 1, coalesce(?1, {before}), ?2)");
-    transaction.prepare_cached(&insert)?.execute((record.unix().map(signed), text)).map(drop)
+    let last = "SELECT seq, unix, digest FROM records ORDER BY seq DESC LIMIT 1";
+    let last = transaction.prepare_cached(last)?.query_row([], |row| {
+        Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get::<_, Option<Vec<u8>>>(2)?))
+    });
+    let (seq, before_unix, before) = last.optional()?.unwrap_or_default();
+    let (seq, unix) = (seq + 1, record.unix().map_or(before_unix, signed));
+    let digest = digest(&before.unwrap_or_default(), seq, unix, &text);
+    let insert = "INSERT INTO records (seq, unix, record, digest) VALUES (?1, ?2, ?3, ?4)";
+    transaction.prepare_cached(insert)?.execute((seq, unix, text, digest))?;
+    Ok(seq)
 }
 
 /// SQLite's integers are signed; no calendar time reaches half of `u64`.
@@ -213,7 +324,7 @@ mod tests {
         let bytes = fs::read(&log).unwrap();
         let every = if std::env::var_os("TIDEGATE_SLOW_TESTS").is_some() { 1 } else { 131 };
         for length in (ends[0]..=ends[2]).step_by(every).chain(ends.iter().copied()) {
-            for name in ["ledger.sqlite-shm", "ledger.sqlite-wal", "ledger.sqlite"] {
+            for name in ["ledger.sqlite-shm", "ledger.sqlite-wal", "ledger.sqlite", LAST] {
                 let _ = fs::remove_file(cut.0.join(name));
             }
             fs::copy(whole.0.join(DATABASE), cut.0.join(DATABASE)).unwrap();
@@ -263,9 +374,87 @@ mod tests {
         store.connection.execute("UPDATE records SET record = '{}'", []).unwrap();
         drop(store);
         let error = Store::open(&scratch.0).err().unwrap().to_string();
-        assert!(error.contains("record 3") && error.contains("missing field"), "{error}");
+        assert!(error.contains("record 3 has another digest"), "{error}");
         fs::write(scratch.0.join(DATABASE), "something else").unwrap();
         assert!(Store::open(&scratch.0).err().unwrap().to_string().contains("not a database"));
+    }
+
+    /// A byte of the database changes, anywhere. Its records are found damaged, or they are as they were: the byte is not
+    /// in use.
+    #[test]
+    fn a_changed_byte_is_found_or_changes_nothing() {
+        let (whole, changed) = (Scratch::new(), Scratch::new());
+        let (mut store, _) = Store::open(&whole.0).unwrap();
+        let all: Vec<Record> = (1..=12).map(started).collect();
+        all.iter().for_each(|record| store.append(record).unwrap());
+        // Closing the last connection moves the log into the database.
+        drop(store);
+        fs::copy(whole.0.join(LAST), changed.0.join(LAST)).unwrap();
+        let bytes = fs::read(whole.0.join(DATABASE)).unwrap();
+        let in_text = |at: &usize| bytes[*at..].starts_with(b"\"unix\":");
+        let times: Vec<usize> = (0..bytes.len()).filter(in_text).map(|at| at + 7).collect();
+        assert!(times.len() >= all.len());
+        let (mut found, mut unused) = (0, 0);
+        let every = if std::env::var_os("TIDEGATE_SLOW_TESTS").is_some() { 1 } else { 37 };
+        for at in (0..bytes.len()).step_by(every).chain(times) {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            for name in ["ledger.sqlite-shm", "ledger.sqlite-wal"] {
+                let _ = fs::remove_file(changed.0.join(name));
+            }
+            fs::write(changed.0.join(DATABASE), damaged).unwrap();
+            match read(&changed.0) {
+                Err(_) => found += 1,
+                Ok(read) => {
+                    assert_eq!(read, all, "byte {at}");
+                    unused += 1;
+                }
+            }
+        }
+        assert!(found >= all.len() && unused > 0, "{found} found, {unused} not in use");
+    }
+
+    /// A byte of the log changes after the coordinator was killed. SQLite takes the log to end there.
+    #[test]
+    fn a_changed_byte_of_the_log_is_found() {
+        let (whole, changed) = (Scratch::new(), Scratch::new());
+        let (mut store, _) = Store::open(&whole.0).unwrap();
+        let all: Vec<Record> = (1..=3).map(started).collect();
+        all.iter().for_each(|record| store.append(record).unwrap());
+        let log = fs::read(whole.0.join("ledger.sqlite-wal")).unwrap();
+        for at in (0..log.len()).step_by(1_999).chain([log.len() - 1]) {
+            let mut damaged = log.clone();
+            damaged[at] ^= 1;
+            let _ = fs::remove_file(changed.0.join("ledger.sqlite-shm"));
+            fs::copy(whole.0.join(DATABASE), changed.0.join(DATABASE)).unwrap();
+            fs::copy(whole.0.join(LAST), changed.0.join(LAST)).unwrap();
+            fs::write(changed.0.join("ledger.sqlite-wal"), damaged).unwrap();
+            match Store::open(&changed.0) {
+                Err(_) => {}
+                Ok((_, read)) => assert_eq!(read, all, "byte {at}"),
+            }
+        }
+    }
+
+    #[test]
+    fn records_of_the_first_format_are_kept() {
+        let scratch = Scratch::new();
+        let old = Connection::open(scratch.0.join(DATABASE)).unwrap();
+        let text = serde_json::to_string(&started(1)).unwrap();
+        old.execute_batch(
+            "CREATE TABLE records (seq INTEGER PRIMARY KEY, unix INTEGER NOT NULL, record TEXT NOT NULL) STRICT;
+             PRAGMA user_version = 1;",
+        )
+        .unwrap();
+        old.execute("INSERT INTO records VALUES (1, 1, ?1)", [text]).unwrap();
+        drop(old);
+        assert_eq!(times(&read(&scratch.0).unwrap()), [1]);
+        let (mut store, records) = Store::open(&scratch.0).unwrap();
+        assert_eq!(times(&records), [1]);
+        store.append(&started(2)).unwrap();
+        store.append(&started(3)).unwrap();
+        drop(store);
+        assert_eq!(times(&Store::open(&scratch.0).unwrap().1), [1, 2, 3]);
     }
 
     #[test]
