@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use tidegate_control::machine::Machine;
 use tidegate_control::paths::Peer;
+use tidegate_control::shares::Shares;
 use tidegate_control::units::{Span, Time};
 use x25519_dalek::{PublicKey, StaticSecret};
 
@@ -19,6 +20,8 @@ use crate::wire::{ANNEX, PacketId, REPLY_CELL};
 
 /// Maximum number of concurrent streams.
 const STREAMS: usize = 256;
+/// Maximum number of remembered streams that made room for others.
+const DISPLACED: usize = 1024;
 /// Maximum number of buffered chunks of all streams: 21 MB.
 const HELD: usize = 16_384;
 /// Maximum number of remembered receiver paths; the oldest are dropped.
@@ -48,6 +51,10 @@ pub struct Service {
     routes: BTreeMap<PacketId, Route>,
     route_ages: VecDeque<(Time, PacketId)>,
     streams: BTreeMap<u64, Held>,
+    /// Their places. Clients are anonymous, so all streams are in one group.
+    places: Shares<(), (), u64>,
+    /// Streams that made room, the oldest first. Their clients learn it with the next packet.
+    displaced: VecDeque<u64>,
     /// Number of published paths.
     publish: usize,
     next_sweep: Time,
@@ -108,6 +115,8 @@ impl Service {
             routes: BTreeMap::new(),
             route_ages: VecDeque::new(),
             streams: BTreeMap::new(),
+            places: Shares::new(STREAMS),
+            displaced: VecDeque::new(),
             publish,
             next_sweep: Time::ZERO,
             randomness,
@@ -279,10 +288,12 @@ impl Service {
             return (came, answer);
         }
         came.opened = !self.streams.contains_key(&stream);
-        if came.opened && self.streams.len() >= STREAMS {
-            self.counters.too_many += 1;
+        if came.opened && self.displaced.contains(&stream) {
             answer.flags = REFUSED;
             return (StreamEvent { opened: false, ..came }, answer);
+        }
+        if came.opened {
+            self.make_room(now, stream);
         }
         let held: usize = self.streams.values().map(|other| other.up.held.len()).sum();
         let most = HELD.saturating_sub(held);
@@ -296,6 +307,22 @@ impl Service {
         (came.bytes, came.complete) =
             stream.exchange(now, frame, (most, !spare), &mut self.counters, &mut answer);
         (came, answer)
+    }
+
+    /// Gives a stream a place. The idlest one makes room if all are taken.
+    fn make_room(&mut self, now: Time, stream: u64) {
+        let streams = &self.streams;
+        let used = |id: &u64| streams.get(id).map_or(Time::ZERO, |held| held.heard);
+        if let Some(idlest) = self.places.displaced(&((), ()), used) {
+            self.counters.too_many += 1;
+            self.streams.remove(&idlest);
+            self.outputs.push_back(Output::Closed(idlest));
+            self.displaced.push_back(idlest);
+            if self.displaced.len() > DISPLACED {
+                self.displaced.pop_front();
+            }
+        }
+        self.places.admit(now, ((), ()), stream);
     }
 
     /// Number of bytes that [`Service::write`] accepts now.
@@ -334,8 +361,10 @@ impl Service {
     /// Drops streams that are complete in both directions or silent.
     fn forget(&mut self, now: Time) {
         let over = |held: &Held| held.over(now);
-        let gone = self.streams.iter().filter(|(_, held)| over(held)).map(|(id, _)| Output::Closed(*id));
-        self.outputs.extend(gone);
+        for id in self.streams.iter().filter(|(_, held)| over(held)).map(|(id, _)| *id) {
+            self.outputs.push_back(Output::Closed(id));
+            self.places.release(&id);
+        }
         self.streams.retain(|_, held| !over(held));
     }
 }

@@ -67,7 +67,7 @@ pub(crate) struct Held {
     round: [f64; 2],
     /// When the youngest acknowledged chunk was sent.
     arrived: Time,
-    heard: Time,
+    pub heard: Time,
 }
 
 struct Chunk {

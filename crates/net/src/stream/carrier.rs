@@ -45,8 +45,10 @@ const PENDING: usize = 32;
 /// Connections from peers that are not announced yet, shared by address, and their timeout.
 const UNANNOUNCED: usize = 32;
 const ANNOUNCE_TIMEOUT: Span = Span::from_secs(5);
-/// Maximum number of connections.
+/// Maximum number of connections with peers, shared by address.
 const LINKS: usize = 4096;
+/// Maximum number of connections in all, with pending handshakes.
+const OPEN: usize = LINKS + LINKS / 8;
 /// Pause before an unreachable peer is dialled again.
 const PAUSE: Span = Span::from_secs(2);
 
@@ -96,6 +98,9 @@ pub struct Carrier {
     unannounced: VecDeque<(Time, Connection)>,
     /// Their places, by address.
     places: Shares<IpAddr, IpAddr, usize>,
+    /// Connections with other peers than the server, when each was last used, and their places by address.
+    open: BTreeMap<usize, (Connection, Time)>,
+    seats: Shares<IpAddr, IpAddr, usize>,
     events: mpsc::Sender<Event>,
     accounts: Accounts,
 }
@@ -125,6 +130,8 @@ impl Carrier {
             peers: BTreeMap::new(),
             unannounced: VecDeque::new(),
             places: Shares::new(UNANNOUNCED),
+            open: BTreeMap::new(),
+            seats: Shares::new(LINKS),
             events,
             accounts: Accounts::default(),
         };
@@ -151,6 +158,11 @@ impl Carrier {
 
     /// Converts an event into the machine's input; `None` if the connection is not assigned to a peer.
     pub fn input(&mut self, event: Event) -> Option<Input> {
+        if let Event::Datagram(connection, _) | Event::Message(connection, _) = &event
+            && let Some((_, used)) = self.open.get_mut(connection)
+        {
+            *used = clock::now();
+        }
         let peer = |connection: usize| self.peers.get(&connection).copied();
         match event {
             Event::Datagram(connection, bytes) => {
@@ -183,6 +195,10 @@ impl Carrier {
 
     /// Assigns a connection to a peer.
     pub fn attach(&mut self, peer: Peer, connection: Connection, channel: Channel) {
+        // The user chose the server, so it needs no place.
+        if peer != SERVER {
+            self.seat(&connection);
+        }
         let outbox = (channel != Channel::None).then(|| {
             let (outbox, messages) = mpsc::channel(OUTBOX);
             tokio::spawn(talk(connection.clone(), channel, messages, self.events.clone()));
@@ -307,10 +323,28 @@ impl Carrier {
         }
     }
 
+    /// Gives a connection a place. Of the network with the most, the idlest connection makes room.
+    fn seat(&mut self, connection: &Connection) {
+        let (now, of) = (clock::now(), network(connection.remote_address().ip()));
+        let open = &self.open;
+        let used = |id: &usize| open.get(id).map_or(Time::ZERO, |(_, used)| *used);
+        if let Some(displaced) = self.seats.displaced(&of, used)
+            && let Some((connection, _)) = self.open.remove(&displaced)
+        {
+            connection.close(VarInt::from_u32(2), b"displaced");
+        }
+        self.seats.admit(now, of, connection.stable_id());
+        self.open.insert(connection.stable_id(), (connection.clone(), now));
+    }
+
+    fn unseat(&mut self, connection: usize) {
+        self.seats.release(&connection);
+        self.open.remove(&connection);
+    }
+
     fn welcome(&mut self, peer: Peer, connection: Connection) {
-        if self.peers.len() >= LINKS {
-            connection.close(VarInt::from_u32(2), b"too many connections");
-        } else if let Some(State::Up(_)) = self.links.get(&peer) {
+        if let Some(State::Up(_)) = self.links.get(&peer) {
+            self.seat(&connection);
             // Both sides dialled. Each sends on its own connection and reads both, since closing one might close the
             // one that the peer sends on. An unused connection times out.
             tokio::spawn(listen(connection.clone(), self.events.clone()));
@@ -325,6 +359,7 @@ impl Carrier {
         self.contacts.remove(&peer);
         if let Some(State::Up(Link { connection, outbox })) = self.links.remove(&peer) {
             self.peers.remove(&connection.stable_id());
+            self.unseat(connection.stable_id());
             drop(outbox);
             tokio::spawn(async move {
                 clock::until(clock::now() + Span::from_millis(300)).await;
@@ -335,6 +370,7 @@ impl Carrier {
 
     /// Handles a closed connection. Returns its peer if that connection was in use.
     fn closed(&mut self, connection: usize) -> Option<Peer> {
+        self.unseat(connection);
         let peer = self.peers.remove(&connection)?;
         match self.links.get(&peer) {
             Some(State::Up(link)) if link.connection.stable_id() == connection => {
@@ -371,7 +407,8 @@ async fn accept(endpoint: Endpoint, events: mpsc::Sender<Event>) {
             let _ = incoming.retry();
             continue;
         }
-        if endpoint.open_connections() > LINKS {
+        // Connections with peers make room once they are authenticated.
+        if endpoint.open_connections() > OPEN {
             incoming.refuse();
             continue;
         }
