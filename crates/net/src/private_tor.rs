@@ -205,6 +205,22 @@ impl Network {
         self.processes.iter().find(|(known, _)| known == name).map(|(_, process)| process.id())
     }
 
+    /// Ends the node with that name.
+    pub fn stop(&mut self, name: &str) {
+        if let Some(at) = self.processes.iter().position(|(known, _)| known == name) {
+            let (_, mut process) = self.processes.remove(at);
+            // A process that has ended already returns an error.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+
+    /// The first authority's consensus; empty before the first vote.
+    pub fn consensus(&self) -> String {
+        let files = self.files_of(&self.authorities[0].name);
+        fs::read_to_string(files.join("cached-consensus")).unwrap_or_default()
+    }
+
     /// Whether the consensus contains all of `wanted`.
     pub fn lists(&self, wanted: &[String]) -> bool {
         self.knows(&self.authorities[0].name, wanted)

@@ -26,6 +26,8 @@ mod live {
 #[cfg(feature = "live")]
 mod live_matrix;
 #[cfg(feature = "live")]
+mod live_measured;
+#[cfg(feature = "live")]
 mod more_hidden;
 #[cfg(feature = "live")]
 mod more_live;
@@ -78,6 +80,7 @@ pub const RUNNERS: &[(&str, Runner)] = &[
     ("hostile", live!(hostile::run)),
     ("live", live!(live::run)),
     ("live-matrix", live!(live_matrix::run)),
+    ("live-measured", live!(live_measured::run)),
     ("more-fair", live!(live::fair::run)),
     ("more-hidden", live!(more_hidden::run)),
     ("more-live", live!(more_live::run)),

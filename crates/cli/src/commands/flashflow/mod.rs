@@ -4,7 +4,7 @@ mod args;
 mod compare;
 mod cycle;
 mod demo;
-mod local;
+pub mod local;
 mod median;
 mod roles;
 mod schedule;

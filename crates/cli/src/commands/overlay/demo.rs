@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use tidegate_control::units::Bytes;
+use tidegate_control::units::{Bytes, Span};
 use tidegate_net::live::demo_page;
 
 use super::download::{fetch, fetch_over, report};
+use super::measured::{self, MEASURED_LOAD, Measurement};
 use super::own::{Own, RELAYS, VANILLA, systems};
 use crate::failure::Failure;
 use crate::roles::serve_page;
@@ -26,6 +27,19 @@ pub struct OverlayDemoArgs {
     /// Download over this many circuits at once and print the cost of the relays' controllers
     #[arg(long, requires = "bytes", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     circuits: u16,
+    /// Measure the relays with FlashFlow, publish the weights, and download before and after; one relay overstates
+    /// itself
+    #[arg(long, conflicts_with_all = ["system", "page", "socks"])]
+    measured: bool,
+    /// Let this many users download, each with its own client
+    #[arg(long, requires = "measured", default_value_t = 12, value_parser = clap::value_parser!(u16).range(1..=100))]
+    users: u16,
+    /// No relay overstates itself
+    #[arg(long, requires = "measured")]
+    honest: bool,
+    /// Length of each relay's measurement in whole seconds (the paper uses 30 s)
+    #[arg(long, requires = "measured", default_value = "10 s")]
+    duration: Span,
     /// Print the result as one JSON object
     #[arg(long)]
     json: bool,
@@ -42,6 +56,15 @@ const LOAD: Bytes = Bytes(1_000_000);
 
 /// Runs the demo.
 pub fn main(arguments: &OverlayDemoArgs) -> Result<ExitCode, Failure> {
+    if arguments.measured {
+        return measured::main(&Measurement {
+            honest: arguments.honest,
+            users: arguments.users,
+            bytes: arguments.bytes.unwrap_or(MEASURED_LOAD),
+            duration: arguments.duration,
+            json: arguments.json,
+        });
+    }
     let own = Own::start(&arguments.system, arguments.socks, RELAYS)?;
     let Own { socks, file, directory, .. } = own;
     let pages: Vec<SocketAddr> = own.relays.iter().map(|relay| relay.status).collect();

@@ -4,9 +4,11 @@ mod crowd;
 mod demo;
 mod download;
 mod matrix;
+mod measured;
 mod own;
 mod soak;
 mod tornet;
+mod tornet_measured;
 
 use std::process::ExitCode;
 

@@ -56,6 +56,114 @@ pub struct Relay {
     pub status: SocketAddr,
 }
 
+/// The configuration of one relay.
+pub struct RelaySetup {
+    /// Its bandwidth.
+    pub bandwidth: String,
+    /// Further keys of its file, before the tables.
+    pub keys: String,
+    /// Further tables.
+    pub tables: String,
+}
+
+impl RelaySetup {
+    /// A relay with this bandwidth.
+    pub fn new(bandwidth: &str) -> RelaySetup {
+        RelaySetup { bandwidth: bandwidth.to_owned(), keys: String::new(), tables: String::new() }
+    }
+}
+
+/// A directory and relays; dropping it stops all processes.
+pub struct Network {
+    /// Processes and files of the overlay.
+    pub stage: Stage,
+    /// The relays; each may exit to the test file.
+    pub relays: Vec<Relay>,
+    /// Address of the server with the test file.
+    pub file: SocketAddr,
+    /// Address of the directory.
+    pub directory: SocketAddr,
+    /// Signing key of the directory, in hexadecimal.
+    pub authority: String,
+    /// Events of the directory.
+    pub directory_events: Events,
+    /// File with the clients' `[system]` table.
+    system: String,
+}
+
+impl Network {
+    /// Starts a directory, with these further arguments, and relays on a stage. `system` is the table of all nodes.
+    ///
+    /// # Errors
+    /// If a process does not start, with its last message.
+    pub fn start(
+        mut stage: Stage,
+        system: &str,
+        setups: &[RelaySetup],
+        more: &[&str],
+    ) -> Result<Network, Failure> {
+        let words = hex(&random::<16>());
+        let token = stage.write("token", &words)?.display().to_string();
+        let key = stage.directory.join("directory.key").display().to_string();
+        let places = setups.len().to_string();
+        let admits = ["--token-file", &token, "--allow-private-addresses", "--relays-per-address", &places];
+        let listens = ["directory", "--listen", "127.0.0.1:0", "--key", &key];
+        let directory = stage.role(&[&listens[..], &admits, more].concat())?;
+        let authority = directory.wait("key")?["authority"].as_str().unwrap_or_default().to_owned();
+        let address = directory.address()?;
+        let file = serve_file()?;
+        let mut started = Vec::new();
+        for (number, RelaySetup { bandwidth, keys: more, tables }) in setups.iter().enumerate() {
+            let path = stage.directory.join(format!("relay{number}.keys"));
+            keys::create(&path).map_err(Failure::Other)?;
+            let config = format!(
+                "nickname = \"relay{number}\"\nlisten = \"127.0.0.1:0\"\nkeys = \"relay{number}.keys\"\n\
+                 status = \"127.0.0.1:0\"\nshow-circuits = true\n\
+                 bandwidth = \"{bandwidth}\"\nexit-policy = [\"accept {file}\"]\nexit-to-private-addresses = true\nextend-to-private-addresses = true\n{more}\n\
+                 [directory]\naddress = \"{address}\"\ntoken = \"{words}\"\n\n{tables}{system}",
+            );
+            let config = stage.write(&format!("relay{number}.toml"), &config)?.display().to_string();
+            let events = stage.role(&["relay", "--config", &config])?;
+            started.push((config, events));
+        }
+        let ready = started.into_iter().map(|(config, events)| ready(config, &events));
+        let relays = ready.collect::<Result<Vec<_>, _>>()?;
+        let system = stage.write("system.toml", system)?.display().to_string();
+        Ok(Network {
+            stage,
+            relays,
+            file,
+            directory: address,
+            authority,
+            directory_events: directory,
+            system,
+        })
+    }
+
+    /// Starts a client, and waits until it has the directory. Returns its events and its SOCKS address.
+    ///
+    /// # Errors
+    /// If it does not start, with its last message.
+    pub fn client(&mut self, socks: SocketAddr) -> Result<(Events, SocketAddr), Failure> {
+        let (listen, asked) = (socks.to_string(), self.directory.to_string());
+        let client = self.stage.role(&[
+            "client",
+            "--socks",
+            &listen,
+            "--directory",
+            &asked,
+            "--authority",
+            &self.authority,
+            "--allow-private-addresses",
+            "--system",
+            &self.system,
+        ])?;
+        let socks = client.address()?;
+        client.wait("directory")?;
+        Ok((client, socks))
+    }
+}
+
 /// The running overlay; dropping it stops all processes.
 pub struct Own {
     /// Processes and files of the overlay.
@@ -87,54 +195,17 @@ impl Own {
     /// # Errors
     /// If a process does not start, with its last message.
     pub fn start_on(
-        mut stage: Stage,
+        stage: Stage,
         system: &str,
         socks: SocketAddr,
         bandwidths: &[&str],
     ) -> Result<Own, Failure> {
-        let words = hex(&random::<16>());
-        let token = stage.write("token", &words)?.display().to_string();
-        let key = stage.directory.join("directory.key").display().to_string();
-        let places = bandwidths.len().to_string();
-        let admits = ["--token-file", &token, "--allow-private-addresses", "--relays-per-address", &places];
-        let directory =
-            stage.role(&[&["directory", "--listen", "127.0.0.1:0", "--key", &key], &admits[..]].concat())?;
-        let authority = directory.wait("key")?["authority"].as_str().unwrap_or_default().to_owned();
-        let address = directory.address()?;
-        let file = serve_file()?;
-        let mut started = Vec::new();
-        for (number, bandwidth) in bandwidths.iter().enumerate() {
-            let path = stage.directory.join(format!("relay{number}.keys"));
-            keys::create(&path).map_err(Failure::Other)?;
-            let config = format!(
-                "nickname = \"relay{number}\"\nlisten = \"127.0.0.1:0\"\nkeys = \"relay{number}.keys\"\n\
-                 status = \"127.0.0.1:0\"\nshow-circuits = true\n\
-                 bandwidth = \"{bandwidth}\"\nexit-policy = [\"accept {file}\"]\nexit-to-private-addresses = true\nextend-to-private-addresses = true\n\n\
-                 [directory]\naddress = \"{address}\"\ntoken = \"{words}\"\n\n{system}",
-            );
-            let config = stage.write(&format!("relay{number}.toml"), &config)?.display().to_string();
-            let events = stage.role(&["relay", "--config", &config])?;
-            started.push((config, events));
-        }
-        let ready = started.into_iter().map(|(config, events)| ready(config, &events));
-        let relays = ready.collect::<Result<Vec<_>, _>>()?;
-        let system = stage.write("system.toml", system)?.display().to_string();
-        let (listen, asked) = (socks.to_string(), address.to_string());
-        let arguments = [
-            "client",
-            "--socks",
-            &listen,
-            "--directory",
-            &asked,
-            "--authority",
-            &authority,
-            "--allow-private-addresses",
-        ];
-        let client = stage.role(&[&arguments[..], &["--system", &system]].concat())?;
-        let socks = client.address()?;
-        client.wait("directory")?;
-        let others = [directory.process, client.process];
-        Ok(Own { stage, relays, socks, file, directory: address, others, client })
+        let setups: Vec<RelaySetup> = bandwidths.iter().map(|bandwidth| RelaySetup::new(bandwidth)).collect();
+        let mut network = Network::start(stage, system, &setups, &[])?;
+        let (client, socks) = network.client(socks)?;
+        let others = [network.directory_events.process, client.process];
+        let Network { stage, relays, file, directory, .. } = network;
+        Ok(Own { stage, relays, socks, file, directory, others, client })
     }
 
     /// Restarts a relay that was killed, with its old keys.

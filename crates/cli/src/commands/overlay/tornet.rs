@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::json;
-use tidegate_control::units::Bytes;
+use tidegate_control::units::{Bytes, Span};
 use tidegate_lab::input::InputError;
 use tidegate_net::identity::hex;
 use tidegate_net::live::keys;
@@ -16,7 +16,9 @@ use tidegate_net::private_tor::{self, Network};
 use tidegate_net::{os, ports};
 
 use super::download::{fetch_over, report, serve_file};
+use super::measured::{MEASURED_LOAD, Measurement};
 use super::own::{VANILLA, system_table, systems};
+use super::tornet_measured;
 use crate::failure::Failure;
 use crate::stage::{Stage, status_of, until_stopped};
 
@@ -48,6 +50,19 @@ pub struct TornetArgs {
     /// Compare a Tidegate relay with a stock relay at each place, in bytes forwarded per CPU second
     #[arg(long, requires = "bytes")]
     beside_stock: bool,
+    /// Measure Tidegate relays with FlashFlow, let stock authorities read the bandwidth file, and download before and
+    /// after; one relay overstates itself
+    #[arg(long, conflicts_with_all = ["at", "streams", "circuits", "linked", "system", "beside_stock"])]
+    measured: bool,
+    /// No relay overstates itself
+    #[arg(long, requires = "measured")]
+    honest: bool,
+    /// Length of each relay's measurement in whole seconds (the paper uses 30 s)
+    #[arg(long, requires = "measured", default_value = "10 s")]
+    duration: Span,
+    /// Let this many users download, each with its own tor client
+    #[arg(long, requires = "measured", default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=100))]
+    users: u16,
     /// Use this tor program; `tor-gencert` must be beside it or on the path
     #[arg(long, default_value = "tor")]
     tor: PathBuf,
@@ -95,6 +110,11 @@ pub fn main(arguments: &TornetArgs) -> Result<ExitCode, Failure> {
         let cause =
             format!("cannot start {}; install Debian's package `tor` or set --tor", arguments.tor.display());
         return Err(Failure::Other(cause));
+    }
+    if arguments.measured {
+        let &TornetArgs { honest, users, duration, json, .. } = arguments;
+        let bytes = arguments.bytes.unwrap_or(MEASURED_LOAD);
+        return tornet_measured::main(&Measurement { honest, users, bytes, duration, json }, &arguments.tor);
     }
     if arguments.beside_stock && arguments.at.contains(&Place::Any) {
         let cause = "`any` cannot be combined with --beside-stock";
@@ -265,7 +285,7 @@ impl Tornet {
 }
 
 /// Starts a client with these paths, waits until it knows the network, and returns its SOCKS port.
-fn start_client(
+pub(super) fn start_client(
     stage: &Stage,
     network: &mut Network,
     name: &str,
