@@ -388,3 +388,29 @@ impl Machine for Service {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tidegate_control::random::Seed;
+
+    use super::*;
+
+    #[test]
+    fn a_newcomer_displaces_the_stream_that_was_silent_the_longest() {
+        let random = |n| Seed::root(n).random();
+        let epoch = Epoch::new(0, vec![[9; 32]; 5]);
+        let config = ServiceConfig { me: 0, epoch, hops: 2, guards: Vec::new(), secret: [1; 32], publish: 0 };
+        let mut service = Service::new(config, Randomness::foretold(random(1), random(2)));
+        let of = |stream| Frame { stream, ..Frame::default() };
+        for stream in 1..=STREAMS as u64 {
+            service.frame(Time(stream), &of(stream));
+        }
+        service.frame(Time(1000), &of(1));
+        let (came, answer) = service.frame(Time(1001), &of(999));
+        assert!(came.opened && !answer.has(REFUSED));
+        assert_eq!(service.poll(), Some(Output::Closed(2)), "stream 1 was used since");
+        let (came, answer) = service.frame(Time(1002), &of(2));
+        assert!(!came.opened && answer.has(REFUSED), "its client learns it");
+        assert_eq!((service.streams.len(), service.places.len()), (STREAMS, STREAMS));
+    }
+}
