@@ -45,7 +45,7 @@ pub struct Switching {
     /// Maximum number of connections between two nodes.
     #[schemars(range(min = 1))]
     pub connections: u32,
-    /// Middles and exits switch as guards do (form 1 only): beyond the paper.
+    /// Middles and exits switch as guards do (only with `switching = "connection"`): beyond the paper.
     pub everywhere: bool,
 }
 

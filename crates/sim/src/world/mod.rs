@@ -37,7 +37,7 @@ pub use nodes::other_clients;
 pub use steps::Steps;
 pub use windows::Threads;
 
-/// Runs a plan under a system. The result depends on nothing but the first three arguments.
+/// Runs a plan under a system. The plan, the system and the seed alone determine the result.
 ///
 /// `progress` is called now and then with the simulated time; it can stop the run.
 ///
@@ -53,8 +53,8 @@ pub fn run<R: Recorder>(
     run_on(&Threads::ONE, plan, system, seed, recorder, progress)
 }
 
-/// As [`run`], on so many threads, of which nothing depends but the time that it takes. One thread is used if the run
-/// is not divided ([`Plan::processes`]), or cannot be ([`obstacle`]).
+/// As [`run`], on several threads. Their number changes only the running time. One thread is used if the run is not
+/// divided ([`Plan::processes`]), or cannot be ([`obstacle`]).
 ///
 /// # Panics
 /// As [`run`].
