@@ -9,7 +9,7 @@ use tidegate_data::formats::{DOWNLOADS, LATENCIES};
 use tidegate_data::latency_graph::BareNumbers;
 use tidegate_data::{
     consensus, descriptor, geoip, gml, graphml, latency_csv, latency_graph, microdescriptor, open, relays,
-    shadow_yaml, tgen,
+    shadow_file, tgen,
 };
 use tidegate_net::gate::Gate;
 use tidegate_net::live::directory::{Admission, Authority, Entry, check};
@@ -39,7 +39,7 @@ pub fn data_documents(input: &[u8]) {
         11 => drop(DOWNLOADS.read(Path::new("fuzz"), &document)),
         12 => drop((relays::capacities(&document), relays::users(&document))),
         13 => drop(LATENCIES.detect(&document).is_ok()),
-        _ => drop(shadow_yaml::contents(&document)),
+        _ => drop(shadow_file::read(&document)),
     }
 }
 

@@ -162,6 +162,20 @@ pub(crate) fn timestamp(text: &str) -> Option<u64> {
     Some(((days * 24 + hour) * 60 + minute) * 60 + second)
 }
 
+/// The day (UTC) of seconds since 1970, as `2020-02-29`.
+pub fn day(seconds: u64) -> String {
+    // Years begin in March, so that leap days end them; 719,468 days separate 0000-03-01 from 1970-01-01.
+    let days = seconds / 86_400 + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let (day, month_of_year) =
+        (of_year - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
+    let year = era * 400 + year + u64::from(month_of_year <= 2);
+    format!("{year:04}-{month_of_year:02}-{day:02}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,6 +200,9 @@ mod tests {
         assert_eq!(timestamp("1970-01-01 00:00:00"), Some(0));
         assert_eq!(timestamp("2020-02-29 10:00:00"), Some(1_582_970_400));
         assert_eq!(timestamp("2038-01-01 00:00:00"), Some(2_145_916_800));
+        for date in ["1970-01-01", "2000-02-29", "2019-12-31", "2024-03-01", "2100-02-28", "2100-03-01"] {
+            assert_eq!(day(timestamp(&format!("{date} 23:59:59")).unwrap()), date);
+        }
         for bad in ["2021-02-29 10:00:00", "2020-13-01 00:00:00", "2020-00-01 00:00:00", "2020-1-01 00:00:00"]
         {
             assert_eq!(timestamp(bad), None, "{bad}");

@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use tidegate_control::flashflow::bandwidth_file::read_weights;
+use tidegate_control::flashflow::schedule::RelayId;
 use tidegate_control::markov::Chain;
 
 use crate::consensus::{self, Consensus, Identity};
@@ -14,9 +16,10 @@ use crate::geoip::{self, GeoIp};
 use crate::latency::LatencyTable;
 use crate::latency_graph::BareNumbers;
 use crate::relays::{self, Capacity};
+use crate::shadow_folder::Folder;
 use crate::speed_test::{self, Advertised};
 use crate::torperf::{self, Measured};
-use crate::{gml, graphml, latency_csv, latency_graph, open, shadow_folder, tgen, tpf};
+use crate::{gml, graphml, kinds, latency_csv, latency_graph, open, shadow_file, tgen, tpf};
 
 /// Relays with their capacities, by identity.
 pub type Relays = BTreeMap<Identity, Capacity>;
@@ -34,13 +37,20 @@ pub struct Format<T: 'static> {
 pub struct Formats<T: 'static> {
     /// Contents, for error messages.
     pub contents: &'static str,
+    kinds: &'static [&'static str],
     formats: &'static [Format<T>],
 }
 
 /// Latencies between places.
 pub static LATENCIES: Formats<LatencyTable> = Formats {
     contents: "latency data",
+    kinds: &[kinds::GML, kinds::SHADOW1_GRAPH, kinds::SHADOW, kinds::PINGS, kinds::RIPE, kinds::MATRIX],
     formats: &[
+        Format {
+            name: "configuration of Shadow with its graph",
+            detect: shadow_file::looks_like,
+            read: |path, config| Folder::read(path, config)?.latencies(),
+        },
         Format {
             name: "GraphML of Shadow 1",
             detect: graphml::looks_like,
@@ -70,8 +80,9 @@ pub static LATENCIES: Formats<LatencyTable> = Formats {
 };
 
 /// Relays and their capacities in one file.
-static RELAY_FILES: Formats<Relays> = Formats {
+pub static RELAY_FILES: Formats<Relays> = Formats {
     contents: "a table of relays",
+    kinds: &[kinds::STAGED, kinds::DESCRIPTORS, kinds::SHADOW],
     formats: &[
         Format {
             name: "`relayinfo_staging_*.json` of tornettools",
@@ -83,12 +94,18 @@ static RELAY_FILES: Formats<Relays> = Formats {
             detect: relays::are_descriptors,
             read: |_, text| relays::descriptors(text),
         },
+        Format {
+            name: "a configuration of Shadow",
+            detect: shadow_file::looks_like,
+            read: |path, config| Ok(Folder::read(path, config)?.relays()?.relays),
+        },
     ],
 };
 
 /// A network consensus.
 pub static CONSENSUSES: Formats<Consensus> = Formats {
     contents: "a network consensus",
+    kinds: &[kinds::CONSENSUS],
     formats: &[Format {
         name: "a consensus document of Tor",
         detect: consensus::looks_like,
@@ -96,15 +113,36 @@ pub static CONSENSUSES: Formats<Consensus> = Formats {
     }],
 };
 
+/// Weights of relays in kB/s, by identity.
+pub static BANDWIDTH_FILES: Formats<BTreeMap<RelayId, u64>> = Formats {
+    contents: "a bandwidth file",
+    kinds: &[kinds::BANDWIDTH_FILE],
+    formats: &[Format {
+        name: "a bandwidth file of version 1.0 or later",
+        detect: |_| false,
+        read: |_, text| {
+            read_weights(text.text()).map_err(|error| {
+                text.error_at(
+                    error.line,
+                    error.cause,
+                    "give a bandwidth file, as directory authorities read it",
+                )
+            })
+        },
+    }],
+};
+
 /// Countries of IP addresses.
 pub static GEOIP: Formats<GeoIp> = Formats {
     contents: "countries of addresses",
+    kinds: &[kinds::GEOIP],
     formats: &[Format { name: "Tor's `geoip` file", detect: |_| false, read: |_, csv| geoip::read(csv) }],
 };
 
 /// Measured download times.
 pub static DOWNLOADS: Formats<Measured> = Formats {
     contents: "download times",
+    kinds: &[kinds::ANALYSIS, kinds::SUMMARY, kinds::TPF],
     formats: &[
         Format {
             name: "an `onionperf.analysis.json`",
@@ -127,6 +165,7 @@ pub static DOWNLOADS: Formats<Measured> = Formats {
 /// Markov models of traffic.
 pub static TRAFFIC_MODELS: Formats<Chain> = Formats {
     contents: "a Markov model of traffic",
+    kinds: &[kinds::MARKOV],
     formats: &[Format {
         name: "GraphML of tgen",
         detect: graphml::looks_like,
@@ -137,6 +176,7 @@ pub static TRAFFIC_MODELS: Formats<Chain> = Formats {
 /// Relays before and after the speed test of 2019.
 pub static SPEED_TESTS: Formats<BTreeMap<Identity, Advertised>> = Formats {
     contents: "results of a speed test",
+    kinds: &[kinds::SPEED_TEST],
     formats: &[Format {
         name: "`speedtest.diffs.json`",
         detect: |_| false,
@@ -147,6 +187,7 @@ pub static SPEED_TESTS: Formats<BTreeMap<Identity, Advertised>> = Formats {
 /// Relays of each hour, by seconds since 1970.
 pub static HOURLY_RELAYS: Formats<BTreeMap<u64, Vec<Identity>>> = Formats {
     contents: "relays by the hour",
+    kinds: &[kinds::CHURN],
     formats: &[Format {
         name: "`relay-churn-*.json`",
         detect: |_| false,
@@ -155,6 +196,11 @@ pub static HOURLY_RELAYS: Formats<BTreeMap<u64, Vec<Identity>>> = Formats {
 };
 
 impl<T> Formats<T> {
+    /// The kinds of files that are in these formats, by [`kinds`].
+    pub fn kinds(&self) -> &'static [&'static str] {
+        self.kinds
+    }
+
     /// Opens and reads a file, plain, .xz or .gz.
     ///
     /// # Errors
@@ -176,6 +222,7 @@ impl<T> Formats<T> {
     /// # Errors
     /// If the document is in none of the formats. The message lists them.
     pub fn detect(&self, document: &Document) -> Result<&Format<T>, DataError> {
+        kinds::expect(document, self.contents, self.kinds)?;
         if let [only] = self.formats {
             return Ok(only);
         }
@@ -192,7 +239,7 @@ impl<T> Formats<T> {
 /// # Errors
 /// If a file cannot be opened, is in no known format, or is malformed.
 pub fn open_relays(path: &Path) -> Result<Relays, DataError> {
-    if path.is_dir() { shadow_folder::relays(path) } else { RELAY_FILES.open(path) }
+    if path.is_dir() { Ok(Folder::open(path)?.relays()?.relays) } else { RELAY_FILES.open(path) }
 }
 
 #[cfg(test)]
@@ -211,10 +258,11 @@ mod tests {
         assert_eq!(detect("source,destination,min,avg,max,mdev\n"), Ok("pings of WonderProxy"));
         assert_eq!(detect("cty1,cty2,rtt_cnt,rtt_avg\n"), Ok("country pairs of RIPE Atlas"));
         assert_eq!(detect("0 1.5\n1.5 0\n"), Ok("a matrix of round-trip times"));
-        for none in ["hello", "<html>", "network-status-version 3\n", "{}"] {
+        for none in ["hello", "<html>", "{}"] {
             let error = detect(none).unwrap_err();
             assert!(error.cure.contains("GML of Shadow 2 or 3"), "{error}");
         }
+        assert!(detect("network-status-version 3\n").unwrap_err().cause.contains("a network consensus"));
         let servers = Document::new("x", "id,name,title,country\n").unwrap();
         let read = LATENCIES.detect(&servers).unwrap().read;
         assert!(read(Path::new("x"), &servers).unwrap_err().cause.contains("servers"));

@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 use crate::consensus::{Identity, MicrodescriptorDigest, RouterStatus};
 use crate::descriptor::named_family;
 use crate::document::{DataError, Document};
+use crate::kinds;
 
 /// Maximum length; authorities accept descriptors of up to 20,000 bytes.
 const MAX_BYTES: usize = 20_000;
@@ -50,6 +51,7 @@ pub struct Families {
 /// # Errors
 /// If the file does not hold any valid microdescriptor.
 pub fn read(document: &Document) -> Result<Microdescriptors, DataError> {
+    kinds::expect(document, "microdescriptors", &[kinds::MICRODESCRIPTORS])?;
     let text = document.text();
     let mut read = Microdescriptors::default();
     let (mut begun, mut offset) = (None, 0);
@@ -237,6 +239,6 @@ mod tests {
         }
         let many = text(&format!("{TEXT}{}", open.repeat(1000))).unwrap();
         assert_eq!((many.broken, many.named.len()), (1001, MAX_NAMED));
-        assert!(text("router a\n").unwrap_err().cause.contains("not hold microdescriptors"));
+        assert!(text("hello\n").unwrap_err().cause.contains("not hold microdescriptors"));
     }
 }

@@ -18,6 +18,8 @@ pub struct Capacity {
     pub name: String,
     /// Its country.
     pub country: Option<Country>,
+    /// Its node in the network graph of its simulation.
+    pub node: Option<String>,
     /// Its IPv4 address.
     pub address: Option<Ipv4Addr>,
     /// Mean share of the consensus weight while it ran.
@@ -87,6 +89,7 @@ pub fn capacities(document: &Document) -> Result<BTreeMap<Identity, Capacity>, D
             Capacity {
                 name: String::new(),
                 country: staged.country_code.as_deref().and_then(Country::from_code),
+                node: None,
                 address: staged.address.as_deref().and_then(|text| text.parse().ok()),
                 weight: staged.weight,
                 capacity_bytes_per_s: staged.bandwidth_capacity,
@@ -131,6 +134,7 @@ pub fn descriptors(document: &Document) -> Result<BTreeMap<Identity, Capacity>, 
                 let capacity = Capacity {
                     name: name.to_owned(),
                     country: None,
+                    node: None,
                     address,
                     weight: 0.0,
                     capacity_bytes_per_s: number(observed)?,

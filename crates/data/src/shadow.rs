@@ -1,177 +1,156 @@
-//! Relays of a Shadow 1 configuration (`shadow.config.xml`): location, links and limits.
+//! Configurations of Shadow: hosts with their links and programs, and the network graph.
 //!
-//! Their consensus weights are in a separate bandwidth file.
+//! `shadow_yaml` reads those of Shadow 2 and 3, `shadow_xml` those of Shadow 1, `shadow_file` either. `shadow_folder`
+//! reads the files that they name.
 
-use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-use quick_xml::Reader;
-use quick_xml::events::{BytesStart, Event};
+use tidegate_control::units::{Rate, Span};
 
-use crate::consensus::Identity;
 use crate::country::Country;
-use crate::document::{DataError, Document, quote};
-use crate::relays::Capacity;
 
-const CURE: &str = "give a shadow.config.xml of Shadow 1 and the v3bw file that goes with it";
-
-/// A host during the reading of its processes.
-struct Host {
-    capacity: Capacity,
-    identity: Identity,
+/// A configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    /// The hosts, in the order of the file.
+    pub hosts: Vec<Host>,
+    /// The network between them.
+    pub graph: NetworkGraph,
+    /// Whether direct edges take precedence over shorter paths (`use_shortest_path: false`).
+    pub direct: bool,
+    /// Simulated time, if it is readable.
+    pub stop: Option<Span>,
 }
 
-/// Reads the relays of a configuration. `weights` is the bandwidth file that names them (`nick=`).
-///
-/// # Errors
-/// If a document is malformed, or the two documents do not have any relay in common.
-pub fn relays(config: &Document, weights: &Document) -> Result<BTreeMap<Identity, Capacity>, DataError> {
-    let weighed = weights_by_name(weights)?;
-    let total: f64 = weighed.values().map(|(_, weight)| weight).sum();
-    let mut xml = Reader::from_str(config.text());
-    xml.config_mut().expand_empty_elements = true;
-    let mut relays = BTreeMap::new();
-    let mut open: Option<Host> = None;
-    loop {
-        let at = xml.buffer_position() as usize;
-        let event = xml
-            .read_event()
-            .map_err(|error| config.error_at_byte(at, format!("is not well-formed XML: {error}"), CURE))?;
-        match event {
-            Event::Start(element) if element.local_name().as_ref() == "host" => {
-                open = host(config, at, &element, &weighed, total)?;
-            }
-            Event::Start(element) if element.local_name().as_ref() == "process" => {
-                if let (Some(host), Some(arguments)) = (&mut open, attribute(&element, "arguments")) {
-                    limit(&mut host.capacity, &arguments);
-                }
-            }
-            Event::End(element) if element.local_name().as_ref() == "host" => {
-                if let Some(host) = open.take() {
-                    relays.insert(host.identity, host.capacity);
-                }
-            }
-            Event::Eof => break,
-            _ => {}
+/// Where the graph of a configuration is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum NetworkGraph {
+    /// None is named.
+    #[default]
+    Absent,
+    /// Shadow's built-in graph of this name.
+    BuiltIn(String),
+    /// In a file, with the path as written.
+    File(String),
+    /// In the configuration itself: GML in YAML, GraphML in XML.
+    Inline(String),
+}
+
+/// A host, or several alike.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Host {
+    /// Its name.
+    pub name: String,
+    /// Number of such hosts (Shadow's `quantity`).
+    pub count: u32,
+    /// Its node of the graph.
+    pub node: Option<String>,
+    /// Its country, if the configuration gives it.
+    pub country: Option<Country>,
+    /// Its address, or a hint of it.
+    pub address: Option<Ipv4Addr>,
+    /// Rate of its link to the network; default: that of its node.
+    pub up: Option<Rate>,
+    /// Rate of its link from the network; default: that of its node.
+    pub down: Option<Rate>,
+    /// Its programs.
+    pub processes: Vec<Process>,
+}
+
+/// A program of a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// Name of the program, without its folder.
+    pub program: String,
+    /// Its arguments, separated by spaces.
+    pub arguments: String,
+}
+
+/// The role of a host in a network of Tor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// A directory authority.
+    Authority,
+    /// A relay.
+    Relay,
+    /// A server that clients fetch from through exits.
+    Server,
+    /// An onion service.
+    OnionService,
+    /// A client that fetches through exits.
+    Client,
+    /// A client of onion services.
+    OnionClient,
+    /// A client that fetches without Tor.
+    DirectClient,
+    /// Anything else.
+    Other,
+}
+
+impl Host {
+    /// Whether it runs a program.
+    pub fn runs(&self, program: &str) -> bool {
+        self.processes.iter().any(|process| process.program == program)
+    }
+
+    /// Its role, by its programs and by the names that tornettools and Shadow's examples give.
+    pub fn role(&self) -> Role {
+        let (tor, tgen) = (self.runs("tor"), self.runs("tgen"));
+        let name = self.name.to_lowercase();
+        let is = |part: &str| name.contains(part);
+        let of_tornettools = name.starts_with("markovclient") || name.starts_with("perfclient");
+        match (tor, tgen) {
+            // tornettools and Shadow call authorities `4uthority`.
+            (true, false) if is("uthority") => Role::Authority,
+            (true, false) if is("client") => Role::Other,
+            (true, false) => Role::Relay,
+            (_, true) if is("server") && (tor || is("onion")) => Role::OnionService,
+            (false, true) if is("server") => Role::Server,
+            (_, true) if of_tornettools && is("onion") => Role::OnionClient,
+            (true, true) => Role::Client,
+            (false, true) if of_tornettools => Role::Client,
+            (false, true) => Role::DirectClient,
+            (false, false) => Role::Other,
         }
     }
-    if relays.is_empty() {
-        return Err(config.error("does not hold any relay of the bandwidth file", CURE));
-    }
-    Ok(relays)
 }
 
-/// Parses lines of `node_id=$... bw=... nick=...`: identity and weight by name.
-pub(crate) fn weights_by_name(weights: &Document) -> Result<BTreeMap<&str, (Identity, f64)>, DataError> {
-    let mut by_name = BTreeMap::new();
-    for (line, text) in weights.lines() {
-        let value = |key: &str| text.split_whitespace().find_map(|part| part.strip_prefix(key));
-        let (Some(id), Some(weight), Some(name)) = (value("node_id="), value("bw="), value("nick=")) else {
-            continue;
-        };
-        let identity = Identity::from_hex(id)
-            .ok_or_else(|| weights.error_at(line, format!("{} is no identity", quote(id)), CURE))?;
-        let weight = weight.parse::<f64>().ok().filter(|weight| weight.is_finite() && *weight >= 0.0);
-        let weight = weight.ok_or_else(|| weights.error_at(line, "`bw` is not a weight", CURE))?;
-        by_name.insert(name, (identity, weight));
-    }
-    Ok(by_name)
+/// A time in seconds; none beyond 300 years: 64 bits of nanoseconds hold 584.
+pub(crate) fn seconds(seconds: u64) -> Option<Span> {
+    (seconds < 10_000_000_000).then(|| Span::from_secs(seconds))
 }
 
-fn attribute(element: &BytesStart<'_>, name: &str) -> Option<String> {
-    let found = element.attributes().flatten().find(|attribute| attribute.key.as_ref() == name)?;
-    quick_xml::escape::unescape(&found.value).ok().map(|value| value.into_owned())
-}
-
-/// Reads a host; `None` if it is an authority or the bandwidth file does not name it.
-fn host(
-    config: &Document,
-    at: usize,
-    element: &BytesStart<'_>,
-    weighed: &BTreeMap<&str, (Identity, f64)>,
-    total: f64,
-) -> Result<Option<Host>, DataError> {
-    let Some(name) = attribute(element, "id").filter(|name| name.starts_with("relay")) else {
-        return Ok(None);
-    };
-    let Some((identity, weight)) = weighed.get(name.as_str()) else { return Ok(None) };
-    let rate = |key: &str| -> Result<u64, DataError> {
-        let text = attribute(element, key).unwrap_or_default();
-        let kib = text.parse::<u64>().ok().filter(|kib| *kib > 0 && *kib < 1 << 40);
-        let cause = || format!("relay {} lacks a `{key}` in KiB/s", quote(&name));
-        Ok(kib.ok_or_else(|| config.error_at_byte(at, cause(), CURE))? * 1024)
-    };
-    // A relay forwards each byte, so the slower direction limits it.
-    let link = rate("bandwidthup")?.min(rate("bandwidthdown")?);
-    let share = |flag: bool| if flag { 1.0 } else { 0.0 };
-    let capacity = Capacity {
-        name: name.clone(),
-        country: attribute(element, "countrycodehint").as_deref().and_then(Country::from_code),
-        address: attribute(element, "iphint").and_then(|text| text.parse::<Ipv4Addr>().ok()),
-        weight: weight / total,
-        capacity_bytes_per_s: link,
-        rate_bytes_per_s: u64::MAX,
-        burst_bytes: u64::MAX,
-        running: 1.0,
-        guard: share(name.contains("guard")),
-        exit: share(name.contains("exit")),
-    };
-    Ok(Some(Host { capacity, identity: *identity }))
-}
-
-/// Parses `--BandwidthRate 1073741824 --BandwidthBurst 1073741824` among tor's arguments.
-pub(crate) fn limit(capacity: &mut Capacity, arguments: &str) {
-    let words: Vec<&str> = arguments.split_whitespace().collect();
-    for pair in words.windows(2) {
-        match (pair[0], pair[1].parse::<u64>()) {
-            ("--BandwidthRate", Ok(rate)) => capacity.rate_bytes_per_s = rate,
-            ("--BandwidthBurst", Ok(burst)) => capacity.burst_bytes = burst,
-            _ => {}
-        }
-    }
+/// Name of a program, without its folder.
+pub(crate) fn program(path: &str) -> String {
+    path.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn document(text: &str) -> Document {
-        Document::new("x", text).unwrap()
-    }
-
     #[test]
-    fn relays_have_links_limits_and_weights() {
-        let config = document(
-            "<shadow><host id=\"4uthority1\" bandwidthup=\"1\"/>\
-             <host id=\"relay1exitguard\" iphint=\"1.2.3.4\" countrycodehint=\"FR\" bandwidthdown=\"200\" \
-             bandwidthup=\"100\"><process arguments=\"-f x --BandwidthRate 5000 --BandwidthBurst 6000\"/></host>\
-             <host id=\"relay2middle\" bandwidthdown=\"7\" bandwidthup=\"7\"></host></shadow>",
-        );
-        let line = |byte: &str, rest: &str| format!("node_id=${}\t{rest}\n", byte.repeat(20));
-        let weights = document(
-            &("1\n".to_owned()
-                + &line("0a", "bw=3\tnick=relay1exitguard")
-                + &line("0b", "bw=1\tnick=relay2middle")),
-        );
-        let relays = relays(&config, &weights).unwrap();
-        let one = &relays[&Identity([10; 20])];
-        assert_eq!(
-            (one.capacity_bytes_per_s, one.rate_bytes_per_s, one.burst_bytes),
-            (102_400, 5_000, 6_000)
-        );
-        assert_eq!((one.guard, one.exit, one.weight), (1.0, 1.0, 0.75));
-        assert_eq!(one.country, Country::from_code("FR"));
-        assert_eq!(relays[&Identity([11; 20])].guard, 0.0);
-    }
-
-    #[test]
-    fn other_documents_are_refused() {
-        let weights = document("1\n");
-        for bad in ["<shadow></shadow>", "<shadow", "relay1"] {
-            assert!(relays(&document(bad), &weights).is_err(), "{bad}");
+    fn roles_follow_from_programs_and_names() {
+        let host = |name: &str, programs: &[&str]| {
+            let process = |program: &&str| Process { program: program.to_string(), ..Process::default() };
+            Host { name: name.into(), processes: programs.iter().map(process).collect(), ..Host::default() }
+        };
+        for (name, programs, role) in [
+            ("4uthority1", &["tor", "oniontrace"][..], Role::Authority),
+            ("relay7exitguard", &["tor", "oniontrace"], Role::Relay),
+            ("exit1", &["tor"], Role::Relay),
+            ("server1exit", &["tgen"], Role::Server),
+            ("fileserver", &["tgen"], Role::Server),
+            ("server3onionservice", &["tgen", "tor"], Role::OnionService),
+            ("perfclient1exit", &["tor", "oniontrace", "tgen"], Role::Client),
+            ("markovclient2exit", &["tgen"], Role::Client),
+            ("markovclient9onionservice", &["tor", "tgen"], Role::OnionClient),
+            ("torclient", &["tor", "tgen"], Role::Client),
+            ("client", &["tgen"], Role::DirectClient),
+            ("client", &["curl"], Role::Other),
+            ("idleclient", &["tor"], Role::Other),
+        ] {
+            assert_eq!(host(name, programs).role(), role, "{name} {programs:?}");
         }
-        let line = format!("node_id=${}\tbw=3\tnick=relay1\n", "0a".repeat(20));
-        let bad = document("<shadow><host id=\"relay1\" bandwidthup=\"x\" bandwidthdown=\"1\"/></shadow>");
-        assert!(relays(&bad, &document(&line)).is_err());
     }
 }

@@ -1,7 +1,4 @@
-//! Relays of a Shadow 2 or 3 configuration by `tornettools generate`.
-//!
-//! The reader takes links and limits of relays, the numbers of clients and servers, and the graph's name. Consensus
-//! weights are in a separate bandwidth file.
+//! Reader of Shadow 2's and 3's configurations (`shadow.config.yaml`).
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -9,32 +6,42 @@ use std::net::Ipv4Addr;
 use serde::Deserialize;
 use tidegate_control::units::Rate;
 
-use crate::consensus::Identity;
 use crate::country::Country;
 use crate::document::{DataError, Document, quote};
-use crate::relays::Capacity;
-use crate::shadow::{limit, weights_by_name};
+use crate::shadow::{self, Config, Host, NetworkGraph, Process, program};
 
-const CURE: &str = "give the shadow.config.yaml of `tornettools generate`, in its folder";
+const CURE: &str = "give the configuration of a Shadow simulation, such as shadow.config.yaml";
 
 /// The used part of the file.
 #[derive(Deserialize)]
-struct Config {
+struct File {
+    #[serde(default)]
+    general: General,
     #[serde(default)]
     network: Network,
-    hosts: BTreeMap<String, Host>,
+    hosts: BTreeMap<String, FileHost>,
+}
+
+#[derive(Default, Deserialize)]
+struct General {
+    stop_time: Option<Text>,
 }
 
 #[derive(Default, Deserialize)]
 struct Network {
     #[serde(default)]
     graph: Graph,
+    use_shortest_path: Option<bool>,
 }
 
 #[derive(Default, Deserialize)]
 struct Graph {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    /// As Shadow 2.0 had it.
     path: Option<String>,
     file: Option<GraphFile>,
+    inline: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -43,15 +50,16 @@ struct GraphFile {
 }
 
 #[derive(Deserialize)]
-struct Host {
+struct FileHost {
     network_node_id: Option<u64>,
-    bandwidth_up: Option<String>,
-    bandwidth_down: Option<String>,
+    bandwidth_up: Option<Text>,
+    bandwidth_down: Option<Text>,
     ip_addr: Option<String>,
+    quantity: Option<u32>,
     #[serde(default)]
     options: Hints,
     #[serde(default)]
-    processes: Vec<Process>,
+    processes: Vec<FileProcess>,
 }
 
 /// Location hints of a host, from before hosts named their nodes.
@@ -62,7 +70,7 @@ struct Hints {
 }
 
 #[derive(Deserialize)]
-struct Process {
+struct FileProcess {
     #[serde(default)]
     path: String,
     #[serde(default)]
@@ -73,7 +81,7 @@ struct Process {
 #[serde(untagged)]
 enum Arguments {
     Line(String),
-    List(Vec<String>),
+    List(Vec<Text>),
 }
 
 impl Default for Arguments {
@@ -82,169 +90,184 @@ impl Default for Arguments {
     }
 }
 
-/// The other contents of a configuration.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Contents {
-    /// Path of the graph, as in the file.
-    pub graph: Option<String>,
-    /// Number of hosts by kind: the name without its number (`perfclientexit`).
-    pub kinds: BTreeMap<String, u32>,
-    /// Programs besides tor and tgen.
-    pub programs: Vec<String>,
+/// A text, or a number in its base unit.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Text {
+    Number(u64),
+    Text(String),
 }
 
-fn parse(config: &Document) -> Result<Config, DataError> {
-    serde_saphyr::from_str(config.text()).map_err(|error| {
+impl Text {
+    fn to_text(&self) -> String {
+        match self {
+            Text::Number(number) => number.to_string(),
+            Text::Text(text) => text.clone(),
+        }
+    }
+}
+
+/// Whether the document looks like a configuration of Shadow 2 or 3.
+pub(crate) fn looks_like(document: &Document) -> bool {
+    let has = |key: &str| document.lines().any(|(_, line)| line.starts_with(key));
+    has("hosts:") && (has("network:") || has("general:") || document.text().contains("processes:"))
+}
+
+/// Reads a configuration.
+///
+/// # Errors
+/// If the document is not YAML of Shadow 2 or 3, or a quantity is malformed.
+pub(crate) fn read(document: &Document) -> Result<Config, DataError> {
+    let file: File = serde_saphyr::from_str(document.text()).map_err(|error| {
         let line = error.location().map(|place| place.line() as usize);
         let cause = error.without_snippet().to_string();
         let cause = format!("is not a configuration of Shadow: {}", cause.lines().next().unwrap_or_default());
         match line.filter(|line| *line > 0) {
-            Some(line) => config.error_at(line, cause, CURE),
-            None => config.error(cause, CURE),
+            Some(line) => document.error_at(line, cause, CURE),
+            None => document.error(cause, CURE),
         }
+    })?;
+    let Graph { kind, path, file: graph, inline } = file.network.graph;
+    let graph = match (inline, path.or(graph.map(|graph| graph.path)), kind) {
+        (Some(text), ..) => NetworkGraph::Inline(text),
+        (_, Some(path), _) => NetworkGraph::File(path),
+        (_, _, Some(kind)) => NetworkGraph::BuiltIn(kind),
+        _ => NetworkGraph::Absent,
+    };
+    let hosts = file.hosts.into_iter().map(|(name, host)| read_host(document, name, host));
+    Ok(Config {
+        hosts: hosts.collect::<Result<_, _>>()?,
+        graph,
+        direct: file.network.use_shortest_path == Some(false),
+        stop: file.general.stop_time.and_then(|time| match time {
+            Text::Number(seconds) => shadow::seconds(seconds),
+            Text::Text(text) => text.parse().ok(),
+        }),
     })
 }
 
-/// Reads the contents of a configuration besides relays.
-///
-/// # Errors
-/// If the document is not a configuration.
-pub fn contents(config: &Document) -> Result<Contents, DataError> {
-    let Config { network, hosts } = parse(config)?;
-    let Graph { path, file } = network.graph;
-    let mut contents = Contents { graph: path.or(file.map(|file| file.path)), ..Contents::default() };
-    for (name, host) in &hosts {
-        let kind = name.chars().filter(|c| !c.is_ascii_digit()).collect();
-        *contents.kinds.entry(kind).or_default() += 1;
-        let programs =
-            host.processes.iter().map(|process| process.path.rsplit('/').next().unwrap_or_default());
-        contents
-            .programs
-            .extend(programs.filter(|program| !["tor", "tgen"].contains(program)).map(str::to_owned));
-    }
-    contents.programs.sort();
-    contents.programs.dedup();
-    Ok(contents)
+fn read_host(document: &Document, name: String, host: FileHost) -> Result<Host, DataError> {
+    let rate = |rate: Option<Text>| match rate {
+        None => Ok(None),
+        Some(Text::Number(bits)) => Ok(Some(Rate(bits))),
+        Some(Text::Text(text)) => text_rate(&text)
+            .map(Some)
+            .map_err(|why| document.error(format!("host {} has a bad bandwidth: {why}", quote(&name)), CURE)),
+    };
+    // Old tornettools writes hints, current versions the node of the graph.
+    let address = host.ip_addr.or(host.options.ip_address_hint);
+    let process = |process: FileProcess| Process {
+        program: program(&process.path),
+        arguments: match process.args {
+            Arguments::Line(line) => line,
+            Arguments::List(words) => words.iter().map(Text::to_text).collect::<Vec<_>>().join(" "),
+        },
+    };
+    Ok(Host {
+        count: host.quantity.unwrap_or(1),
+        node: host.network_node_id.map(|node| node.to_string()),
+        country: host.options.country_code_hint.as_deref().and_then(Country::from_code),
+        address: address.and_then(|text| text.parse::<Ipv4Addr>().ok()),
+        up: rate(host.bandwidth_up)?,
+        down: rate(host.bandwidth_down)?,
+        processes: host.processes.into_iter().map(process).collect(),
+        name,
+    })
 }
 
-/// Reads the relays of a configuration.
-///
-/// `weights` is the bandwidth file that names them (`nick=`); `country` returns the country of a node of the graph.
-///
-/// # Errors
-/// If a document is malformed, or the two documents do not have any relay in common.
-pub fn relays(
-    config: &Document,
-    weights: &Document,
-    country: &dyn Fn(u64) -> Option<Country>,
-) -> Result<BTreeMap<Identity, Capacity>, DataError> {
-    let weighed = weights_by_name(weights)?;
-    let total: f64 = weighed.values().map(|(_, weight)| weight).sum();
-    let mut relays = BTreeMap::new();
-    for (name, host) in parse(config)?.hosts {
-        let Some((identity, weight)) = weighed.get(name.as_str()).filter(|_| name.starts_with("relay"))
-        else {
-            continue;
-        };
-        let fail = |what: String| config.error(format!("relay {} {what}", quote(&name)), CURE);
-        let rate = |text: &Option<String>| {
-            let text = text.as_deref().ok_or_else(|| fail("lacks a bandwidth".into()))?;
-            let rate: Result<Rate, _> = shadows(text).parse();
-            rate.map_err(|error| fail(format!("has a bad bandwidth: {error}")))
-        };
-        let link = rate(&host.bandwidth_up)?.min(rate(&host.bandwidth_down)?);
-        // Old tornettools writes hints, current versions the node of the graph.
-        let hinted = host.options.country_code_hint.as_deref().and_then(Country::from_code);
-        let address = host.ip_addr.or(host.options.ip_address_hint);
-        let share = |flag: bool| if flag { 1.0 } else { 0.0 };
-        let mut capacity = Capacity {
-            name: name.clone(),
-            country: hinted.or_else(|| country(host.network_node_id?)),
-            address: address.and_then(|text| text.parse::<Ipv4Addr>().ok()),
-            weight: weight / total,
-            capacity_bytes_per_s: link.0 / 8,
-            rate_bytes_per_s: u64::MAX,
-            burst_bytes: u64::MAX,
-            running: 1.0,
-            guard: share(name.contains("guard")),
-            exit: share(name.contains("exit")),
-        };
-        for process in &host.processes {
-            match &process.args {
-                Arguments::Line(line) => limit(&mut capacity, line),
-                Arguments::List(words) => limit(&mut capacity, &words.join(" ")),
-            }
-        }
-        relays.insert(*identity, capacity);
-    }
-    if relays.is_empty() {
-        return Err(config.error("does not hold any relay of the bandwidth file", CURE));
-    }
-    Ok(relays)
-}
-
-/// Converts Shadow's units to ours: `95080 kilobit`, `1 Gibit`.
-fn shadows(text: &str) -> String {
-    let short = [("kilobit", "kbit"), ("megabit", "Mbit"), ("gigabit", "Gbit")];
-    short.iter().fold(text.to_owned(), |text, (long, short)| text.replace(long, short))
+/// Reads a rate in Shadow's units: `95080 kilobit`, `1 Gibit`, `100 Mbit`.
+pub(crate) fn text_rate(text: &str) -> Result<Rate, String> {
+    let long = [
+        ("kilo", "K"),
+        ("kibi", "Ki"),
+        ("mega", "M"),
+        ("mebi", "Mi"),
+        ("giga", "G"),
+        ("gibi", "Gi"),
+        ("tera", "T"),
+        ("tebi", "Ti"),
+    ];
+    let short = long.iter().fold(text.to_owned(), |text, (long, short)| text.replace(long, short));
+    let short = short.replace("bits", "bit").replace("Kbit", "kbit");
+    short.parse().map_err(|error| format!("{error}"))
 }
 
 #[cfg(test)]
 mod tests {
+    use tidegate_control::units::Span;
+
     use super::*;
+    use crate::shadow::Role;
 
     const CONFIG: &str = include_str!("../fixtures/shadow.config.yaml");
 
-    fn weights() -> Document {
-        let line = |byte: &str, rest: &str| format!("node_id=${}\t{rest}\n", byte.repeat(20));
-        let lines = line("0a", "bw=3\tnick=relay1exitguard") + &line("0b", "bw=1\tnick=relay2guard");
-        Document::new("v3bw", format!("1\n{lines}")).unwrap()
-    }
-
-    fn document(text: &str) -> Document {
-        Document::new("shadow.config.yaml", text).unwrap()
+    fn parse(text: &str) -> Result<Config, DataError> {
+        read(&Document::new("shadow.config.yaml", text).unwrap())
     }
 
     #[test]
-    fn relays_have_links_limits_weights_and_countries() {
-        let of_node = |node| Country::from_code(if node == 7 { "DE" } else { "FR" });
-        let relays = relays(&document(CONFIG), &weights(), &of_node).unwrap();
-        let (one, two) = (&relays[&Identity([10; 20])], &relays[&Identity([11; 20])]);
-        assert_eq!((one.name.as_str(), one.weight, one.exit, one.guard), ("relay1exitguard", 0.75, 1.0, 1.0));
-        assert_eq!(
-            (one.capacity_bytes_per_s, one.rate_bytes_per_s, one.burst_bytes),
-            (11_885_000, 5_000, 6_000)
-        );
-        assert_eq!((one.country, two.country), (Country::from_code("DE"), Country::from_code("NL")));
-        assert_eq!((two.exit, two.capacity_bytes_per_s), (0.0, 125_000), "the slower direction");
+    fn hosts_have_links_nodes_and_programs() {
+        let config = parse(CONFIG).unwrap();
+        assert_eq!(config.graph, NetworkGraph::File("conf/network.gml".into()));
+        assert!(config.direct);
+        assert_eq!(config.stop, Some(Span::from_secs(3600)));
+        let host = |name: &str| config.hosts.iter().find(|host| host.name == name).unwrap();
+        let relay = host("relay1exitguard");
+        assert_eq!((relay.up, relay.node.as_deref()), (Some(Rate(95_080_000)), Some("7")));
+        let hinted = host("relay2guard");
+        assert_eq!((hinted.country, hinted.role()), (Country::from_code("NL"), Role::Relay));
+        assert_eq!((hinted.up, hinted.down), (Some(Rate(1_000_000)), Some(Rate(1_000_000_000))));
+        assert_eq!(hinted.processes[0].arguments, "--Address relay2guard");
+        let clients = config.hosts.iter().filter(|host| host.role() == Role::Client).count();
+        assert_eq!(clients, 3);
     }
 
     #[test]
-    fn clients_servers_and_the_graph_are_known() {
-        let contents = contents(&document(CONFIG)).unwrap();
-        assert_eq!(contents.graph.as_deref(), Some("conf/network.gml"));
-        let counts = ["perfclientexit", "markovclientexit", "serverexit"].map(|kind| contents.kinds[kind]);
-        assert_eq!(counts, [1, 2, 1]);
-        assert_eq!(contents.programs, ["oniontrace"]);
+    fn inline_graphs_anchors_and_bare_numbers_are_read() {
+        let config = parse(
+            "general:\n  stop_time: 30 min\nnetwork:\n  graph:\n    type: gml\n    inline: |\n      graph [\n      ]\n\
+             hosts:\n  a: &host\n    network_node_id: 0\n    bandwidth_up: 1000000\n    quantity: 3\n\
+             \x20   processes:\n    - path: /usr/bin/curl\n      args: [-s, 5]\n  b: *host\n",
+        )
+        .unwrap();
+        assert_eq!(config.graph, NetworkGraph::Inline("graph [\n]\n".into()));
+        assert_eq!(config.stop, Some(Span::from_secs(1800)));
+        assert!(!config.direct);
+        assert_eq!(config.hosts.len(), 2);
+        let host = &config.hosts[1];
+        assert_eq!((host.up, host.count), (Some(Rate(1_000_000)), 3));
+        assert_eq!(host.processes[0], Process { program: "curl".into(), arguments: "-s 5".into() });
+        let built_in = parse("network: {graph: {type: 1_gbit_switch}}\nhosts: {}").unwrap();
+        assert_eq!(built_in.graph, NetworkGraph::BuiltIn("1_gbit_switch".into()));
+    }
+
+    #[test]
+    fn rates_have_shadows_units() {
+        for (text, bits) in [
+            ("95080 kilobit", 95_080_000),
+            ("10 Kbit", 10_000),
+            ("1 Gibit", 1 << 30),
+            ("2 mebibit", 2 << 20),
+            ("3 gigabits", 3_000_000_000),
+            ("81920 Kibit", 81_920 << 10),
+        ] {
+            assert_eq!(text_rate(text), Ok(Rate(bits)), "{text}");
+        }
+        assert!(text_rate("3 shoes").is_err());
     }
 
     #[test]
     fn other_documents_are_refused() {
-        let none = |_| None;
         for (bad, cause) in [
             ("hosts: [1, 2]", "is not a configuration of Shadow"),
-            ("hosts: {}", "hold any relay"),
-            (
-                "hosts: {relay1exitguard: {bandwidth_up: 3 shoes, bandwidth_down: 1 Mbit}}",
-                "has a bad bandwidth",
-            ),
-            ("hosts: {relay1exitguard: {bandwidth_up: 1 Mbit}}", "lacks a bandwidth"),
+            ("general: {}", "is not a configuration of Shadow"),
+            ("hosts: {relay1: {bandwidth_up: 3 shoes}}", "has a bad bandwidth"),
             ("a: &a [x]\nb: &b [*a, *a, *a]\nhosts: *b", "is not a configuration of Shadow"),
         ] {
-            let refused = relays(&document(bad), &weights(), &none).unwrap_err();
+            let refused = parse(bad).unwrap_err();
             assert!(refused.cause.contains(cause), "{bad}: {refused}");
         }
-        let line = contents(&document("hosts:\n  relay1:\n    network_node_id: x\n")).unwrap_err();
+        let line = parse("hosts:\n  relay1:\n    network_node_id: x\n").unwrap_err();
         assert_eq!(line.line, Some(3), "{line}");
     }
 }

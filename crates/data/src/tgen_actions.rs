@@ -23,13 +23,30 @@ pub struct Actions {
     pub left: Vec<String>,
     /// Whether the client fetches from an onion service.
     pub onion_service: bool,
+    /// Whether it only serves: it listens, and lacks peers.
+    pub serves: bool,
+    /// The Markov models that it follows (`flow`, `traffic`).
+    pub models: Option<Models>,
+}
+
+/// The Markov models of an action, as paths.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Models {
+    /// When the client builds circuits (`flowmodelpath`).
+    pub flows: Option<String>,
+    /// When it opens streams on a circuit (`streammodelpath`).
+    pub streams: Option<String>,
+    /// When a stream carries packets (`packetmodelpath`).
+    pub packets: Option<String>,
+    /// Time after which the client gives up a stream.
+    pub timeout: Option<Span>,
 }
 
 /// A pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
-    /// Its duration.
-    pub time: Span,
+    /// Its shortest and longest duration; tgen draws one of a list.
+    pub time: [Span; 2],
     /// Whether it leads to itself: it then goes on while requests are under way.
     pub again: bool,
 }
@@ -74,12 +91,18 @@ impl Reader<'_> {
         if node.id == "start" {
             let peers = node.attributes.get("peers").map_or("", String::as_str);
             actions.onion_service = peers.split(',').any(|peer| peer.contains(".onion"));
+            actions.serves = node.attributes.contains_key("serverport") && peers.is_empty();
         } else if is("pause") {
             self.pause(at, node, actions)?;
         } else if is("stream") {
             actions.requests.push(self.request(at, node)?);
         } else if is("flow") || is("traffic") {
-            actions.left.push(format!("the action `{}`, which follows a Markov model", node.id));
+            match actions.models {
+                None => actions.models = Some(self.models(node)?),
+                Some(_) => {
+                    actions.left.push(format!("the action `{}`: a client follows one model here", node.id))
+                }
+            }
         } else if is("end") {
             let conditions: Vec<&str> = node.attributes.keys().map(String::as_str).collect();
             if !conditions.is_empty() {
@@ -97,7 +120,14 @@ impl Reader<'_> {
     fn pause(&self, at: usize, node: &Node, actions: &mut Actions) -> Result<(), DataError> {
         let Some(text) = node.attributes.get("time") else { return Ok(()) };
         let again = self.graph.edges.iter().any(|edge| edge.source == at && edge.target == at);
-        let pause = Pause { time: self.time(node, text)?, again };
+        let times: Vec<Span> = text.split(',').map(|text| self.time(node, text)).collect::<Result<_, _>>()?;
+        let longest = times.iter().copied().max().unwrap_or_default();
+        let pause = Pause { time: [times.iter().copied().min().unwrap_or_default(), longest], again };
+        if times.len() > 2 {
+            actions
+                .left
+                .push(format!("the list of times of `{}`: the pause is drawn from its range", node.id));
+        }
         match actions.pause {
             None => actions.pause = Some(pause),
             Some(_) => actions.left.push(format!("the pause `{}`: a client has one pause here", node.id)),
@@ -105,11 +135,31 @@ impl Reader<'_> {
         Ok(())
     }
 
+    /// An option of an action; those of `start` are the defaults.
+    fn option<'n>(&'n self, node: &'n Node, key: &str) -> Option<&'n str> {
+        let start = || self.graph.nodes.iter().find(|node| node.id == "start");
+        let value = node.attributes.get(key).or_else(|| start()?.attributes.get(key));
+        value.map(String::as_str)
+    }
+
+    fn models(&self, node: &Node) -> Result<Models, DataError> {
+        let path = |key| self.option(node, key).map(str::to_owned);
+        Ok(Models {
+            flows: path("flowmodelpath"),
+            streams: path("streammodelpath"),
+            packets: path("packetmodelpath"),
+            timeout: self.timeout(node)?,
+        })
+    }
+
+    /// Zero turns the timeout off.
+    fn timeout(&self, node: &Node) -> Result<Option<Span>, DataError> {
+        let timeout = self.option(node, "timeout").map(|text| self.time(node, text)).transpose()?;
+        Ok(timeout.filter(|time| time.0 > 0))
+    }
+
     fn request(&self, at: usize, node: &Node) -> Result<Request, DataError> {
-        // The options of `start` are the defaults of streams.
-        let start = self.graph.nodes.iter().find(|node| node.id == "start");
-        let option =
-            |key| node.attributes.get(key).or_else(|| start.and_then(|start| start.attributes.get(key)));
+        let option = |key| self.option(node, key);
         let Some(size) = option("recvsize") else {
             let cause = format!("the stream {} lacks `recvsize`", quote(&node.id));
             let cure = "give the bytes that it fetches; streams without a size follow a Markov model";
@@ -120,11 +170,7 @@ impl Reader<'_> {
         Ok(Request {
             size: self.size(node, size)?,
             sent: option("sendsize").map(|text| self.size(node, text)).transpose()?,
-            // Zero turns the timeout off.
-            timeout: option("timeout")
-                .map(|text| self.time(node, text))
-                .transpose()?
-                .filter(|time| time.0 > 0),
+            timeout: self.timeout(node)?,
             weight: weight.unwrap_or(1.0),
         })
     }
@@ -202,7 +248,7 @@ mod tests {
     use super::*;
 
     fn graph(nodes: &str, edges: &str) -> Result<Actions, DataError> {
-        let keys: String = ["time", "recvsize", "sendsize", "timeout", "peers", "weight"]
+        let keys: String = ["time", "recvsize", "sendsize", "timeout", "peers", "weight", "serverport"]
             .map(|key| format!("<key id='{key}' attr.name='{key}'/>"))
             .concat();
         let text =
@@ -257,7 +303,7 @@ mod tests {
             + &node("pause", &[("time", "2 seconds")]);
         for order in [[&end, &start, &rest], [&rest, &start, &end], [&start, &rest, &end]] {
             let actions = graph(&order.map(String::as_str).concat(), "").unwrap();
-            assert_eq!(actions.pause, Some(Pause { time: Span::from_secs(2), again: false }));
+            assert_eq!(actions.pause, Some(Pause { time: [Span::from_secs(2); 2], again: false }));
             let request =
                 Request { size: 102_400, sent: Some(1024), timeout: Some(Span::from_secs(10)), weight: 1.0 };
             assert_eq!(actions.requests, [request]);
@@ -273,8 +319,15 @@ mod tests {
     fn unsupported_graphs_are_named_in_errors() {
         let start = node("start", &[("peers", "abc.onion:80")]);
         assert!(graph(&start, "").unwrap().onion_service);
-        let flow = graph(&(start.clone() + &node("flow1", &[])), "").unwrap();
-        assert!(flow.requests.is_empty() && flow.left[0].contains("Markov"), "{flow:?}");
+        let flow = graph(&(start.clone() + &node("flow1", &[("timeout", "10")])), "").unwrap();
+        let models = Models { timeout: Some(Span::from_secs(10)), ..Models::default() };
+        assert_eq!((flow.requests.len(), flow.models), (0, Some(models)));
+        let server = graph(&node("start", &[("serverport", "80")]), "").unwrap();
+        assert!(server.serves && server.requests.is_empty());
+        let list = graph(&(start.clone() + &node("pause", &[("time", "3,1, 2 min")])), "").unwrap();
+        let ends = [Span::from_secs(1), Span::from_secs(120)];
+        assert_eq!(list.pause, Some(Pause { time: ends, again: false }));
+        assert!(list.left[0].contains("list of times"), "{:?}", list.left);
         for (nodes, cause) in [
             (node("pause", &[]), "`start` is missing"),
             (start.clone() + &node("dance", &[]), "none of start"),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::document::{DataError, Document, quote};
+use crate::document::{DataError, Document, quote, timestamp};
 
 /// Sizes that Tor's benchmark clients download: 50 KiB, 1 MiB and 5 MiB.
 pub const SIZES: [u64; 3] = [50 << 10, 1 << 20, 5 << 20];
@@ -25,6 +25,8 @@ pub struct Measured {
     pub round_trip_s: Vec<f64>,
     /// Results of the requests, if known.
     pub requests: Option<Requests>,
+    /// First and last time of the measurements, in seconds since 1970, if known.
+    pub period: Option<[u64; 2]>,
 }
 
 /// Numbers of requests by result, over all sizes.
@@ -187,12 +189,16 @@ pub fn summary(document: &Document, part: Part) -> Result<Measured, DataError> {
         timed_out: sum(|day| day.timeouts),
         failed: sum(|day| day.failures),
     };
-    let measured = Measured {
+    let mut measured = Measured {
         downloads,
         circuit_build_s: year.circuit_build_times,
         round_trip_s: year.circuit_rtt,
         requests: (!year.daily_counts.is_empty()).then_some(requests),
+        period: None,
     };
+    for day in year.daily_counts.keys() {
+        measured.date(timestamp(&format!("{day} 00:00:00")).map(|time| time as f64));
+    }
     check(document, measured)
 }
 
@@ -360,6 +366,13 @@ impl Measured {
         self.take(transfer.filesize_bytes, *first_byte, *last);
     }
 
+    /// Extends the period to a time in seconds since 1970.
+    pub(crate) fn date(&mut self, time: Option<f64>) {
+        let Some(time) = time.filter(|time| *time > 0.0).map(|time| time as u64) else { return };
+        let [first, last] = self.period.unwrap_or([time; 2]);
+        self.period = Some([first.min(time), last.max(time)]);
+    }
+
     /// Takes a download with its times in seconds.
     pub(crate) fn take(&mut self, bytes: u64, first_byte: Option<f64>, last_byte: f64) {
         let known = self.downloads.iter().position(|download| download.bytes == bytes);
@@ -390,6 +403,7 @@ pub fn analysis(document: &Document) -> Result<Measured, DataError> {
     let mut onion = 0;
     for host in analysis.data.values() {
         for transfer in host.tgen.transfers.values() {
+            measured.date(transfer.unix_ts_end);
             if is_onion(transfer.endpoint_remote.as_deref()) {
                 onion += 1;
             } else if !host.tor.is_filtered(transfer.endpoint_local.as_deref(), transfer.unix_ts_end) {
@@ -397,6 +411,7 @@ pub fn analysis(document: &Document) -> Result<Measured, DataError> {
             }
         }
         for stream in host.tgen.streams.values() {
+            measured.date(stream.unix_ts_end);
             if is_onion(stream.transport_info.remote.as_deref()) {
                 onion += 1;
                 continue;

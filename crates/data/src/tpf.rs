@@ -43,6 +43,7 @@ pub(crate) fn read(document: &Document) -> Result<Measured, DataError> {
         let bytes = value(line, "FILESIZE").and_then(|text| text.parse().ok());
         let bytes: u64 = bytes.ok_or_else(|| missing("FILESIZE"))?;
         let start = seconds("START")?.ok_or_else(|| missing("START"))?;
+        measured.date(Some(start));
         requests.made += 1;
         if value(line, "DIDTIMEOUT") == Some("1") {
             requests.timed_out += 1;
@@ -90,6 +91,7 @@ mod tests {
             (51_200, &[0.5][..], &[1.25][..])
         );
         assert_eq!(measured.circuit_build_s, [0.75]);
+        assert_eq!(measured.period, Some([1000, 1000]));
         assert_eq!(measured.requests, Some(Requests { made: 3, timed_out: 1, failed: 1 }));
         let error = read_text(&text.replace("DATACOMPLETE=1001.25", "DATACOMPLETE=x")).unwrap_err();
         assert!(error.line == Some(2) && error.cause.contains("not a number"), "{error}");

@@ -8,7 +8,7 @@ use tidegate_data::document::{DataError, Document};
 use tidegate_data::formats::{DOWNLOADS, LATENCIES};
 use tidegate_data::latency_graph::BareNumbers;
 use tidegate_data::{
-    consensus, geoip, gml, graphml, latency_csv, latency_graph, microdescriptor, open, relays, shadow_yaml,
+    consensus, geoip, gml, graphml, latency_csv, latency_graph, microdescriptor, open, relays, shadow_file,
     tgen,
 };
 
@@ -52,7 +52,7 @@ fn readers() -> Vec<(&'static str, Read, String)> {
         ("torperf", |d| DOWNLOADS.read(Path::new("input"), d).map(drop), TORPERF.to_owned()),
         ("tpf", |d| DOWNLOADS.read(Path::new("input"), d).map(drop), TPF.to_owned()),
         ("onionperf", |d| DOWNLOADS.read(Path::new("input"), d).map(drop), ONIONPERF.to_owned()),
-        ("shadow", |d| shadow_yaml::contents(d).map(drop), SHADOW.to_owned()),
+        ("shadow", |d| shadow_file::read(d).map(drop), SHADOW.to_owned()),
         ("capacities", |d| relays::capacities(d).map(drop), CAPACITIES.to_owned()),
         ("users", |d| relays::users(d).map(drop), "{\"de\": 0.5, \"us\": 0.25, \"ap\": 0.25}\n".to_owned()),
     ]

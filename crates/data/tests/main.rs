@@ -2,4 +2,5 @@
 
 mod common;
 mod fuzz;
+mod kinds;
 mod real_files;

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use tidegate_control::flashflow::bandwidth_file::read_weights;
 use tidegate_control::registry::{Entry, find};
+use tidegate_data::formats::BANDWIDTH_FILES;
 use tidegate_sim::plan::paths::{self as policies, Policy};
 
 use crate::input::{InputError, SourceFile, suggest};
@@ -31,11 +31,7 @@ fn bandwidth_file(
         return Err(source.error(paths.policy.span(), cause, "set `paths.file` to a bandwidth file"));
     };
     let path = folder.join(name.get_ref());
-    let text = SourceFile::read(&path)?;
-    let weights = read_weights(&text.text).map_err(|error| InputError {
-        at: Some((error.line, 1)),
-        ..InputError::new(&text.file, error.cause, "use a bandwidth file as directory authorities read it")
-    })?;
+    let weights = BANDWIDTH_FILES.open(&path)?;
     Ok(Arc::new(policies::BandwidthFile { weights }))
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use tidegate_lab::import::import;
+use tidegate_lab::import::{Count, import};
 use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_lab::scenario::Scenario;
 
@@ -14,12 +14,22 @@ use crate::failure::Failure;
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tidegate import tornet-0.01 --out imported.toml")]
 pub struct ImportArgs {
-    /// Read these files or folders: relayinfo_staging_*.json, server descriptors, shadow.config.yaml or .xml, *.gml, *.graphml
+    /// Read these files or folders: the folder of a Shadow simulation, its YAML or XML configuration, relayinfo_staging_*.json, server descriptors, *.gml, *.graphml
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// Write the scenario to this file, which must not exist
     #[arg(long)]
     out: PathBuf,
+}
+
+/// A line that compares the source with the scenario.
+fn compared(count: &Count) -> String {
+    let Count { what, source, scenario, why } = count;
+    let why = why.as_ref().map_or(String::new(), |why| match source.checked_sub(*scenario) {
+        Some(left @ 1..) => format!(", left out {left}: {why}"),
+        _ => format!(": {why}"),
+    });
+    format!("{what}: source has {source}, scenario has {scenario}{why}")
 }
 
 /// Runs the subcommand.
@@ -32,6 +42,7 @@ pub fn main(arguments: &ImportArgs) -> Result<ExitCode, Failure> {
     let imported = import(files)?;
     imported.taken.iter().for_each(|line| eprintln!("imported: {line}"));
     imported.left.iter().for_each(|line| eprintln!("ignored: {line}"));
+    imported.counts.iter().for_each(|count| eprintln!("{}", compared(count)));
     // Check the scenario now, so that the error appears here and not in the next command.
     let source = SourceFile { file: place.clone(), text: imported.text.clone() };
     Scenario::parse(source, out.parent().unwrap_or(Path::new("")).to_owned(), &[])?;

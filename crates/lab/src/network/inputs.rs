@@ -8,11 +8,11 @@ use std::sync::Arc;
 use tidegate_control::markov;
 use tidegate_data::consensus::{Consensus, Flags, Flavour, Identity, RouterStatus};
 use tidegate_data::country::Country;
-use tidegate_data::document::DataError;
+use tidegate_data::document::{DataError, day};
 use tidegate_data::formats::{self, CONSENSUSES, DOWNLOADS, GEOIP, LATENCIES, TRAFFIC_MODELS};
 use tidegate_data::latency::LatencyTable;
 use tidegate_data::relays::Capacity;
-use tidegate_data::torperf::{self, Measured, Part};
+use tidegate_data::torperf::{self, Measured, Part, Requests};
 use tidegate_data::{microdescriptor, open};
 
 use super::{builtin, privcount};
@@ -20,6 +20,9 @@ use crate::input::InputError;
 use crate::scenario::file::{Name, Placed, ScenarioFile};
 use crate::scenario::users::UserFile;
 use crate::traffic::PRIVCOUNT;
+
+/// Seconds of a year.
+const YEAR: u64 = 366 * 86_400;
 
 /// Contents of the data files.
 #[derive(Clone, Debug, Default)]
@@ -36,6 +39,8 @@ pub struct Inputs {
     pub latency: Option<LatencyTable>,
     /// `[tor]`: measured downloads to compare with.
     pub compare: Option<Measured>,
+    /// Source, date and outcomes of the measured downloads, in a sentence.
+    pub compare_source: String,
     /// Measured downloads of January to June and July to December, if the file distinguishes them.
     pub compare_halves: Option<[Measured; 2]>,
     /// Markov models, by name of the traffic.
@@ -79,6 +84,7 @@ impl Inputs {
             if let Some(name) = &tor.compare {
                 let document = open::open(&path(name))?;
                 inputs.compare = Some(DOWNLOADS.read(&path(name), &document)?);
+                inputs.date_measurements(document.name());
                 let half = |part| torperf::summary(&document, part).ok();
                 let halves = (half(Part::FirstHalf), half(Part::SecondHalf));
                 inputs.compare_halves = match halves {
@@ -103,6 +109,35 @@ impl Inputs {
             inputs.models.insert(PRIVCOUNT.to_owned(), Arc::new(privcount::model()));
         }
         Ok(inputs)
+    }
+
+    /// Describes the measurements. Warns if they are more than a year older or younger than the network.
+    fn date_measurements(&mut self, file: &str) {
+        let Some(measured) = &self.compare else { return };
+        let mut text = format!("Measured: {file}");
+        if let Some([first, last]) = measured.period.map(|period| period.map(day)) {
+            text += &if first == last { format!(", of {first}") } else { format!(", {first} to {last}") };
+        }
+        if let Some(Requests { made, timed_out, failed }) = measured.requests {
+            text += &format!("; {timed_out} of {made} requests timed out, {failed} failed");
+        }
+        self.compare_source = text + ".";
+        // A table of relays lacks a date.
+        let Some(network) =
+            self.consensus.as_ref().map(|consensus| consensus.valid_after).filter(|time| *time > 0)
+        else {
+            return;
+        };
+        let Some([first, last]) = measured.period else { return };
+        let apart = first.saturating_sub(network).max(network.saturating_sub(last));
+        if apart > YEAR {
+            self.notices.push(format!(
+                "{file}: measured {} to {}, more than a year apart from the network of {}; compare with measurements of its time",
+                day(first),
+                day(last),
+                day(network)
+            ));
+        }
     }
 
     /// Reads the families declared in the microdescriptors.

@@ -46,7 +46,7 @@ pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed:
         let slow = seed.fork("slow").fork_index(number as u64).random().unit() < table.cell_cost_share;
         let cell_cost = if slow { table.cell_cost } else { Span::ZERO };
         let limits = RelayLimits { cell_cost, servers: table.count_exit_connections, ..limits };
-        let place = place(inputs, country, hosts, &mut draws);
+        let place = node(inputs, relay.identity).unwrap_or_else(|| place(inputs, country, hosts, &mut draws));
         let name = format!("relay{}", number + 1);
         let host = match machines.get(&relay.address) {
             Some(machine) if table.shared_machines => {
@@ -149,6 +149,17 @@ fn client(
 fn server(table: &TorFile, hosts: &mut Hosts, name: &str, place: u32) -> u32 {
     let [up, down] = table.links([table.server_link; 2]);
     hosts.add_at(name, Role::Server, up, down, place)
+}
+
+/// The location of a relay that a simulation of Shadow placed, if the latencies are of the same graph.
+fn node(inputs: &Inputs, relay: Identity) -> Option<u32> {
+    let known = inputs.capacities.as_ref()?.get(&relay)?;
+    let (node, table) = (known.node.as_ref()?, inputs.latency.as_ref()?);
+    let at = table.locations.iter().position(|location| location.name == *node)?;
+    // Other tables may have the same names for other places.
+    let same =
+        known.country.is_none() || table.locations[at].country.is_none_or(|of| Some(of) == known.country);
+    same.then_some(at as u32)
 }
 
 /// Draws a location in or near a country.

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::json;
-use tidegate_control::flashflow::bandwidth_file::{read_weights, relay_name};
+use tidegate_control::flashflow::bandwidth_file::relay_name;
 use tidegate_control::flashflow::schedule::RelayId;
+use tidegate_data::formats::{BANDWIDTH_FILES, CONSENSUSES};
 use tidegate_data::{consensus, open};
 use tidegate_lab::input::InputError;
 
@@ -62,15 +63,12 @@ fn compare(ours: &Weights, theirs: &Weights) -> Option<Comparison> {
 }
 
 fn read(path: &Path) -> Result<Weights, Failure> {
-    let document = open::open(path).map_err(|error| Failure::Other(error.to_string()))?;
+    let document = open::open(path).map_err(InputError::from)?;
     if consensus::looks_like(&document) {
-        let consensus = consensus::read(&document).map_err(|error| Failure::Other(error.to_string()))?;
+        let consensus = CONSENSUSES.read(path, &document).map_err(InputError::from)?;
         return Ok(consensus.relays.iter().map(|r| (r.identity.0, u64::from(r.bandwidth))).collect());
     }
-    read_weights(document.text()).map_err(|error| {
-        let cure = "give a bandwidth file or a consensus";
-        Failure::Input(InputError::new(path.display().to_string(), error.to_string(), cure))
-    })
+    Ok(BANDWIDTH_FILES.read(path, &document).map_err(InputError::from)?)
 }
 
 /// Runs the subcommand.

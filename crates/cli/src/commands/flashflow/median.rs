@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde_json::json;
-use tidegate_control::flashflow::bandwidth_file::{median, read_weights, relay_name};
-use tidegate_data::open;
+use tidegate_control::flashflow::bandwidth_file::{median, relay_name};
+use tidegate_data::formats::BANDWIDTH_FILES;
 use tidegate_lab::input::InputError;
 
 use crate::failure::Failure;
@@ -27,14 +27,8 @@ pub struct Arguments {
 
 /// Runs the subcommand.
 pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let mut files = Vec::new();
-    for path in &arguments.files {
-        let document = open::open(path).map_err(|error| Failure::Input(error.into()))?;
-        files.push(read_weights(document.text()).map_err(|error| {
-            let cure = "give a bandwidth file, as a coordinator writes it";
-            Failure::Input(InputError::new(path.display().to_string(), error.to_string(), cure))
-        })?);
-    }
+    let read = |path: &PathBuf| BANDWIDTH_FILES.open(path).map_err(InputError::from);
+    let files = arguments.files.iter().map(read).collect::<Result<Vec<_>, _>>()?;
     let weights = median(&files);
     if arguments.json {
         let relays: serde_json::Map<String, _> =
