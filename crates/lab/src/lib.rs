@@ -32,7 +32,7 @@ pub mod load;
 pub mod metrics;
 pub mod monitor;
 pub mod network;
-pub(crate) mod number;
+pub mod number;
 pub mod observer;
 pub mod parallel_paths;
 pub mod problems;

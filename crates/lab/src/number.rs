@@ -13,3 +13,51 @@ pub fn format_number(value: f64) -> String {
     let digits = 3 - value.abs().log10().floor() as i32;
     format!("{value:.*}", digits.clamp(0, 9) as usize)
 }
+
+/// As [`format_number`], without zeros at the end: for sentences, where precision is not the point.
+pub fn short_number(value: f64) -> String {
+    let text = format_number(value);
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+/// Factor from bytes per second to the unit in which `most` has one to three digits before the point, and the unit.
+pub fn rate_unit(most: f64) -> (f64, &'static str) {
+    match most.abs() {
+        ..1e6 => (1e-3, "kB/s"),
+        1e6..1e9 => (1e-6, "MB/s"),
+        _ => (1e-9, "GB/s"),
+    }
+}
+
+/// As [`rate_unit`], for bytes.
+pub fn size_unit(most: f64) -> (f64, &'static str) {
+    match most.abs() {
+        ..1e6 => (1e-3, "kB"),
+        1e6..1e9 => (1e-6, "MB"),
+        _ => (1e-9, "GB"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_four_digits_and_a_fitting_unit() {
+        for (value, text) in
+            [(0.98, "0.9800"), (95_726.0, "95726"), (1.0, "1"), (1e-12, "0"), (0.0123456, "0.01235")]
+        {
+            assert_eq!(format_number(value), text);
+        }
+        assert_eq!([0.98, 0.95, 100.0, 2.5].map(short_number), ["0.98", "0.95", "100", "2.5"]);
+        let shown = |bytes: f64| {
+            let (scale, unit) = rate_unit(bytes);
+            format!("{} {unit}", format_number(bytes * scale))
+        };
+        assert_eq!(
+            [shown(95_726_400.0), shown(950_000.5), shown(3e9)],
+            ["95.73 MB/s", "950.0 kB/s", "3 GB/s"]
+        );
+        assert_eq!(size_unit(2e6).1, "MB");
+    }
+}

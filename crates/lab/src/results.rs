@@ -7,7 +7,7 @@ use tidegate_data::torperf::{Download, quantile};
 
 use crate::metrics::Anatomy;
 use crate::metrics::histogram::Histogram;
-use crate::number::format_number;
+use crate::number::short_number;
 use crate::runs::{Run, Runs};
 use crate::scenario::Scenario;
 use crate::score::{Score, score};
@@ -95,30 +95,36 @@ impl<'a> Results<'a> {
         parts.into_iter().map(|(part, measured)| (part, score(&system.runs, measured, benchmark))).collect()
     }
 
-    /// One line with the load, scale, seeds and duration of a [tor] run. A warning comes first if the network was idle.
+    /// The largest value of a number over the systems, or zero.
+    pub fn most(&self, path: &[&str]) -> f64 {
+        self.systems.iter().filter_map(|system| system.number(path)).fold(0.0, f64::max)
+    }
+
+    /// One line with the load, scale, seeds and duration of a [tor] run. A warning follows if the network was idle, and the source of the measured downloads.
     pub fn conditions(&self) -> String {
         let Some(tor) = self.scenario.file.tor.as_ref().map(|tor| tor.get_ref()) else {
             return String::new();
         };
-        let most =
-            |path: &[&str]| self.systems.iter().filter_map(|system| system.number(path)).fold(0.0, f64::max);
-        let (busy, queue) = (most(&["utilisation", "network"]), most(&["queue_mean_cells_per_relay"]));
+        let (busy, queue) =
+            (self.most(&["utilisation", "network"]), self.most(&["queue_mean_cells_per_relay"]));
         let idle = if busy < IDLE {
             format!(
                 "The network is idle, so systems hardly differ (mean circuit queue: {} cells). ",
-                format_number(queue)
+                short_number(queue)
             )
         } else {
             String::new()
         };
-        format!(
-            "{idle}Relays use {:.0} % of their capacity at load {}; {} % of Tor, seeds {:?}, {} s.",
+        let measured = &self.scenario.inputs.compare_source;
+        let text = format!(
+            "Load: relays use {:.0} % of their capacity at load factor {}; {} % of Tor, seeds {:?}, {} s. {idle}{measured}",
             100.0 * busy,
-            format_number(tor.load),
-            format_number(100.0 * tor.fraction),
+            short_number(tor.load),
+            short_number(100.0 * tor.fraction),
             self.seeds(),
             self.scenario.duration().as_secs_f64()
-        )
+        );
+        text.trim_end().to_owned()
     }
 
     /// The `--json` document.
@@ -299,13 +305,40 @@ pub fn flatten(value: &Value) -> BTreeMap<String, f64> {
     all
 }
 
-/// Every leaf of a value by its dotted path, as text.
+/// Every leaf of a value by its dotted path, as text. Entries of lists are addressed by their names, as in `--set`.
 pub fn flatten_text(value: &Value) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
-    walk("", value, &mut |path, leaf| {
+    walk("", &by_name(value), &mut |path, leaf| {
         all.insert(path.to_owned(), leaf.as_str().map_or_else(|| leaf.to_string(), str::to_owned));
     });
     all
+}
+
+/// Replaces lists of tables that have names by tables with these names as keys.
+fn by_name(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => map.iter().map(|(key, inner)| (key.clone(), by_name(inner))).collect(),
+        Value::Array(list) => {
+            let name = |entry: &Value| entry.get("name").and_then(Value::as_str).map(str::to_owned);
+            let named: Option<Map<String, Value>> =
+                list.iter().map(|entry| Some((name(entry)?, by_name(entry)))).collect();
+            // A list stays a list if names repeat or are missing.
+            match named.filter(|named| !list.is_empty() && named.len() == list.len()) {
+                Some(named) => Value::Object(named),
+                None => value.clone(),
+            }
+        }
+        other => other.clone(),
+    }
+}
+
+/// A difference of two values in a line: long values are cut.
+pub fn brief(value: &str) -> String {
+    const MOST: usize = 60;
+    match value.char_indices().nth(MOST) {
+        Some((at, _)) => format!("{}...", &value[..at]),
+        None => value.to_owned(),
+    }
 }
 
 /// Calls `leaf` with the path and value of everything that is not an object.

@@ -46,7 +46,11 @@ pub fn main(arguments: KeysArgs) -> Result<ExitCode, Failure> {
         print!("{}", combinations::page());
         return Ok(ExitCode::SUCCESS);
     }
-    let found = keys::find(arguments.pattern.as_deref().unwrap_or_default());
+    // `[every-system]` has the keys of a system.
+    let pattern = arguments.pattern.unwrap_or_default();
+    let pattern =
+        pattern.strip_prefix("every-system").map_or(pattern.clone(), |rest| format!("system[]{rest}"));
+    let found = keys::find(&pattern);
     for key in &found {
         let mut facts = vec![key.form.clone()];
         facts.extend((!key.range.is_empty()).then(|| format!("range {}", key.range)));

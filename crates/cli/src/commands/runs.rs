@@ -7,8 +7,9 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use tidegate_lab::input::InputError;
+use tidegate_lab::number::short_number;
 use tidegate_lab::report::folder;
-use tidegate_lab::results::{flatten, flatten_text};
+use tidegate_lab::results::{brief, flatten, flatten_text};
 use tidegate_lab::statistics::Estimate;
 use tidegate_lab::store::{self, Record};
 
@@ -164,7 +165,7 @@ fn diff(a: &Path, b: &Path, metric: &str) -> Result<(), InputError> {
     let (left, right) = (flatten_text(&one.parameters), flatten_text(&other.parameters));
     let keys: BTreeSet<&String> = left.keys().chain(right.keys()).collect();
     for key in keys.into_iter().filter(|key| left.get(*key) != right.get(*key)) {
-        let show = |value: Option<&String>| value.map_or("-", String::as_str).to_owned();
+        let show = |value: Option<&String>| brief(value.map_or("-", String::as_str));
         println!("{key}: {} | {}", show(left.get(key)), show(right.get(key)));
     }
     let (left, right) = (values(&of_one, metric), values(&of_other, metric));
@@ -172,16 +173,14 @@ fn diff(a: &Path, b: &Path, metric: &str) -> Result<(), InputError> {
         let Some(others) = right.get(&(who.clone(), metric.clone())) else { continue };
         let (a, b) = (Estimate::of(values), Estimate::of(others));
         if a.mean != b.mean {
-            let width =
-                |estimate: &Estimate| estimate.ci95.map(|w| format!(" ± {w:.3e}")).unwrap_or_default();
-            let ratio = b.mean / a.mean;
-            println!(
-                "{who}: {metric}: {:.6}{} | {:.6}{}  x {ratio:.4}",
-                a.mean,
-                width(&a),
-                b.mean,
-                width(&b)
-            );
+            let shown = |estimate: &Estimate| {
+                let width = estimate.ci95.map(|width| format!(" ± {}", short_number(width)));
+                short_number(estimate.mean) + &width.unwrap_or_default()
+            };
+            // A ratio to zero says nothing.
+            let ratio =
+                if a.mean == 0.0 { String::new() } else { format!("  x {}", short_number(b.mean / a.mean)) };
+            println!("{who}: {metric}: {} | {}{ratio}", shown(&a), shown(&b));
         }
     }
     println!("{} | {} runs", of_one.len(), of_other.len());

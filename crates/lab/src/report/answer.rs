@@ -1,12 +1,17 @@
 //! The first lines of a report: the load, and which system is better, by how much and with what confidence.
 
 use super::page::Ratio;
-use crate::number::format_number;
+use crate::number::{format_number, rate_unit, short_number, size_unit};
 use crate::results::{Results, SystemResult, flatten};
 use crate::statistics::Estimate;
 
 /// A network is idle if relays use less than this share of their links; systems then hardly differ.
 const IDLE: f64 = 0.1;
+
+/// Systems that differ by less than this share are equal in a report's words.
+const TIE: f64 = 0.01;
+/// Fewest downloads of a class, over all seeds, that a report calls a difference of: as for measured ones.
+const LEAST_DOWNLOADS: u64 = 20;
 
 /// A quantity in which systems are compared.
 pub(super) struct Aspect {
@@ -50,6 +55,18 @@ impl Aspect {
         Some(self.shown(value) + &width.unwrap_or_default())
     }
 
+    /// The fewest downloads behind a value, and the system that has them; `None` for other quantities.
+    fn downloads<'r>(&self, results: &'r Results<'_>) -> Option<(u64, &'r str)> {
+        let [time, class, _] = &self.path[..] else { return None };
+        let first = time == "ttfb_s";
+        let of = |system: &SystemResult<'_>| -> u64 {
+            let classes = system.runs.iter().flat_map(|run| &run.metrics.transfers.classes);
+            let classes = classes.filter(|known| known.name == *class);
+            classes.map(|class| if first { class.first.total() } else { class.last.total() }).sum()
+        };
+        results.systems.iter().map(|system| (of(system), system.name)).min_by_key(|(count, _)| *count)
+    }
+
     fn value(&self, system: &SystemResult<'_>) -> Option<f64> {
         system.number(&self.keys()).filter(|value| value.is_finite())
     }
@@ -80,22 +97,28 @@ pub(super) fn aspects(results: &Results<'_>) -> Vec<Aspect> {
     }
     add("byte latency, mean".into(), &["latency_mean_s"], true, 1e3, "ms");
     add("byte latency, p95".into(), &["latency_p95_s"], true, 1e3, "ms");
-    add("throughput".into(), &["throughput_total_bytes_per_s"], false, 1e-3, "kB/s");
+    let total = ["throughput_total_bytes_per_s"];
+    let (scale, unit) = rate_unit(results.most(&total));
+    add("throughput".into(), &total, false, scale, unit);
     let by_class = classes("throughput_by_class_bytes_per_s");
     if by_class.len() > 1 {
         for class in by_class {
             let path = ["throughput_by_class_bytes_per_s", &class];
-            add(format!("{class}: throughput"), &path, false, 1e-3, "kB/s");
+            let (scale, unit) = rate_unit(results.most(&path));
+            add(format!("{class}: throughput"), &path, false, scale, unit);
         }
     }
     add("fairness (max-min)".into(), &["fairness_index_by_rates"], false, 1.0, "");
-    add("backlog, mean".into(), &["backlog_mean_bytes"], true, 1e-3, "kB");
+    let backlog = ["backlog_mean_bytes"];
+    let (scale, unit) = size_unit(results.most(&backlog));
+    add("backlog, mean".into(), &backlog, true, scale, unit);
     all
 }
 
 /// One line on the load of the network, and one line for each of the most important quantities.
 pub(super) fn answer(results: &Results<'_>) -> Vec<String> {
-    let mut lines = vec![load(results)];
+    let conditions = results.conditions();
+    let mut lines = vec![if conditions.is_empty() { load(results) } else { conditions }];
     if undrawn(results) {
         lines.push(
             "All seeds gave the same runs, because the scenario has no random parts; one seed is enough."
@@ -151,33 +174,48 @@ fn load(results: &Results<'_>) -> String {
 }
 
 /// One line that compares the best system with the first one, or with the second best if the first is best.
+///
+/// A system is called best only if its lead is larger than [`TIE`] and is not due to chance or to a few downloads.
 fn best(results: &Results<'_>, aspect: &Aspect) -> Option<String> {
     let mut ranked: Vec<(&SystemResult<'_>, f64)> =
         results.systems.iter().filter_map(|system| Some((system, aspect.value(system)?))).collect();
     ranked.sort_by(|a, b| if aspect.less { a.1.total_cmp(&b.1) } else { b.1.total_cmp(&a.1) });
     let (winner, value) = *ranked.first()?;
     let first = results.systems.first()?;
-    let other = if winner.name == first.name { ranked.get(1)?.0 } else { first };
+    let (other, others) = if winner.name == first.name {
+        *ranked.get(1)?
+    } else {
+        *ranked.iter().find(|(system, _)| system.name == first.name)?
+    };
     let ratio = results.paired(winner, other, &aspect.keys())?;
-    let sure = match ratio.ci95 {
-        None => "one seed: use --seeds 5 for a confidence interval".to_owned(),
-        Some(_) if undrawn(results) => "equal for every seed".to_owned(),
+    let unit = if aspect.unit.is_empty() { String::new() } else { format!(" {}", aspect.unit) };
+    let (label, value, others) = (&aspect.label, aspect.shown(value), aspect.shown(others));
+    let both = format!("{label}: {} has {value}{unit}, {} has {others}{unit}", winner.name, other.name);
+    if let Some((least, system)) = aspect.downloads(results).filter(|(least, _)| *least < LEAST_DOWNLOADS) {
+        return Some(format!("{both}; {least} downloads under {system} are too few to compare."));
+    }
+    if (ratio.mean - 1.0).abs() <= TIE {
+        return Some(format!("{both}: equal within 1 %."));
+    }
+    let mean = short_number(ratio.mean);
+    let best = |why: String| {
+        format!("{label}: {} is best with {value}{unit}, {mean} times {}'s ({why}).", winner.name, other.name)
+    };
+    Some(match ratio.ci95 {
+        None if !results.scenario.is_drawn() => best("nothing is random".to_owned()),
+        Some(_) if undrawn(results) => best("equal for every seed".to_owned()),
+        None => format!("{both}: ratio {mean} for one seed; --seeds 5 gives its confidence interval."),
         Some(width) => {
             // The interval of a ratio may reach below zero.
             let (low, high) = ((ratio.mean - width).max(0.0), ratio.mean + width);
-            let significance = if low > 1.0 || high < 1.0 { "significant" } else { "not significant" };
-            format!("{} to {}, {significance}", format_number(low), format_number(high))
+            let interval = format!("{} to {}", short_number(low), short_number(high));
+            if low > 1.0 || high < 1.0 {
+                best(format!("{interval}, significant"))
+            } else {
+                format!("{both}: ratio {mean} ({interval}, not significant).")
+            }
         }
-    };
-    let unit = if aspect.unit.is_empty() { String::new() } else { format!(" {}", aspect.unit) };
-    Some(format!(
-        "{}: {} is best with {}{unit}, {} times {}'s ({sure}).",
-        aspect.label,
-        winner.name,
-        aspect.shown(value),
-        format_number(ratio.mean),
-        other.name
-    ))
+    })
 }
 
 /// Rows of the forest plot: ratios of the compared quantities to the first system on the same networks.

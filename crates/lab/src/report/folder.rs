@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::places::{exchange, is_same, link_to, sync_folder};
 use crate::input::InputError;
-use crate::results::{VERSION, flatten_text};
+use crate::results::{VERSION, brief, flatten_text};
 
 /// Value of `tool` in the manifest of our folders.
 const MARK: &str = "tidegate";
@@ -90,7 +90,7 @@ fn difference(there: &Contents, here: &Contents) -> String {
     let keys: BTreeSet<&String> = there.keys().chain(here.keys()).collect();
     let differs = keys.into_iter().find(|key| there.get(*key) != here.get(*key));
     differs.map_or_else(String::new, |key| {
-        let show = |value: Option<&String>| value.map_or("nothing", String::as_str).to_owned();
+        let show = |value: Option<&String>| brief(value.map_or("nothing", String::as_str));
         format!("`{key}` is {} there, {} here", show(there.get(key)), show(here.get(key)))
     })
 }

@@ -5,7 +5,7 @@ use super::distributions;
 use super::page::{Bar, Bars, Chart, Forest, HtmlTable, Page, Section, render};
 use crate::metrics::series::Series;
 use crate::metrics::{CAUSES, HOPS};
-use crate::number::format_number;
+use crate::number::{format_number, rate_unit, size_unit};
 use crate::results::{Results, SystemResult, VERSION};
 use crate::scoreboard::experiment::Published;
 use crate::scoreboard::verdict::{Outcome, count};
@@ -21,11 +21,6 @@ pub fn page(results: &Results<'_>) -> String {
     let missing = match results.runs.missing.len() {
         0 => String::new(),
         n => format!("; {n} runs are missing because the user stopped them"),
-    };
-    // Only [tor] networks have this line.
-    let conditions = match results.conditions() {
-        line if line.is_empty() => line,
-        line => line + " ",
     };
     let mut sections = vec![
         over_time(results, "Rates over time", "kB/s", "rates", |system| {
@@ -46,8 +41,7 @@ pub fn page(results: &Results<'_>) -> String {
     render(&Page {
         title: title.clone(),
         subtitle: format!(
-            "{}{} s simulated, warm-up {} s; {runs}{missing}",
-            conditions,
+            "{} s simulated, warm-up {} s; {runs}{missing}",
             format_number(scenario.duration().as_secs_f64()),
             format_number(scenario.warmup().as_secs_f64())
         ),
@@ -83,6 +77,11 @@ fn summary(results: &Results<'_>) -> HtmlTable {
     ];
     let rows = rows.into_iter().filter_map(|(label, key, scale, unit)| {
         let path: Vec<&str> = key.split('.').collect();
+        let (scale, unit) = match unit {
+            "kB/s" => rate_unit(results.most(&path)),
+            "kB" => size_unit(results.most(&path)),
+            _ => (scale, unit),
+        };
         let cell = |system: &SystemResult<'_>| {
             let value = system.number(&path)?;
             let width = system.half_width(&path);

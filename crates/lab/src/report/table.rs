@@ -3,7 +3,7 @@
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
 use super::answer::{Aspect, answer, aspects, undrawn};
-use crate::number::format_number;
+use crate::number::{format_number, rate_unit, size_unit};
 use crate::results::{Results, SystemResult, look_up};
 use crate::scoreboard::experiment::Published;
 use crate::scoreboard::verdict::Outcome;
@@ -95,8 +95,14 @@ fn comparison(
                 cells.push(right(aspect.text(system, intervals).unwrap_or_else(|| "-".into())));
             }
             cells.extend((number > 0).then(|| {
+                // A ratio of equal values would be noise.
+                let differs = system.number(&path) != systems[0].number(&path);
                 let ratio = results.paired(system, &systems[0], &path);
-                right(ratio.map_or_else(String::new, |ratio| ratio_text(ratio, ratio_intervals)))
+                right(match ratio {
+                    Some(ratio) if differs => ratio_text(ratio, ratio_intervals),
+                    Some(_) => "=".into(),
+                    None => String::new(),
+                })
             }));
         }
         cells.extend(measured.iter().map(|measured| {
@@ -140,14 +146,16 @@ pub fn full_table(results: &Results<'_>) -> String {
         row(&format!("latency {label}, ms"), &[key], 1e3);
     }
     row("  from the exit's queue on, mean, ms", &["latency_from_departure_mean_s"], 1e3);
-    row("throughput, kB/s", &["throughput_total_bytes_per_s"], 1e-3);
+    // Parts have the unit of the total.
+    let (scale, unit) = rate_unit(results.most(&["throughput_total_bytes_per_s"]));
+    row(&format!("throughput, {unit}"), &["throughput_total_bytes_per_s"], scale);
     for name in keys(results, "throughput_bytes_per_s", MAX_CIRCUITS) {
-        row(&format!("  {name}"), &["throughput_bytes_per_s", &name], 1e-3);
+        row(&format!("  {name}"), &["throughput_bytes_per_s", &name], scale);
     }
     let classes = keys(results, "throughput_by_class_bytes_per_s", MAX_CIRCUITS);
     if classes.len() > 1 {
         for name in classes {
-            row(&format!("  all of {name}"), &["throughput_by_class_bytes_per_s", &name], 1e-3);
+            row(&format!("  all of {name}"), &["throughput_by_class_bytes_per_s", &name], scale);
         }
     }
     row("fairness, share of traffic (sum of rates)", &["fairness_index_by_rates"], 1.0);
@@ -168,7 +176,8 @@ pub fn full_table(results: &Results<'_>) -> String {
     for part in keys(results, "utilisation", MAX_CIRCUITS) {
         row(&format!("utilisation, {}", part.replace('_', " ")), &["utilisation", &part], 1.0);
     }
-    row("backlog mean, kB", &["backlog_mean_bytes"], 1e-3);
+    let (scale, unit) = size_unit(results.most(&["backlog_mean_bytes"]));
+    row(&format!("backlog mean, {unit}"), &["backlog_mean_bytes"], scale);
     row("cells in circuit queues, mean per relay", &["queue_mean_cells_per_relay"], 1.0);
     row("retransmissions", &["retransmissions"], 1.0);
     row("TCP timeouts", &["tcp_timeouts"], 1.0);

@@ -7,6 +7,7 @@ pub mod keys;
 pub mod paths;
 mod place;
 pub mod quantity;
+mod randomness;
 mod systems;
 pub mod tables;
 mod tor;

@@ -191,7 +191,8 @@
       add(track, "i", { class: "dot", style: "left:" + at(row.mean) + "%" });
       const half = row.ends ? (row.ends[1] - row.ends[0]) / 2 : 0;
       const width = half > 1e-9 * row.mean ? " ± " + digits(half) : "";
-      add(line, "span", { class: "sum" }, digits(row.mean) + width);
+      // Three digits of both 0.9996 and 1 are 1.00; equal values get "=".
+      add(line, "span", { class: "sum" }, row.mean === 1 && !width ? "=" : digits(+row.mean.toPrecision(3)) + width);
     }
     const scale = add(box, "div", { class: "ratio ticks" });
     add(scale, "span");
