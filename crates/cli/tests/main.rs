@@ -5,6 +5,7 @@ mod flashflow;
 mod more;
 mod overlay;
 mod playground;
+mod recipes;
 mod results;
 #[path = "../../../tests/skipped.rs"]
 mod skipped;

@@ -1,6 +1,7 @@
 //! The subcommands; each is a file or a folder.
 
 mod archive;
+mod artifact;
 #[cfg(feature = "live")]
 mod client;
 #[cfg(feature = "live")]

@@ -12,6 +12,7 @@ use tidegate_lab::scoreboard::experiment::{self, KeptRuns, PublishedRow};
 use tidegate_lab::scoreboard::record::{self, Cost, Recorded};
 use tidegate_lab::scoreboard::{Experiment, Measured, Outcome, RunError, Runner, Scale, Verdict, verdict};
 
+use super::artifact;
 use crate::console::{COMMIT, Console, command_line, terminal_width, write_results};
 use crate::failure::Failure;
 use crate::runners::RUNNERS;
@@ -19,7 +20,7 @@ use crate::runners::RUNNERS;
 /// Measure what papers published and print both numbers side by side
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  tidegate reproduce predictor/table-1\n  tidegate reproduce flashflow --scale medium --record"
+    after_help = "Examples:\n  tidegate reproduce predictor/table-1\n  tidegate reproduce flashflow --scale medium --record\n  tidegate reproduce predictor --artifact predictor.tar.gz"
 )]
 pub struct ReproduceArgs {
     /// Run only PAPER or PAPER/FIGURE, such as predictor/table-1 [default: everything]
@@ -48,6 +49,9 @@ pub struct ReproduceArgs {
     /// Write the report to this folder [default: out/reproduce/<number>, linked from out/reproduce/latest]
     #[arg(long)]
     out: Option<PathBuf>,
+    /// Also pack experiments, digests of inputs, results and pictures into this .tar.gz, for reviewers
+    #[arg(long, value_name = "FILE")]
+    artifact: Option<PathBuf>,
     /// Replace results in the folder; only files that its manifest lists are removed
     #[arg(long, requires = "out")]
     force: bool,
@@ -87,6 +91,9 @@ pub fn main(arguments: ReproduceArgs) -> Result<ExitCode, Failure> {
     if let Some(place) = &arguments.out {
         folder::check_place(place, &contents, arguments.force)?;
     }
+    if let Some(place) = &arguments.artifact {
+        artifact::check_place(place)?;
+    }
     let mut board = Board::default();
     let count = planned.len();
     for (planned, number) in planned.iter().zip(1..) {
@@ -111,6 +118,11 @@ pub fn main(arguments: ReproduceArgs) -> Result<ExitCode, Failure> {
     let json = serde_json::to_string_pretty(&outcomes).map_err(|error| Failure::Other(error.to_string()))?;
     files.push(("report.html".to_owned(), page.into_bytes()));
     files.push(("scoreboard.json".to_owned(), format!("{json}\n").into_bytes()));
+    if let Some(place) = &arguments.artifact {
+        let experiments: Vec<&Experiment> = planned.iter().map(|(experiment, ..)| experiment).collect();
+        artifact::write(place, &files, &experiments, scale)?;
+        eprintln!("artifact: {}", place.display());
+    }
     let more = json!({ "command": command_line(), "commit": COMMIT });
     let place = write_results(files, &contents, more, arguments.out, Path::new("out/reproduce"))?;
     if arguments.json {
