@@ -40,13 +40,21 @@ MATURIN = target/maturin/bin/maturin
 $(MATURIN):
 	python3 -m venv target/maturin && target/maturin/bin/pip install --quiet 'maturin>=1.9,<2'
 
+# A wheel also holds the command-line tool: maturin installs the files of `tidegate.data/scripts` on the path.
+SCRIPTS = crates/python/tidegate.data/scripts
+TARGET = $$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+
 # Builds target/wheels/tidegate-*.whl, wherever cargo's target folder is.
 wheel: $(MATURIN)
+	cargo build --release --package tidegate
+	mkdir -p $(SCRIPTS) && cp "$(TARGET)/release/tidegate" $(SCRIPTS)/tidegate
 	$(MATURIN) build --release --manifest-path crates/python/Cargo.toml --out target/wheels
 
 # Builds the package without optimisation and installs it into a virtual environment.
 python-environment: $(MATURIN)
 	rm -rf target/wheels-dev
+	cargo build --package tidegate
+	mkdir -p $(SCRIPTS) && cp "$(TARGET)/debug/tidegate" $(SCRIPTS)/tidegate
 	$(MATURIN) build --profile dev --manifest-path crates/python/Cargo.toml --out target/wheels-dev
 	python3 -m venv --clear target/python
 	target/python/bin/pip install --quiet target/wheels-dev/tidegate-*.whl pytest matplotlib pandas polars pyarrow gymnasium distributed nbconvert ipykernel

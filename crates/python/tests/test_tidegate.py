@@ -240,3 +240,9 @@ def test_readers(tmp_path):
     assert table["seconds"] == [0.5, 1.5] and set(table["quantity"]) == {"ttlb"}
     with pytest.raises(tidegate.InputError, match="nothing.txt"):
         tidegate.read_consensus(tmp_path / "nothing.txt")
+
+
+def test_the_wheel_holds_the_tool():
+    tool = pathlib.Path(sys.executable).with_name("tidegate")
+    said = subprocess.run([tool, "--version"], capture_output=True, text=True, check=True)
+    assert said.stdout.split()[1] == tidegate.__version__
