@@ -64,7 +64,7 @@ fn files_that_do_not_fit_are_refused() {
     let (consensus, microdescriptors) = (fixture("consensus-microdesc"), fixture("microdescriptors"));
     for (consensus, file, said) in [
         (&fixture("consensus-ns"), &microdescriptors, "lacks all microdescriptors of the consensus"),
-        (&consensus, &consensus, "does not hold microdescriptors"),
+        (&consensus, &consensus, "is a network consensus of Tor, and not microdescriptors"),
         (&consensus, &fixture("nowhere"), "cannot be read"),
     ] {
         let error = tor(consensus, Some(file), 1.0).unwrap_err().to_string();
