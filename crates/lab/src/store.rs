@@ -132,8 +132,12 @@ impl Store {
     /// If the folder cannot be written.
     pub fn open(place: &Path, contents: &Contents) -> Result<Store, InputError> {
         let fresh = folder::contents_of(place).as_ref() != Some(contents);
-        if fresh {
-            folder::write(Vec::new(), contents, json!({ "complete": false }), place)?;
+        if fresh
+            && let Err(error) = folder::write(Vec::new(), contents, json!({ "complete": false }), place)
+            // Another process, such as another part of a sweep, may have begun the same study meanwhile.
+            && folder::contents_of(place).as_ref() != Some(contents)
+        {
+            return Err(error);
         }
         let parameters = serde_json::to_vec(&contents.parameters).expect("JSON values can be written");
         let study: String =
