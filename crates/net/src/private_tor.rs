@@ -121,6 +121,11 @@ impl Network {
         (Ipv4Addr::LOCALHOST, self.authorities[0].dir_port).into()
     }
 
+    /// The directory ports of the other authorities.
+    pub fn further_authorities(&self) -> Vec<SocketAddr> {
+        self.authorities[1..].iter().map(|other| (Ipv4Addr::LOCALHOST, other.dir_port).into()).collect()
+    }
+
     /// The directory of the node with that name.
     pub fn files_of(&self, name: &str) -> PathBuf {
         self.directory.join(name)

@@ -3,18 +3,30 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_control::flashflow::Percent;
 use tidegate_control::units::{Rate, Span};
 use tidegate_net::flashflow::coordinator::measure;
 use tidegate_net::flashflow::measurer::{self, MeasurerOptions};
 use tidegate_net::flashflow::relay::{Limits, MeasuredRelay};
-use tidegate_net::identity::{Contact, Identity};
+use tidegate_net::gate::Gate;
+use tidegate_net::identity::{Contact, Identity, fill};
+use tidegate_net::live::exit::Exit;
+use tidegate_net::live::policy::Policy;
+use tidegate_net::live::relay::{Announce, Measurement, RelayConfig, run};
+use tidegate_proto::crypto::cert::RouterKeys;
+use tidegate_proto::crypto::names::Router;
 use tidegate_proto::flashflow::coordinator::{Failure, Order, Outcome, Peer, Timeouts};
 use tidegate_proto::flashflow::message::{MeasurerId, Open, Params, Reason};
 use tidegate_proto::flashflow::relay::Config;
+use tidegate_proto::links;
+use tidegate_proto::transport::Transport;
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
+
+use crate::one_hop::OneHop;
 
 /// Runs a role on its own thread and returns its listening address.
 fn start<F: Future>(role: impl FnOnce(TcpListener) -> F + Send + 'static) -> SocketAddr {
@@ -112,6 +124,60 @@ fn a_limited_relay_is_measured_over_tls() {
     assert!(team.measure(&team.coordinator, team.order(1, 60_000_000)).is_ok());
     let third = team.measure(&team.coordinator, team.order(1, 60_000_000));
     assert_eq!(third, Err(Failure { reason: Reason::TooOften, by: Some(Peer::Relay) }));
+}
+
+/// A relay of the overlay serves a user's download while it is measured, on the same port and under one rate limit.
+#[test]
+fn a_relay_is_measured_while_it_carries_a_user() {
+    const RATE: u64 = 40_000_000;
+    let mut team = team(2, Rate(RATE));
+    let (identity, allowed) = (team.relay_identity.clone(), team.coordinator.fingerprint());
+    let keys = RouterKeys::generate(&mut fill);
+    let (fingerprint, ed25519, onion) = (keys.fingerprint(), Some(keys.ed25519()), keys.onion());
+    team.relay.address = start(move |listener| async move {
+        let permissions = Config { allowed: true, coordinators: vec![allowed], ..Config::default() };
+        let rules = vec!["accept *:*".parse().unwrap()];
+        let settings = RelayConfig {
+            nickname: "measured".into(),
+            address: listener.local_addr().unwrap().into(),
+            keys: keys.into(),
+            config: links::Config { bandwidth: RATE as f64 / 8.0, ..links::Config::default() },
+            exit: Exit { policy: Policy::new(rules, true, Vec::new()), directory: None },
+            extends: Gate::Private,
+            announce: Announce::None,
+            status: None,
+            measurement: Some(Measurement { identity, permissions }),
+            published: None,
+        };
+        let (_orders, taken) = mpsc::channel(1);
+        run(settings, vec![listener], taken, &|_| {}).await.unwrap();
+    });
+    let carried = Arc::<AtomicU64>::default();
+    let (count, address) = (carried.clone(), team.relay.address);
+    let server = start(move |listener| async move {
+        let (mut tcp, _) = listener.accept().await.unwrap();
+        while let Ok(written) = tcp.write(&[7; 16 << 10]).await {
+            count.fetch_add(written as u64, Ordering::Relaxed);
+        }
+    });
+    start(move |_| async move {
+        let client = OneHop::new(Router { address, fingerprint, ed25519 }, Transport::Vanilla);
+        assert_eq!(client.builds(onion).await, [true; 2]);
+        let circuit = *client.ends.borrow().keys().next().unwrap();
+        client.node.with(|node, now| node.open(now, circuit, server.into())).unwrap();
+        std::future::pending::<()>().await;
+    });
+    while carried.load(Ordering::Relaxed) < 2_000_000 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let before = carried.load(Ordering::Relaxed);
+    let outcome = team.measure(&team.coordinator, team.order(3, 60_000_000)).unwrap();
+    let bits = (carried.load(Ordering::Relaxed) - before) * 8;
+    // The user gets about a quarter of the rate meanwhile, and the estimate counts it.
+    assert!((30_000_000..=50_000_000).contains(&outcome.estimate.0), "{outcome:?}");
+    assert!(bits > 3 * RATE / 20, "{bits} bits for the user");
+    let carried = outcome.seconds.iter().all(|second| second.sent.min(second.received) > 0);
+    assert!(carried, "an exit's bytes from servers count, too: {outcome:?}");
 }
 
 /// Two relays in one slot: the measurers serve both at the same time, within their rate.

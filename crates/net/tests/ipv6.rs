@@ -45,7 +45,7 @@ fn at(text: &str) -> SocketAddr {
 
 fn settings(keys: RouterKeys, address: Addresses, transport: Transport, announce: Announce) -> RelayConfig {
     let directory = match &announce {
-        Announce::Tor(authority) => Some(*authority),
+        Announce::Tor(authorities) => authorities.first().copied(),
         _ => None,
     };
     // An authority refuses descriptors that mix IPv6 rules with other exit rules.
@@ -206,7 +206,7 @@ fn stock_tor_uses_the_ipv6_address_of_the_descriptor() {
     std::thread::spawn(move || {
         on_sockets(async {
             let keys = RouterKeys::generate(&mut fill);
-            let settings = settings(keys, address, Transport::Vanilla, Announce::Tor(authority));
+            let settings = settings(keys, address, Transport::Vanilla, Announce::Tor(vec![authority]));
             let (_orders, taken) = mpsc::channel(1);
             let listeners = vec![TcpListener::from_std(v6).unwrap()];
             let hear = |event| assert!(!matches!(event, Event::Refused(_)), "{event:?}");

@@ -187,7 +187,7 @@ fn a_new_key_is_published_at_once_with_a_later_time() {
         let seen = Rc::<RefCell<Vec<(String, String)>>>::default();
         spawn_local(authority(seen.clone(), listener));
         let (_, said) =
-            relay(&folder.keys(), seconds(2, 2, 60, 60), Transport::Vanilla, Announce::Tor(at)).await;
+            relay(&folder.keys(), seconds(2, 2, 60, 60), Transport::Vanilla, Announce::Tor(vec![at])).await;
         wait_for(&said, Change::Onion, 2).await;
         clock::until(clock::now() + Span::from_millis(500)).await;
         let seen = seen.borrow();

@@ -50,7 +50,7 @@ fn relays(authority: SocketAddr, said: Said) {
                     config: Config { limits: Some(Limits::default()), ..Config::default() },
                     exit: Exit { policy, directory: Some(authority) },
                     extends: Gate::Private,
-                    announce: Announce::Tor(authority),
+                    announce: Announce::Tor(vec![authority]),
                     status: None,
                     measurement: None,
                     published: None,

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -106,6 +107,9 @@ struct DirectoryFile {
 struct TorFile {
     /// Address and directory port of the authority.
     authority: Spanned<SocketAddr>,
+    /// Its further authorities.
+    #[serde(default)]
+    further_authorities: Vec<Spanned<SocketAddr>>,
     #[serde(default)]
     allow_public_authority: bool,
 }
@@ -194,7 +198,7 @@ fn measurement(
     let permissions: Permissions =
         serde_json::from_value(keys).map_err(|why| fail(format!("measurement: {why}"), cure))?;
     check_permissions(&permissions).map_err(|why| fail(why, cure))?;
-    Ok(Some(Measurement { identity, permissions }))
+    Ok(Some(Measurement { identity: Arc::new(identity), permissions }))
 }
 
 /// Returns whether an address is loopback, private or link-local.
@@ -276,15 +280,15 @@ fn load(path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
         (None, None) => Announce::None,
         (Some(directory), None) => Announce::Overlay(directory.address, directory.token.clone()),
         (None, Some(tor)) => {
-            let authority = *tor.authority.get_ref();
             let is_allowed = allow_public && tor.allow_public_authority;
-            if !is_private(authority.ip()) && !is_allowed {
-                let cause = format!("{authority} is not in a private network");
+            let all = [&tor.authority].into_iter().chain(&tor.further_authorities);
+            if let Some(public) = all.clone().find(|at| !is_private(at.get_ref().ip()) && !is_allowed) {
+                let cause = format!("{} is not in a private network", public.get_ref());
                 let cure = "if you operate that network, set `allow-public-authority = true` here and pass \
                             --allow-public-authority";
-                return Err(source.error(tor.authority.span(), cause, cure));
+                return Err(source.error(public.span(), cause, cure));
             }
-            Announce::Tor(authority)
+            Announce::Tor(all.map(|at| *at.get_ref()).collect())
         }
         (Some(_), Some(tor)) => {
             let cause = "a relay has either a [directory] or a [tor] authority, not both";

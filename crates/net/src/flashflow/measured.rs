@@ -151,6 +151,12 @@ impl Measured {
         self.0.state.borrow_mut().target.background(0, bytes);
     }
 
+    /// Notes bytes of streams that an exit sent to servers and received from them: without them, an exit forwards more
+    /// than it receives, and its users would count little.
+    pub fn outside(&self, sent: u64, received: u64) {
+        self.0.state.borrow_mut().target.background(sent, received);
+    }
+
     /// Runs the timeouts. Without it, nothing limited leaves.
     pub async fn timers(&self) {
         loop {

@@ -101,6 +101,12 @@ impl RateLimit for Limit {
         self.written.set(self.written.get() + bytes);
     }
 
+    fn outside(&self, sent: u64, received: u64) {
+        if let Some(measured) = &self.measured {
+            measured.outside(sent, received);
+        }
+    }
+
     fn received(&self, bytes: u64) {
         if let Some(measured) = &self.measured {
             measured.received(bytes);

@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 
 use tidegate_control::shares::Shares;
 use tidegate_control::units::{Span, Time};
@@ -48,8 +49,8 @@ pub enum Announce {
     None,
     /// The directory of a self-hosted overlay, with its join token.
     Overlay(SocketAddr, Option<String>),
-    /// The authority of a private Tor network, at its directory port.
-    Tor(SocketAddr),
+    /// The authorities of a private Tor network, at their directory ports.
+    Tor(Vec<SocketAddr>),
 }
 
 /// Configuration of a relay.
@@ -79,7 +80,7 @@ pub struct RelayConfig {
 /// How a relay can be measured by FlashFlow.
 pub struct Measurement {
     /// The certificate that coordinators and measurers know it by.
-    pub identity: Identity,
+    pub identity: Arc<Identity>,
     /// The operator's consent, and the limits of a measurement.
     pub permissions: Permissions,
 }
@@ -457,7 +458,7 @@ impl RelayLoop {
             let (answer, interval) = match &announce {
                 Announce::None => (None, Span::from_secs(3600)),
                 Announce::Overlay(at, token) => (Some(self.join(who, *at, token.as_deref()).await), ANNOUNCE),
-                Announce::Tor(at) => (Some(self.publish(who, *at).await), PUBLISH),
+                Announce::Tor(authorities) => (self.publish(who, authorities).await, PUBLISH),
             };
             let pause = match answer {
                 None => interval,
@@ -495,7 +496,9 @@ impl RelayLoop {
         fetch(at, "/relay", Some(format!("{token}{proof}\n{line}\n").as_bytes())).await
     }
 
-    async fn publish(&self, who: &Announced, at: SocketAddr) -> io::Result<Answer> {
+    /// Publishes the descriptor at all authorities (dir-spec, "Uploading server descriptors"). Returns the first answer that
+    /// is not a success, or else the last one.
+    async fn publish(&self, who: &Announced, authorities: &[SocketAddr]) -> Option<io::Result<Answer>> {
         let exit = self.exit.borrow().clone();
         self.published.set(clock::unix().max(self.published.get() + 1));
         let facts = Facts {
@@ -508,7 +511,16 @@ impl RelayLoop {
         };
         let certified = self.links.certified().expect("a relay has keys");
         let text = descriptor::build(&who.keys.router(), &certified, &facts);
-        fetch(at, "/tor/", Some(text.as_bytes())).await
+        let mut last = None;
+        for at in authorities {
+            let answer = fetch(*at, "/tor/", Some(text.as_bytes())).await;
+            let accepted = answer.as_ref().is_ok_and(|(code, _, _)| *code == 200);
+            last = Some(answer);
+            if !accepted {
+                break;
+            }
+        }
+        last
     }
 
     async fn accept_all(&self, listeners: &[TcpListener]) {

@@ -283,6 +283,7 @@ where
             return Ok(());
         }
         local.used.set(clock::now());
+        overlay.limit().outside(0, count as u64);
         bytes.clear();
         bytes.extend_from_slice(&buffer[..count]);
     }
@@ -306,6 +307,7 @@ where
                 let unsent = || local.holds(Held::Unsent, 2 * u64::from(UNSENT));
                 let written = counting(writer.write_all(&data), unsent).await;
                 local.holds(Held::Unsent, 0);
+                overlay.limit().outside(data.len() as u64, 0);
                 local.waiting.set(local.waiting.get() - data.len() as u64);
                 let waiting = local.waiting.get();
                 if local.ended.get() {

@@ -53,7 +53,7 @@ async fn ours() -> Relay {
         config,
         exit,
         extends: Gate::Private,
-        announce: Announce::Tor(authority),
+        announce: Announce::Tor(vec![authority]),
         status: None,
         measurement: None,
         published: None,

@@ -45,13 +45,15 @@ fn start_relays(
     setups: &[RelaySetup],
 ) -> Result<Vec<(String, SocketAddr)>, Failure> {
     let (authority, mut started) = (network.authority(), Vec::new());
+    let others: Vec<String> = network.further_authorities().iter().map(SocketAddr::to_string).collect();
     for (number, RelaySetup { bandwidth, keys: more, tables }) in setups.iter().enumerate() {
         let path = stage.directory.join(format!("relay{number}.keys"));
         let fingerprint = hex(&keys::create(&path).map_err(Failure::Other)?.fingerprint());
         let config = format!(
             "nickname = \"relay{number}\"\nlisten = \"127.0.0.1:0\"\nkeys = \"relay{number}.keys\"\n\
              bandwidth = \"{bandwidth}\"\nexit-policy = [\"accept *:*\"]\nexit-to-private-addresses = true\n\
-             extend-to-private-addresses = true\n{more}\n[tor]\nauthority = \"{authority}\"\n\n{tables}\
+             extend-to-private-addresses = true\n{more}\n[tor]\nauthority = \"{authority}\"\n\
+             further-authorities = {others:?}\n\n{tables}\
              [system]\nname = \"vanilla\"\n{CLOCKS}"
         );
         let config = stage.write(&format!("relay{number}.toml"), &config)?.display().to_string();
