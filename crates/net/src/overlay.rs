@@ -144,8 +144,7 @@ impl Default for Timeouts {
 const UNSENT: u32 = 1 << 20;
 /// How long a neighbour's last cells are awaited after a connection ended in one direction.
 const LINGER: Span = Span::from_secs(2);
-/// If a write is stalled for this long, reads are slowed to one batch per [`SLOW`], and the kernel holds little that is
-/// not read.
+/// If a write stalls longer than this, reads are slowed to one batch per [`SLOW`], and the kernel holds few unread bytes.
 const STALLED: Span = Span::from_secs(2);
 /// See [`STALLED`].
 const SLOW: Span = Span::from_millis(100);

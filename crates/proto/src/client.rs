@@ -75,7 +75,7 @@ enum Fit {
     Due,
     /// This end has closed the stream; the last hop may not know yet.
     Late,
-    /// It has no place in the stream's phase: the stream ends.
+    /// It does not fit the stream's phase: the stream ends.
     Wrong,
     /// The stream was never opened: the circuit ends.
     Unopened,

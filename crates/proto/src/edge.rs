@@ -141,7 +141,7 @@ impl Edge {
         self.phase(id).is_some()
     }
 
-    /// Notes that the stream's far side is connected; false unless the stream waits for that.
+    /// Notes that the stream's far side is connected; false unless the stream is connecting.
     pub fn connect(&mut self, id: StreamId) -> bool {
         let waits = self.stream(id).filter(|stream| stream.phase == Phase::Connecting);
         waits.map(|stream| stream.phase = Phase::Connected).is_some()

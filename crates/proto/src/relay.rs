@@ -530,7 +530,7 @@ impl<O: Onion> Relay<O> {
                         self.acknowledge(now, key);
                     }
                     if lookup {
-                        // A lookup has no data (tor-spec, "Remote hostname lookup").
+                        // Lookups do not carry data (tor-spec, "Remote hostname lookup").
                         self.end_stream(now, stream, EndReason::PROTOCOL);
                     } else if owed.stream && self.table.contains(key) {
                         self.say(now, key, message.stream, Payload::Sendme(None));

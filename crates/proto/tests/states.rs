@@ -62,7 +62,7 @@ enum Phase {
     Closed,
 }
 
-/// What a message must cause.
+/// Required effect of a message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Effect {
     Nothing,
@@ -73,7 +73,7 @@ enum Effect {
     EndsCircuit,
 }
 
-/// What the client must do with a message of its exit. A fresh stream has sent no data, so every SENDME is early.
+/// Required effect of an exit's message at the client. A fresh stream has sent no data, so every SENDME is early.
 fn expected(phase: Option<Phase>, command: u8, stream: u16) -> Effect {
     let wrong = Effect::Ends(EndReason::PROTOCOL);
     match (command, phase) {
@@ -87,7 +87,7 @@ fn expected(phase: Option<Phase>, command: u8, stream: u16) -> Effect {
         (RESOLVED, Some(Phase::Resolving)) => Effect::Resolves,
         (DATA, Some(Phase::Connected)) => Effect::Delivers,
         (SENDME, Some(Phase::Connected)) => Effect::EndsCircuit,
-        // A circuit with fixed windows has no XOFF and XON, and drops them as tor does.
+        // A circuit with fixed windows drops XOFF and XON, as tor does.
         (XOFF | XON, Some(Phase::Connected)) => Effect::Nothing,
         _ => wrong,
     }

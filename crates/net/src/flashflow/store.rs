@@ -20,13 +20,13 @@ const DATABASE: &str = "ledger.sqlite";
 /// File with the number of the last record. A database that ends earlier has lost records: SQLite takes a damaged log for
 /// one that ends there. After a power failure the file may be older, which hides that once.
 const LAST: &str = "last";
-/// Format of the database, in SQLite's `user_version`. Format 1 has no digests.
+/// Format of the database, in SQLite's `user_version`. Records of format 1 lack digests.
 const FORMAT: i64 = 2;
 /// How long a reader waits for a writer.
 const BUSY: Duration = Duration::from_secs(5);
 
 /// A second gets the `unix` of the record before it, because records are deleted from the oldest on. The digest of a
-/// record covers the one before it, so that a changed bit, a missing or an exchanged record is found (SQLite has no
+/// record covers the one before it, so that a changed bit, a missing or an exchanged record is found (SQLite lacks
 /// checksums).
 const SCHEMA: &str = "
     CREATE TABLE records (seq INTEGER PRIMARY KEY, unix INTEGER NOT NULL, record TEXT NOT NULL, digest BLOB) STRICT;";
@@ -147,7 +147,7 @@ fn records(path: &Path, rows: Vec<Row>, last: i64) -> Result<Vec<Record>, StoreE
             return Err(damaged(seq, "does not follow the one before it"));
         }
         // The record before the first one was deleted because of its age, so the first one's digest cannot be checked;
-        // `forget` replaces it. Records of format 1 precede all others and have none.
+        // `forget` replaces it. Records of format 1 precede all others and lack one.
         match (&before, &stored) {
             (Some((_, Some(_))), None) => return Err(damaged(seq, "has no digest")),
             (_, Some(stored)) => {

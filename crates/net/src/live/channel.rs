@@ -255,7 +255,7 @@ impl Links {
                 None => TlsAcceptor::from(server).accept(buffered(tcp)?).await?,
                 Some(measurement) => {
                     let hello = LazyConfigAcceptor::new(Acceptor::default(), buffered(tcp)?).await?;
-                    // Tor's links have no ALPN.
+                    // Tor's links do not offer ALPN.
                     let measures = (hello.client_hello().alpn())
                         .is_some_and(|mut offered| offered.any(|protocol| protocol == tls::PROTOCOL));
                     if measures {

@@ -524,7 +524,7 @@ mod tests {
         (keys, entry)
     }
 
-    /// What a relay posts.
+    /// The post of a relay.
     fn post((keys, entry): &(RouterKeys, Entry)) -> String {
         format!("{}\n{}", proof(keys), entry.line())
     }

@@ -195,7 +195,7 @@ impl Carrier {
 
     /// Assigns a connection to a peer.
     pub fn attach(&mut self, peer: Peer, connection: Connection, channel: Channel) {
-        // The user chose the server, so it needs no place.
+        // The user chose the server, so it does not need a place.
         if peer != SERVER {
             self.seat(&connection);
         }

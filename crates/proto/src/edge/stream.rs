@@ -9,7 +9,7 @@ use crate::control::windows::Fixed;
 /// A stream sends no SENDME while its local side holds more than this (tor's `connection_outbuf_too_full`, ten cells).
 pub const HELD_BYTES: u64 = 10 * 509;
 
-/// What a stream waits for, if anything.
+/// Phase of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// The far side connects (BEGIN was sent).

@@ -123,7 +123,7 @@ impl<Who: Copy + PartialEq> Pace<Who> {
         }
     }
 
-    /// Replaces the rate limit. The new bucket starts empty, so that changes give no bursts.
+    /// Replaces the rate limit. The new bucket starts empty, so that changes do not give bursts.
     pub fn set_limit(&mut self, now: Time, limit: Rate) {
         let fresh = Pace::<Who>::with_bursts(limit, self.bursts);
         (self.bucket, self.rate) = (fresh.bucket, fresh.rate);

@@ -59,7 +59,7 @@ pub struct Measurement {
     pub json: bool,
 }
 
-/// What one relay is, says and gets.
+/// One relay: its bandwidth, its own claim, and its weights.
 struct Row {
     nickname: String,
     /// True bandwidth, bits per second.
