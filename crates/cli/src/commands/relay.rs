@@ -237,6 +237,42 @@ struct Loaded {
     settings: RelayConfig,
 }
 
+/// Reads where the relay publishes itself.
+fn announce(file: &RelayFile, allow_public: bool, source: &SourceFile) -> Result<Announce, InputError> {
+    Ok(match (&file.directory, &file.tor) {
+        (None, None) => Announce::None,
+        (Some(directory), None) => Announce::Overlay(directory.address, directory.token.clone()),
+        (None, Some(tor)) => {
+            let is_allowed = allow_public && tor.allow_public_authority;
+            let all = [&tor.authority].into_iter().chain(&tor.further_authorities);
+            if let Some(public) = all.clone().find(|at| !is_private(at.get_ref().ip()) && !is_allowed) {
+                let cause = format!("{} is not in a private network", public.get_ref());
+                let cure = "if you operate that network, set `allow-public-authority = true` here and pass \
+                            --allow-public-authority";
+                return Err(source.error(public.span(), cause, cure));
+            }
+            Announce::Tor(all.map(|at| *at.get_ref()).collect())
+        }
+        (Some(_), Some(tor)) => {
+            let cause = "a relay has either a [directory] or a [tor] authority, not both";
+            return Err(source.error(tor.authority.span(), cause, "remove one of them"));
+        }
+    })
+}
+
+/// Reads the bandwidth that the directory gets, bytes per second.
+fn published(file: &RelayFile, source: &SourceFile) -> Result<Option<u64>, InputError> {
+    let published = file.published_bandwidth.as_ref().map(|rate| match rate.get_ref() {
+        Rate(bits) if *bits >= 8 && *bits < Rate::UNLIMITED.0 => Ok(bits / 8),
+        _ => Err(source.error(
+            rate.span(),
+            "`published-bandwidth` is below 1 B/s or unlimited".to_owned(),
+            "set a rate such as \"10 Mbit/s\", or remove it to publish `bandwidth`",
+        )),
+    });
+    published.transpose()
+}
+
 /// Reads and checks a configuration file.
 fn load(path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
     let source = SourceFile::read(path)?;
@@ -276,25 +312,7 @@ fn load(path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
         )),
     });
     let status = status.transpose()?;
-    let announce = match (&file.directory, &file.tor) {
-        (None, None) => Announce::None,
-        (Some(directory), None) => Announce::Overlay(directory.address, directory.token.clone()),
-        (None, Some(tor)) => {
-            let is_allowed = allow_public && tor.allow_public_authority;
-            let all = [&tor.authority].into_iter().chain(&tor.further_authorities);
-            if let Some(public) = all.clone().find(|at| !is_private(at.get_ref().ip()) && !is_allowed) {
-                let cause = format!("{} is not in a private network", public.get_ref());
-                let cure = "if you operate that network, set `allow-public-authority = true` here and pass \
-                            --allow-public-authority";
-                return Err(source.error(public.span(), cause, cure));
-            }
-            Announce::Tor(all.map(|at| *at.get_ref()).collect())
-        }
-        (Some(_), Some(tor)) => {
-            let cause = "a relay has either a [directory] or a [tor] authority, not both";
-            return Err(source.error(tor.authority.span(), cause, "remove one of them"));
-        }
-    };
+    let announce = announce(&file, allow_public, &source)?;
     let neighbours = if file.tor.is_some() { Neighbours::Stock } else { Neighbours::Alike };
     let mut config = links(file.system.as_ref(), neighbours, &source)?;
     config.limits = Some(limits(file.limits.as_ref(), &source)?);
@@ -311,15 +329,7 @@ fn load(path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
     let (nickname, exit) = (nickname.clone(), Exit { policy, directory });
     let extends = Gate::allowing_private(file.extend_to_private_addresses);
     let measurement = measurement(file.measurement.as_ref(), folder, &source)?;
-    let published = file.published_bandwidth.as_ref().map(|rate| match rate.get_ref() {
-        Rate(bits) if *bits >= 8 && *bits < Rate::UNLIMITED.0 => Ok(bits / 8),
-        _ => Err(source.error(
-            rate.span(),
-            "`published-bandwidth` is below 1 B/s or unlimited".to_owned(),
-            "set a rate such as \"10 Mbit/s\", or remove it to publish `bandwidth`",
-        )),
-    });
-    let published = published.transpose()?;
+    let published = published(&file, &source)?;
     let settings = RelayConfig {
         nickname,
         address,

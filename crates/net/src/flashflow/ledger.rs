@@ -75,6 +75,14 @@ impl History {
         }
     }
 
+    /// The coordinator ended during a measurement. Before the load, neither side counts it.
+    fn interrupted(&mut self, unix: u64, running: &Running) {
+        self.failures.push(unix);
+        if running.seconds.is_empty() {
+            self.uncount(running.began);
+        }
+    }
+
     /// A measurement that began then does not count against the relay.
     fn uncount(&mut self, began: u64) {
         let at = self.counted.iter().rposition(|counted| *counted == began);
@@ -172,14 +180,9 @@ impl Ledger {
         match record {
             // Running measurements were interrupted: they count as failed, and earlier results stay.
             Record::Started { unix, fresh, .. } => {
-                for running in std::mem::take(&mut self.running).into_values() {
-                    let history = self.relays.entry(running.relay).or_default();
-                    history.failures.push(*unix);
-                    // The coordinator ended before the load: the relay does not count it either.
-                    if running.seconds.is_empty() {
-                        history.uncount(running.began);
-                    }
-                }
+                std::mem::take(&mut self.running).into_values().for_each(|running| {
+                    self.relays.entry(running.relay).or_default().interrupted(*unix, &running);
+                });
                 let latest = unix + FUTURE_S;
                 self.from_future = self.relays.values_mut().map(|history| history.forget_after(latest)).sum();
                 self.fresh |= *fresh;

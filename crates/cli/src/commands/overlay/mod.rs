@@ -7,6 +7,7 @@ mod matrix;
 mod measured;
 mod own;
 mod soak;
+mod tor_client;
 mod tornet;
 mod tornet_measured;
 

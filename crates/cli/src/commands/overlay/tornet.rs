@@ -12,12 +12,13 @@ use tidegate_control::units::{Bytes, Span};
 use tidegate_lab::input::InputError;
 use tidegate_net::identity::hex;
 use tidegate_net::live::keys;
+use tidegate_net::os;
 use tidegate_net::private_tor::{self, Network};
-use tidegate_net::{os, ports};
 
 use super::download::{fetch_over, report, serve_file};
 use super::measured::{MEASURED_LOAD, Measurement};
 use super::own::{VANILLA, system_table, systems};
+use super::tor_client::{Hops, start_client};
 use super::tornet_measured;
 use crate::failure::Failure;
 use crate::stage::{Stage, status_of, until_stopped};
@@ -97,9 +98,6 @@ impl Place {
         (self != Place::Any).then(|| [Place::Guard, Place::Middle, Place::Exit].map(hop))
     }
 }
-
-/// Candidate relays for guard, middle and exit.
-type Hops<'a> = [&'a [String]; 3];
 
 /// Number of Tidegate relays, and of stock relays if they are needed.
 const RELAYS: usize = 4;
@@ -282,30 +280,6 @@ impl Tornet {
         }
         Ok(agreed)
     }
-}
-
-/// Starts a client with these paths, waits until it knows the network, and returns its SOCKS port.
-pub(super) fn start_client(
-    stage: &Stage,
-    network: &mut Network,
-    name: &str,
-    hops: Option<Hops<'_>>,
-    options: &str,
-) -> Result<SocketAddr, Failure> {
-    let socks = ports::free().map_err(Failure::other)?;
-    let control = network.files_of(name).join("control");
-    let mut options = format!(
-        "SocksPort {socks}\nControlSocket {}\nCookieAuthentication 1\nClientOnly 1\n{options}",
-        control.display()
-    );
-    for (option, list) in ["EntryNodes", "MiddleNodes", "ExitNodes"].iter().zip(hops.into_iter().flatten()) {
-        options.push_str(&format!("{option} {}\n", list.join(",")));
-    }
-    network.run(name, &options).map_err(Failure::other)?;
-    stage.wait_for("a client that knows the network", || {
-        network.log(name).contains("Bootstrapped 100%").then_some(())
-    })?;
-    Ok(socks)
 }
 
 /// Starts the Tidegate relays.

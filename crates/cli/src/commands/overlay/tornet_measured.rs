@@ -14,7 +14,7 @@ use tidegate_net::private_tor::Network;
 use super::download::serve_file;
 use super::measured::{Measurement, Team, World, compare};
 use super::own::{CLOCKS, RelaySetup};
-use super::tornet::start_client;
+use super::tor_client::start_client;
 use crate::failure::Failure;
 use crate::stage::Stage;
 
