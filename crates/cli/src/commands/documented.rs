@@ -147,3 +147,10 @@ fn every_subcommand_has_an_example_that_parses() {
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
+
+#[test]
+fn the_page_of_subcommands_is_generated() {
+    let recorded = fs::read_to_string(root().join("docs/commands.md")).expect("the page exists");
+    let page = super::manual::page(&Cli::command());
+    assert!(recorded == page, "docs/commands.md is old: `tidegate manual FOLDER` writes commands.md");
+}

@@ -1,5 +1,6 @@
-//! `tidegate manual`: writes manual pages and shell completions.
+//! `tidegate manual`: writes manual pages, shell completions and the page of all subcommands.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -7,13 +8,14 @@ use std::process::ExitCode;
 use clap_complete::Shell;
 use tidegate_lab::input::InputError;
 
+use super::live::LiveCommand;
 use crate::failure::Failure;
 
-/// Write manual pages and shell completions
+/// Write manual pages, shell completions and the page of all subcommands
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tidegate manual target/manual")]
 pub struct ManualArgs {
-    /// Write man/*.1 and completions/* to this folder
+    /// Write man/*.1, completions/* and commands.md to this folder
     out: PathBuf,
 }
 
@@ -28,7 +30,51 @@ pub fn main(arguments: &ManualArgs, mut command: clap::Command) -> Result<ExitCo
     for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
         clap_complete::generate_to(shell, &mut command, "tidegate", &completions).map_err(fail)?;
     }
+    fs::write(arguments.out.join("commands.md"), page(&command)).map_err(fail)?;
     clap_mangen::generate_to(command, &pages).map_err(fail)?;
-    eprintln!("wrote {0}/man and {0}/completions", arguments.out.display());
+    eprintln!("wrote {0}/man, {0}/completions and {0}/commands.md", arguments.out.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// The reference page of all subcommands, docs/commands.md.
+pub(super) fn page(command: &clap::Command) -> String {
+    let mut page = HEAD.to_owned();
+    for inner in described(command) {
+        let sockets =
+            if <LiveCommand as clap::Subcommand>::has_subcommand(inner.get_name()) { "yes" } else { "" };
+        rows(inner, &format!("tidegate {}", inner.get_name()), sockets, &mut page);
+    }
+    page
+}
+
+const HEAD: &str = "# Subcommands and exit codes
+
+*`tidegate manual FOLDER` generates this page, manual pages with every option, and shell completions.*
+
+`tidegate COMMAND --help` lists the options of a subcommand and shows an example. Subcommands that open sockets need a
+build with the feature `live`, which is on by default.
+
+| exit code | meaning |
+|---|---|
+| 0 | success |
+| 1 | failure, or a check that did not pass (a wrong byte, a digest that differs) |
+| 2 | wrong input; the message names the place, the cause and the cure |
+| 130 | stopped by Ctrl-C; results so far are kept where the subcommand can resume |
+| 141 | standard output was closed |
+
+| subcommand | what it does | needs `live` |
+|---|---|---|
+";
+
+fn described(command: &clap::Command) -> impl Iterator<Item = &clap::Command> {
+    command.get_subcommands().filter(|inner| inner.get_name() != "help" && !inner.is_hide_set())
+}
+
+/// Appends a row for each subcommand without subcommands of its own.
+fn rows(command: &clap::Command, name: &str, sockets: &str, page: &mut String) {
+    if described(command).next().is_none() {
+        let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+        writeln!(page, "| `{name}` | {about} | {sockets} |").expect("a string accepts every write");
+    }
+    described(command).for_each(|inner| rows(inner, &format!("{name} {}", inner.get_name()), sockets, page));
 }
