@@ -69,8 +69,14 @@ impl Watcher {
         self.rules.known.values().map(|segment| segment.discontinuities).max().unwrap_or(0)
     }
 
-    /// Decodes all segments as a player does. Returns the number of frames.
+    /// Decodes all segments as a player does, and each alone. Returns the number of frames.
     fn decode(&self, name: &str, streams: &str) -> usize {
+        self.decode_all(name, streams, true)
+    }
+
+    /// As `decode`. In an open group, pictures that are shown before the key frame need the group before it, so a
+    /// segment does not decode `alone`.
+    fn decode_all(&self, name: &str, streams: &str, alone: bool) -> usize {
         let folder = Folder::new(name);
         let mut text = "#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:12\n".to_owned();
         let mut before = 0;
@@ -82,6 +88,9 @@ impl Watcher {
             before = listed.discontinuities;
             let _ = write!(text, "#EXTINF:{:.3},\n{number}.ts\n", listed.seconds);
             let path = folder.write(&format!("{number}.ts"), bytes);
+            if !alone {
+                continue;
+            }
             let (frames, said) = decode(&path, streams);
             assert!(said.is_empty() && frames > 0, "{name}, segment {number} alone: {frames}, {said}");
         }
@@ -227,4 +236,71 @@ fn rare_key_frames_and_long_streams_keep_the_rules() {
     let durations = watcher.durations();
     near(&durations[..5], &[1.0, 1.0, 5.0, 1.0, 1.0]);
     assert!((durations.iter().sum::<f64>() - 144.0).abs() < 1.0, "{durations:?}");
+}
+
+/// Streams as ffmpeg makes them with other options: name, arguments, number of frames of the picture, durations.
+const OTHERS: [(&str, &str, usize, &[f64]); 6] = [
+    (
+        "B-frames in an open group, 50 frames per second",
+        "-f lavfi -i testsrc=size=96x64:rate=50:duration=4 -f lavfi -i sine=duration=4 -pix_fmt yuv420p -c:v libx264 \
+         -preset veryfast -bf 3 -x264-params open-gop=1:keyint=50:min-keyint=50:scenecut=0 -c:a aac -f mpegts -",
+        200,
+        &[1.0; 4],
+    ),
+    (
+        "interlaced MPEG-2 in open groups, with MP2",
+        "-f lavfi -i testsrc=size=96x64:rate=25:duration=4 -f lavfi -i sine=duration=4 -pix_fmt yuv420p -c:v mpeg2video \
+         -flags +ildct+ilme -bf 2 -g 25 -sc_threshold 1000000000 -c:a mp2 -f mpegts -",
+        100,
+        // The encoder sets key frames 27 and then 24 frames apart.
+        &[1.08, 0.96, 0.96, 0.96, 0.04],
+    ),
+    (
+        "H.265 with B-frames and two sounds before the picture",
+        "-f lavfi -i testsrc=size=96x64:rate=25:duration=4 -f lavfi -i sine=duration=4 -map 1:a -map 1:a -map 0:v \
+         -pix_fmt yuv420p -c:v libx265 -preset ultrafast -x265-params \
+         bframes=3:keyint=25:min-keyint=25:scenecut=0:open-gop=0:log-level=error -c:a:0 aac -c:a:1 ac3 -f mpegts -",
+        100,
+        &[1.0; 4],
+    ),
+    (
+        "30000/1001 frames per second",
+        "-f lavfi -i testsrc=size=96x64:rate=30000/1001:duration=4 -f lavfi -i sine=duration=4 -pix_fmt yuv420p \
+         -c:v libx264 -preset ultrafast -g 30 -c:a aac -f mpegts -",
+        120,
+        &[1.001, 1.001, 1.001, 1.001],
+    ),
+    (
+        "a recovery point instead of IDR pictures",
+        "-f lavfi -i testsrc=size=96x64:rate=25:duration=4 -f lavfi -i sine=duration=4 -pix_fmt yuv420p -c:v libx264 \
+         -preset ultrafast -x264-params intra-refresh=1:keyint=25 -c:a aac -f mpegts -",
+        100,
+        &[],
+    ),
+    (
+        "tables and headers repeated, other PIDs and a service name",
+        "-f lavfi -i testsrc=size=96x64:rate=25:duration=4 -f lavfi -i sine=duration=4 -pix_fmt yuv420p -c:v libx264 \
+         -preset ultrafast -g 25 -c:a aac -mpegts_flags resend_headers -mpegts_start_pid 0x1200 -pat_period 0.05 \
+         -mpegts_pmt_start_pid 0x1f0 -metadata service_name=x -muxrate 2M -f mpegts -",
+        100,
+        &[1.0; 4],
+    ),
+];
+
+#[test]
+fn other_encoders_play() {
+    for (number, (name, arguments, frames, durations)) in OTHERS.into_iter().enumerate() {
+        let stream = made!(ffmpeg(arguments), "streams of other encoders");
+        let mut watcher = Watcher::default();
+        watcher.play(&stream, Span::from_secs(1));
+        watcher.pause(Span::from_secs(6));
+        let got = watcher.durations();
+        assert!((got.iter().sum::<f64>() - 4.0).abs() < 0.15, "{name}: {got:?}");
+        if !durations.is_empty() {
+            near(&got, durations);
+            let alone = !name.contains("open group");
+            assert_eq!(watcher.decode_all(&format!("others-{number}"), "v", alone), frames, "{name}");
+        }
+        assert_eq!(watcher.discontinuities(), 0, "{name}");
+    }
 }
