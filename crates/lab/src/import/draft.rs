@@ -17,6 +17,8 @@ pub(super) struct Draft {
     pub users: Vec<Users>,
     /// The Shadow simulation, if there is one.
     pub network: Option<Whole>,
+    /// Files that the user names; those of folders may be skipped.
+    pub named: Vec<PathBuf>,
     /// Files that the simulation names and that are read with it.
     pub used: BTreeSet<PathBuf>,
     pub counts: Vec<Count>,

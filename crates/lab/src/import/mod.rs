@@ -36,7 +36,7 @@ pub struct Imported {
 /// # Errors
 /// If a file cannot be read, two files have the same role, or nothing can be imported.
 pub fn import(places: &[PathBuf]) -> Result<Imported, InputError> {
-    let mut draft = Draft::default();
+    let mut draft = Draft { named: places.to_vec(), ..Draft::default() };
     let mut folders = Vec::new();
     for place in places {
         let config = if place.is_dir() { shadow_folder::find(place) } else { configuration(place)? };
@@ -175,7 +175,11 @@ impl Draft {
         } else {
             return Ok(Err("a Markov model; its name says neither `stream` nor `packet`".into()));
         };
-        tgen::read(document)?;
+        match tgen::read(document) {
+            Ok(_) => {}
+            Err(error) if self.named.iter().any(|named| named == file) => return Err(error.into()),
+            Err(error) => return Ok(Err(error.to_string())),
+        }
         keep(&mut self.models[number], file)?;
         Ok(Ok(what))
     }

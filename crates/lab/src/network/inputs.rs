@@ -198,3 +198,29 @@ fn consensus_of(table: &BTreeMap<Identity, Capacity>) -> Consensus {
         bandwidth_weights: BTreeMap::new(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn measurements_say_their_date_and_warn_a_year_apart() {
+        let year = |year: u64| (year - 1970) * 365 * 86_400 + (year - 1969) / 4 * 86_400;
+        for (network, apart) in [(2019, false), (2020, false), (2021, true), (2018, false), (2016, true)] {
+            let requests = Some(Requests { made: 10, timed_out: 2, failed: 1 });
+            let period = Some([year(2019), year(2019) + 300 * 86_400]);
+            let mut inputs = Inputs {
+                consensus: Some(builtin::consensus(2024)),
+                compare: Some(Measured { requests, period, ..Measured::default() }),
+                ..Inputs::default()
+            };
+            if let Some(consensus) = &mut inputs.consensus {
+                consensus.valid_after = year(network) + 86_400;
+            }
+            inputs.date_measurements("x.json");
+            let source = "Measured: x.json, 2019-01-01 to 2019-10-28; 2 of 10 requests timed out, 1 failed.";
+            assert_eq!(inputs.compare_source, source);
+            assert_eq!(inputs.notices.len(), usize::from(apart), "{network}: {:?}", inputs.notices);
+        }
+    }
+}

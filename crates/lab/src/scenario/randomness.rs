@@ -59,3 +59,26 @@ fn is_system_drawn(system: &SystemFile) -> bool {
         || !is(["predictor", "phases"], "synchronous")
         || !number(["predictor", "drift"], 0.0)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn only_scenarios_without_draws_are_fixed() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/bottleneck.toml");
+        let drawn = |key: &str| Scenario::load(&path, &[key.to_owned()]).expect(key).is_drawn();
+        assert!(!drawn("sample = \"20 ms\""));
+        for key in [
+            "underlay.jitter = \"1 ms\"",
+            "underlay.loss = 0.01",
+            "user.circuit1.start = [\"0 s\", \"1 s\"]",
+            "user.circuit1.traffic = \"web\"",
+            "system.predictor.predictor.phases = \"random\"",
+        ] {
+            assert!(drawn(key), "{key}");
+        }
+    }
+}
