@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use tidegate_control::units::{Rate, Span, Time};
 
 use crate::codel::{CoDel, Waiting};
+use crate::packet::{Size, Train};
 use crate::plan::{LinkPlan, QueuePlan};
 
 /// One direction of an access link. Times given to it never decrease.
@@ -37,14 +38,27 @@ impl Sender {
         self.free_at = self.free_at.max(now) + span;
         self.free_at
     }
+
+    /// Packets and bytes of the first train that do not wait: the packet being sent, and those already sent.
+    fn begun(&self, now: Time, (departs, size): &(Time, Size)) -> (u64, u64) {
+        let (packets, bytes) = (u64::from(size.packets()), u64::from(size.bytes()));
+        if packets == 1 {
+            return (1, bytes);
+        }
+        let span = self.rate.span_for(bytes).0.max(1);
+        // With 4096 packets of at most a second each the product fits into 64 bits.
+        let left = (packets * departs.since(now).0).div_ceil(span).clamp(1, packets);
+        let begun = packets + 1 - left;
+        (begun, begun * (bytes / packets))
+    }
 }
 
 #[derive(Clone, Debug)]
 enum Queue {
     /// Nothing ever waits.
     Unlimited,
-    /// Departure and size of the packet being sent and of those waiting behind it.
-    DropTail { packets: usize, bytes: u64, held: VecDeque<(Time, u32)>, held_bytes: u64 },
+    /// Departure and size of the packets or trains being sent and waiting behind.
+    DropTail { packets: u64, bytes: u64, held: VecDeque<(Time, Size)>, held_packets: u64, held_bytes: u64 },
     /// Departure, size and flow of the packets that wait for tokens; `depth`: how far the bucket lets sending run
     /// ahead of the rate.
     Shadow { held: VecDeque<(Time, u32, u32)>, held_bytes: u64, depth: Span },
@@ -100,7 +114,8 @@ impl Link {
             // The host that the machine is named after has it.
             QueuePlan::Machine => Queue::Unlimited,
             QueuePlan::DropTail { packets, bytes } => {
-                Queue::DropTail { packets: packets as usize, bytes, held: VecDeque::new(), held_bytes: 0 }
+                let packets = packets.into();
+                Queue::DropTail { packets, bytes, held: VecDeque::new(), held_packets: 0, held_bytes: 0 }
             }
             QueuePlan::Shadow => {
                 let depth = Span::from_millis(1) + plan.rate.span_for(1500);
@@ -140,13 +155,16 @@ impl Link {
                 return Offer::Departs(now);
             }
             _ if sender.rate == Rate(0) => {}
-            Queue::DropTail { packets, bytes: limit, held, held_bytes } => {
-                let admitted = held.front().is_none_or(|(_, sending)| {
-                    held.len() <= *packets && *held_bytes - u64::from(*sending) + u64::from(bytes) <= *limit
+            Queue::DropTail { packets, bytes: limit, held, held_packets, held_bytes } => {
+                let admitted = held.front().is_none_or(|head| {
+                    let (sending, sending_bytes) = sender.begun(now, head);
+                    *held_packets - sending < *packets
+                        && *held_bytes - sending_bytes + u64::from(bytes) <= *limit
                 });
                 if admitted {
                     let departs = sender.begin(now, bytes);
-                    held.push_back((departs, bytes));
+                    held.push_back((departs, Size::new(1, bytes)));
+                    *held_packets += 1;
                     *held_bytes += u64::from(bytes);
                     return Offer::Departs(departs);
                 }
@@ -182,6 +200,55 @@ impl Link {
         Offer::Dropped
     }
 
+    /// Number of packets of a train that the queue admits if all arrive now. The link is first come, first served.
+    pub(crate) fn admits(&mut self, now: Time, train: Train) -> u32 {
+        self.settle(now);
+        let sender = &self.sender;
+        match &self.queue {
+            Queue::Unlimited => train.packets,
+            _ if sender.rate == Rate(0) => 0,
+            Queue::DropTail { packets, bytes, held, held_packets, held_bytes } => {
+                // The first packet does not wait if nothing is being sent.
+                let first = (1, train.bytes_of(0).into());
+                let (more, more_bytes) = held.front().map_or(first, |head| sender.begun(now, head));
+                let room = (packets + more).saturating_sub(*held_packets);
+                let room_bytes = bytes.saturating_add(more_bytes).saturating_sub(*held_bytes);
+                let by_bytes = if u64::from(train.size().bytes()) <= room_bytes {
+                    train.packets
+                } else {
+                    ((room_bytes / u64::from(train.full)) as u32).min(train.packets - 1)
+                };
+                room.min(by_bytes.into()) as u32
+            }
+            Queue::Shadow { .. } | Queue::CoDel { .. } => unreachable!("trains use first-come links"),
+        }
+    }
+
+    /// Sends packets that it admits, and that were there at `arrived`; `now` is not earlier. Counts packets that it
+    /// did not admit. Returns when the last one leaves.
+    pub(crate) fn offer_train(&mut self, now: Time, arrived: Time, size: Size, dropped: u32) -> Time {
+        self.dropped += u64::from(dropped);
+        let bytes = u64::from(size.bytes());
+        if let Queue::DropTail { held, held_packets, held_bytes, .. } = &mut self.queue
+            && bytes > 0
+        {
+            let departs = self.sender.begin(arrived, size.bytes());
+            if departs > now {
+                held.push_back((departs, size));
+                *held_packets += u64::from(size.packets());
+                *held_bytes += bytes;
+                return departs;
+            }
+        }
+        self.sent_bytes += bytes;
+        now
+    }
+
+    /// Time to send so many bytes.
+    pub(crate) fn span_for(&self, bytes: u32) -> Span {
+        if self.is_unlimited() { Span::ZERO } else { self.sender.rate.span_for(bytes.into()) }
+    }
+
     /// The link is free and packets wait: the next one begins. Dropped ones go to `lost`. `None` if all were
     /// dropped, or if the wake-up is stale because the link has been down since.
     pub fn wake(&mut self, now: Time, mut lost: impl FnMut(u32)) -> Option<Departure> {
@@ -213,10 +280,10 @@ impl Link {
         self.sender.free_at = self.sender.free_at.min(now);
         match &mut self.queue {
             Queue::Unlimited => {}
-            Queue::DropTail { held, held_bytes, .. } => {
-                self.dropped += held.len() as u64;
+            Queue::DropTail { held, held_packets, held_bytes, .. } => {
+                self.dropped += *held_packets;
                 held.clear();
-                *held_bytes = 0;
+                (*held_packets, *held_bytes) = (0, 0);
             }
             Queue::Shadow { held, held_bytes, .. } => {
                 self.dropped += held.len() as u64;
@@ -239,7 +306,7 @@ impl Link {
         let queued_bytes = match &self.queue {
             Queue::Unlimited => 0,
             Queue::DropTail { held, held_bytes, .. } => {
-                held_bytes - held.front().map_or(0, |(_, sending)| u64::from(*sending))
+                held_bytes - held.front().map_or(0, |head| self.sender.begun(now, head).1)
             }
             Queue::Shadow { held_bytes, .. } => *held_bytes,
             Queue::CoDel { waiting, .. } => waiting.bytes(),
@@ -265,12 +332,13 @@ impl Link {
                     held.pop_front();
                 }
             }
-            Queue::DropTail { held, held_bytes, .. } => {
-                while let Some((departs, bytes)) = held.front()
+            Queue::DropTail { held, held_packets, held_bytes, .. } => {
+                while let Some((departs, size)) = held.front()
                     && *departs <= now
                 {
-                    *held_bytes -= u64::from(*bytes);
-                    self.sent_bytes += u64::from(*bytes);
+                    *held_packets -= u64::from(size.packets());
+                    *held_bytes -= u64::from(size.bytes());
+                    self.sent_bytes += u64::from(size.bytes());
                     held.pop_front();
                 }
                 // Restarts at the beginning of its memory, which is in the cache, instead of cycling through all of it.

@@ -49,11 +49,65 @@ impl<T> UnderWay<T> {
     }
 }
 
-/// A packet that has left its uplink for a host of another process' underlay.
+/// A packet or train that has left its uplink for a host of another process' underlay.
 #[derive(Clone, Debug)]
 pub(crate) struct Leaving<T> {
-    /// When it reaches the receiver's downlink.
+    /// When it reaches the receiver's downlink; for a train, when it could leave that downlink.
     pub arrives: Time,
-    pub bytes: u32,
+    pub size: Size,
+    pub is_train: bool,
     pub packet: UnderWay<T>,
+}
+
+/// Number of packets and their bytes together. Packed, because events in the queue hold it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size(u32);
+
+impl Size {
+    const BYTE_BITS: u32 = 20;
+
+    /// # Panics
+    /// If there are 4096 packets or a mebibyte, or more.
+    pub fn new(packets: u32, bytes: u32) -> Size {
+        assert!(bytes < 1 << Size::BYTE_BITS && packets < 1 << (u32::BITS - Size::BYTE_BITS));
+        Size(packets << Size::BYTE_BITS | bytes)
+    }
+
+    pub fn packets(self) -> u32 {
+        self.0 >> Size::BYTE_BITS
+    }
+
+    pub fn bytes(self) -> u32 {
+        self.0 & ((1 << Size::BYTE_BITS) - 1)
+    }
+}
+
+/// Sizes of the packets of a train: all have `full` bytes except the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Train {
+    pub packets: u32,
+    pub full: u32,
+    pub last: u32,
+}
+
+impl Train {
+    /// A train of equal packets with these sizes together; the last is less than `packets` bytes longer.
+    pub fn even(size: Size) -> Train {
+        let full = size.bytes() / size.packets();
+        Train { packets: size.packets(), full, last: size.bytes() - (size.packets() - 1) * full }
+    }
+
+    /// The first packets of the train.
+    pub fn front(self, packets: u32) -> Train {
+        if packets < self.packets { Train { packets, last: self.full, ..self } } else { self }
+    }
+
+    pub fn size(self) -> Size {
+        Size::new(self.packets, (self.packets - 1) * self.full + self.last)
+    }
+
+    /// Bytes of one packet.
+    pub fn bytes_of(self, packet: u32) -> u32 {
+        if packet + 1 == self.packets { self.last } else { self.full }
+    }
 }

@@ -5,19 +5,21 @@
 //! the only events are "reached the downlink" and "left the downlink", and only the first if the downlink
 //! is unlimited. A CoDel link adds one for each packet that waits.
 
+mod trains;
+
 use std::hint::black_box;
 use std::sync::Arc;
 
 use slab::Slab;
 use tidegate_control::random::{Random, Seed};
-use tidegate_control::units::{Span, Time};
+use tidegate_control::units::{Rate, Span, Time};
 
 use crate::division::{Division, Local};
 use crate::faults::{Outages, PathFaults};
 use crate::link::{Link, LinkTotals, Offer};
 use crate::observe::Host;
 pub use crate::packet::Packet;
-use crate::packet::{Leaving, UnderWay};
+use crate::packet::{Leaving, Size, UnderWay};
 use crate::plan::{Fault, FaultKind, HostPlan, PathTable, QueuePlan};
 use crate::queue::Queue;
 
@@ -30,6 +32,8 @@ enum Step {
     /// The packet reached its receiver's downlink, or the receiver itself if the downlink is unlimited. Receiver and
     /// size are copied here because reading the packet would be a cache miss.
     Arrived { id: u32, to: u32, bytes: u32 },
+    /// A train could leave its receiver's downlink, if nothing else has used that meanwhile.
+    Train { id: u32, to: u32, size: Size },
     /// The packet left the downlink of its receiver, on another machine,
     Delivered { id: u32, bytes: u32 },
     /// or on the same machine.
@@ -58,6 +62,10 @@ struct Place {
     machine: u32,
     /// The host with the links that it uses: itself, or another host of its machine.
     access: u32,
+    /// Rate of its downlink.
+    down: Rate,
+    /// Both of its links are first come, first served.
+    first_come: bool,
 }
 
 impl Place {
@@ -65,7 +73,11 @@ impl Place {
         let plan = &hosts[this as usize];
         let machine = machine(hosts, this);
         let access = if plan.up.queue == QueuePlan::Machine { machine } else { this };
-        Place { location: plan.location, machine, access }
+        let links = [&hosts[access as usize].up, &hosts[access as usize].down];
+        let first_come = links
+            .iter()
+            .all(|link| link.rate == Rate::UNLIMITED || matches!(link.queue, QueuePlan::DropTail { .. }));
+        Place { location: plan.location, machine, access, down: links[1].rate, first_come }
     }
 }
 
@@ -263,6 +275,7 @@ impl<T> Underlay<T> {
     pub fn handle<E: From<NetEvent>>(&mut self, queue: &mut Queue<E>, event: NetEvent) -> Option<Packet<T>> {
         let now = queue.now();
         match event.0 {
+            Step::Train { .. } => unreachable!("`handle_train` handles trains"),
             Step::Arrived { id, to, bytes } => {
                 let receiver = &mut self.sites[to as usize];
                 if !receiver.is_linked(now, &mut self.under_way) {
@@ -328,7 +341,7 @@ impl<T> Underlay<T> {
         let packet = |id: u32| self.under_way.get(id as usize).map(|packet| (packet.flow, &packet.payload));
         match event.0 {
             Step::Delivered { id, .. } | Step::Looped { id, .. } => packet(id),
-            Step::Arrived { id, to, .. } => {
+            Step::Arrived { id, to, .. } | Step::Train { id, to, .. } => {
                 let down = &self.sites[to as usize].down;
                 if down.is_unlimited() {
                     return packet(id);
@@ -343,7 +356,7 @@ impl<T> Underlay<T> {
     /// The host with the link of a step.
     pub fn place(&self, event: NetEvent) -> Option<Host> {
         match event.0 {
-            Step::Arrived { to, .. } => Some(Host(to)),
+            Step::Arrived { to, .. } | Step::Train { to, .. } => Some(Host(to)),
             Step::Delivered { id, .. } | Step::Looped { id, .. } => {
                 self.under_way.get(id as usize).map(|packet| packet.to)
             }
@@ -387,21 +400,29 @@ impl<T> Underlay<T> {
             arrives = at + Span(jittered as u64).max(path.least_delay()) + extra;
         }
         if path.jitter > Span::ZERO || self.faults.can_delay() {
-            let flow = packet.flow as usize;
-            if flow >= self.arrivals.len() {
-                self.arrivals.resize(flow + 1, [Time::ZERO; 2]);
-            }
-            let earlier = &mut self.arrivals[flow][usize::from(from > to)];
-            arrives = arrives.max(*earlier);
-            *earlier = arrives;
+            let flow = packet.flow;
+            arrives = self.behind(flow, from > to, arrives);
         }
-        packet.propagation = arrives.since(at);
+        self.under_way[id as usize].propagation = arrives.since(at);
         if self.division.hosts.process(to) == self.process {
             queue.push(arrives, NetEvent(Step::Arrived { id, to, bytes }).into());
         } else {
             let packet = self.under_way.remove(id as usize);
-            self.leaving.push(Leaving { arrives, bytes, packet });
+            let size = Size::new(1, bytes);
+            self.leaving.push(Leaving { arrives, size, is_train: false, packet });
         }
+    }
+
+    /// When a packet of a flow and direction arrives that would arrive at `arrives`, if it did not have to follow the
+    /// packets before it.
+    fn behind(&mut self, flow: u32, backwards: bool, arrives: Time) -> Time {
+        let flow = flow as usize;
+        if flow >= self.arrivals.len() {
+            self.arrivals.resize(flow + 1, [Time::ZERO; 2]);
+        }
+        let earlier = &mut self.arrivals[flow][usize::from(backwards)];
+        *earlier = arrives.max(*earlier);
+        *earlier
     }
 
     /// Takes the packets to hosts of other processes since the last call, with their process.
@@ -412,10 +433,15 @@ impl<T> Underlay<T> {
 
     /// Takes a packet in flight from another process to a host of this one.
     pub(crate) fn arriving<E: From<NetEvent>>(&mut self, queue: &mut Queue<E>, leaving: Leaving<T>) {
-        let Leaving { arrives, bytes, packet } = leaving;
+        let Leaving { arrives, size, is_train, packet } = leaving;
         let to = self.places[packet.to.0 as usize].access;
         let id = insert(&mut self.under_way, packet);
-        queue.push(arrives, NetEvent(Step::Arrived { id, to, bytes }).into());
+        let step = if is_train {
+            Step::Train { id, to, size }
+        } else {
+            Step::Arrived { id, to, bytes: size.bytes() }
+        };
+        queue.push(arrives, NetEvent(step).into());
     }
 
     /// The packet's last bit leaves the downlink of `to` at `at`.

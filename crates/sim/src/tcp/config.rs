@@ -33,6 +33,10 @@ pub struct Config {
     /// Gather segments into bursts of up to a millisecond's worth where acknowledgements come faster than
     /// that. Source: Linux's sizing of segmentation offload.
     pub bursts: bool,
+    /// The unit that crosses links between hosts: `packet`, or `train`. A train consists of the packets of one
+    /// burst; the receiver acknowledges it as a whole. Needs fewer events. Source: Linux's segmentation offload
+    /// (TSO, GRO); off, as in published simulators.
+    pub fidelity: Fidelity,
     /// Have at most two bursts, and the one that follows, in the uplink of the own host; more waits in the send
     /// buffer. Where the
     /// uplink is first come, first served. Source: Linux's TCP small queues; off, as in published simulators.
@@ -61,6 +65,17 @@ pub struct Config {
     pub max_timeouts: u32,
 }
 
+/// The unit that crosses the network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fidelity {
+    /// Each packet on its own.
+    #[default]
+    Packet,
+    /// Packets of one burst together, over links that are first come, first served.
+    Train,
+}
+
 /// Size of a socket buffer in payload bytes: `"128 KiB"`, or `"auto 45 KiB 4 MiB"` (first size, limit).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Buffer {
@@ -85,6 +100,7 @@ impl Default for Config {
             idle_restart: true,
             validate_window: true,
             bursts: true,
+            fidelity: Fidelity::Packet,
             small_queues: false,
             delayed_ack: Span::from_millis(40),
             quick_acks: 16,

@@ -232,6 +232,11 @@ impl Endpoint {
         Some(segment)
     }
 
+    /// Packets of a burst that leaves now: of one train. A single one without segmentation offload.
+    pub(crate) fn burst_packets(&self, config: &Config) -> u32 {
+        if config.bursts { self.sender.burst_packets(config) } else { 1 }
+    }
+
     /// A segment of so many payload bytes will have left the host's uplink at `departs`.
     pub fn queued(&mut self, departs: Time, bytes: u32) {
         if let Some(uplink) = self.sender.uplink.as_mut().filter(|_| bytes > 0) {

@@ -15,7 +15,7 @@ mod segment;
 mod sender;
 mod small_queue;
 
-pub use config::{Buffer, Config};
+pub use config::{Buffer, Config, Fidelity};
 pub use congestion::Congestion;
 pub use endpoint::{Arrival, Endpoint, Info, State};
 pub use segment::{Flags, Segment};

@@ -160,7 +160,8 @@ impl Receiver {
         self.next = end;
         let had_gap = self.ahead.is_some();
         self.join();
-        self.short = segment.len < config.mss;
+        // Of a train, the last packet counts.
+        self.short = segment.len < config.mss || !segment.len.is_multiple_of(config.mss);
         let unacknowledged = self.next - self.acknowledged;
         let window_moves = self.in_order() == self.consumed || self.offered_edge(config) >= self.edge;
         if (unacknowledged > u64::from(config.mss) && window_moves)

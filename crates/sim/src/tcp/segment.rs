@@ -54,9 +54,19 @@ impl Flags {
 }
 
 impl Segment {
-    /// Bytes of the IP packet that carries it.
+    /// Bytes of the IP packets that carry it.
     pub fn wire_bytes(&self, config: &Config) -> u32 {
+        self.packets(config) * self.header_bytes(config) + self.len
+    }
+
+    /// Header bytes of each packet.
+    pub fn header_bytes(&self, config: &Config) -> u32 {
         let sack_option = if self.blocks > 0 { 4 + 8 * u32::from(self.blocks) } else { 0 };
-        config.header_bytes + sack_option + self.len
+        config.header_bytes + sack_option
+    }
+
+    /// Number of packets: more than one if it stands for a train.
+    pub fn packets(&self, config: &Config) -> u32 {
+        if self.len <= config.mss { 1 } else { self.len.div_ceil(config.mss) }
     }
 }

@@ -356,6 +356,12 @@ impl Sender {
         (bytes.min(OFFLOAD_BYTES) / mss).max(2)
     }
 
+    /// Packets of a burst at the present rate. Their payload fits into one IP packet's 16 bits.
+    pub fn burst_packets(&self, config: &Config) -> u32 {
+        let mss = u64::from(config.mss.max(1));
+        self.burst_size(mss, self.rtt.smoothed()).min(u64::from(u16::MAX) / mss).max(1) as u32
+    }
+
     /// As much as the peer's window takes, or a question without data.
     fn probe_window(&mut self, config: &Config, now: Time, mss: u64) -> Option<Segment> {
         let next = self.flight.next;

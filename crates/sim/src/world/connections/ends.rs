@@ -1,7 +1,9 @@
 //! A connection of the run and its two ends: TCP, QUIC, or a lane (a stream) of a QUIC connection.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
+use tidegate_control::units::Time;
 use tidegate_proto::cell::Cell;
 use tidegate_proto::ids::{ChannelId, StreamKey};
 use tidegate_proto::onion::Clear;
@@ -107,6 +109,14 @@ impl Wire {
         }
     }
 
+    /// Some packets of a train, with their bytes.
+    pub fn cut(&self, packets: Range<u32>, config: &tcp::Config) -> (Wire, u32) {
+        let mut segment = self.segment();
+        let (from, until) = (packets.start * config.mss, (packets.end * config.mss).min(segment.len));
+        (segment.seq, segment.len) = (segment.seq + u64::from(from), until - from);
+        (Wire::new(self.to(), &segment), segment.wire_bytes(config))
+    }
+
     /// The end that it is for.
     pub fn to(&self) -> u8 {
         u8::from(self.accepted)
@@ -163,6 +173,8 @@ pub(in crate::world) struct Connection {
     /// The followed cells among them.
     pub follows: Vec<Follow>,
     pub profile: TcpProfile,
+    /// Packets of one burst cross the network as a train.
+    pub trains: bool,
     /// The opener wants it closed once everything it wrote has been acknowledged.
     pub closing: bool,
     /// Flights of TLS and the link protocol that have still to arrive before cells may go: an even number while it
@@ -199,6 +211,8 @@ pub(in crate::world) struct End {
     pub tcp: tcp::Endpoint,
     pub attached: Attached,
     pub timer: Timer,
+    /// Time of the last event of a train from here.
+    pub train_due: Time,
     /// The node has cells for us that TCP did not take.
     pub wants_write: bool,
     /// A TLS record of which TCP has taken a part.
@@ -230,6 +244,7 @@ impl Connection {
             cells,
             follows: Vec::new(),
             profile,
+            trains: false,
             closing: false,
             flights,
             across: None,
@@ -277,6 +292,7 @@ impl End {
             tcp,
             attached,
             timer: Timer::default(),
+            train_due: Time::ZERO,
             wants_write: false,
             record: None,
             unwritten: 0,

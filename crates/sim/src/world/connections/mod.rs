@@ -4,7 +4,7 @@
 //! callers decide what nodes and applications do about it.
 //!
 //! - `table`: opens, finds and closes connections;
-//! - `segments`: sends and receives TCP segments;
+//! - `segments`: sends and receives TCP segments; `burst` joins them to trains;
 //! - `cells`: writes and reads a channel's cells; `records` packs them into TLS records;
 //! - `link_handshake`: TLS and the link protocol before the first cell;
 //! - `profile`: TCP parameters by kind of path;
@@ -15,6 +15,7 @@
 
 mod ahead;
 mod borders;
+mod burst;
 mod cells;
 mod crossing;
 mod ends;

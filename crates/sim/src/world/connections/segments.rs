@@ -3,11 +3,12 @@
 use tidegate_control::units::Time;
 
 use super::ahead;
-use super::ends::{Attached, Connection, ConnectionId, EndId, Trunk, Wire};
+use super::burst::{Burst, sizes};
+use super::ends::{Attached, Connection, ConnectionId, End, EndId, Trunk, Wire};
 use super::table::Connections;
 use crate::observe::{Host, Seen};
 use crate::queue::Queue;
-use crate::tcp::{self, Arrival};
+use crate::tcp::{self, Arrival, Segment};
 use crate::underlay::{NetEvent, Packet};
 use crate::world::context::Context;
 use crate::world::event::Event;
@@ -37,7 +38,11 @@ impl Connections {
 
     /// Advances a packet by one event; returns it when it has arrived at its host.
     pub fn advance(&mut self, queue: &mut Queue<Event>, event: NetEvent) -> Option<Packet<Wire>> {
-        self.underlay.handle(queue, event)
+        let (all, parameters) = (&self.all, &self.parameters);
+        self.underlay.handle_train(queue, event, &|flow, wire: &Wire, packets| {
+            let connection = all[flow as usize].as_deref()?;
+            Some(wire.cut(packets, &parameters[connection.profile as usize]))
+        })
     }
 
     /// The host at which an event of the network happens.
@@ -100,6 +105,7 @@ impl Connections {
         }
         if let Some(connection) = self.all[id.connection.0 as usize].as_deref_mut() {
             let config = &self.parameters[connection.profile as usize];
+            let trains = connection.trains;
             let mut trunk = connection.trunk.take();
             let carries_lanes = trunk.is_some();
             let to = connection.ends[1 - usize::from(id.side)].host;
@@ -113,6 +119,23 @@ impl Connections {
                 }
                 tcp.poll_transmit(config, now)
             };
+            let hosts = (Host(end.host), Host(to));
+            let underlay = &mut self.underlay;
+            let mut send = |end: &mut End, segment: &Segment| {
+                let wire = Wire::new(1 - id.side, segment);
+                let departs = if trains {
+                    let (flow, train) =
+                        ((id.connection.0, &mut end.train_due), (sizes(segment, config), wire));
+                    underlay.send_train(queue, hosts, flow, train, &|_, wire: &Wire, packets| {
+                        Some(wire.cut(packets, config))
+                    })
+                } else {
+                    let bytes = segment.wire_bytes(config);
+                    underlay.send(queue, hosts, id.connection.0, bytes, wire)
+                };
+                end.tcp.queued(departs, segment.len);
+            };
+            let mut burst = trains.then(|| Burst::new(end.tcp.burst_packets(config)));
             while let Some(segment) = next(&mut end.tcp) {
                 for follow in follows.iter_mut().filter(|follow| follow.writer == id.side) {
                     follow.transmitted(now, segment.seq, segment.len);
@@ -120,11 +143,16 @@ impl Connections {
                 if carries_lanes {
                     sent.push((segment.seq, segment.len));
                 }
-                let bytes = segment.wire_bytes(config);
-                let wire = Wire::new(1 - id.side, &segment);
-                let hosts = (Host(end.host), Host(to));
-                let departs = self.underlay.send(queue, hosts, id.connection.0, bytes, wire);
-                end.tcp.queued(departs, segment.len);
+                match &mut burst {
+                    None => send(end, &segment),
+                    Some(burst) => {
+                        let trains = burst.push(segment, config);
+                        trains.iter().flatten().for_each(|train| send(end, train));
+                    }
+                }
+            }
+            if let Some(train) = burst.and_then(Burst::rest) {
+                send(end, &train);
             }
             if let Some(due) = end.timer.arm(now, end.tcp.next_timeout()) {
                 queue.push(due, Event::Tcp(id));

@@ -192,7 +192,12 @@ impl Connections {
     }
 
     /// Numbers a connection and counts its sockets.
-    pub(super) fn add(&mut self, ctx: &Context<'_>, connection: Connection) -> ConnectionId {
+    pub(super) fn add(&mut self, ctx: &Context<'_>, mut connection: Connection) -> ConnectionId {
+        let [from, to] = connection.ends.each_ref().map(|end| Host(end.host));
+        // A recorder that watches packets sees each of them.
+        connection.trains = ctx.system.tcp.fidelity == tcp::Fidelity::Train
+            && !ctx.watches_packets
+            && self.underlay.carries_trains(from, to);
         let id = ConnectionId(self.all.len() as u32);
         for host in connection.ends.each_ref().map(|end| end.host as usize) {
             if ctx.is_here(host as u32) {
