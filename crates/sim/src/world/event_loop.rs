@@ -245,9 +245,12 @@ impl<'a> World<'a> {
             | Event::CircuitTimeout(host, _)
             | Event::HostDown(host) => Some(Host(host)),
             Event::User(number) => Some(Host(plan.users[number as usize].host)),
-            Event::Timeout(transfer) => Some(Host(self.applications.hosts_of(plan, transfer)[0])),
+            Event::Timeout(transfer) => {
+                self.applications.hosts_of(plan, transfer).map(|hosts| Host(hosts[0]))
+            }
             Event::Packet(transfer, from_server) => {
-                Some(Host(self.applications.hosts_of(plan, transfer)[usize::from(from_server)]))
+                let hosts = self.applications.hosts_of(plan, transfer);
+                hosts.map(|hosts| Host(hosts[usize::from(from_server)]))
             }
             Event::Sample | Event::OutOfBand(_) | Event::Closed(_) | Event::Measurement(_) => None,
         }

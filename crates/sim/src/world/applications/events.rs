@@ -33,6 +33,6 @@ impl NodeEvents for Applications {
     }
 
     fn server_closed(&mut self, transfer: u32) {
-        self.transfers.forget(transfer);
+        self.transfers.server_closed(transfer);
     }
 }

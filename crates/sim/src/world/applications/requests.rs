@@ -24,7 +24,9 @@ pub(super) enum Content {
 /// The transfers of a process' clients, and those of other processes that use its exits and servers. Numbers are
 /// interleaved: process `p` of `n` has `p`, `p + n`, and so on.
 pub(super) struct Transfers {
-    own: Vec<TransferState>,
+    /// Boxed, because a long run has many times more transfers than are under way: the state of one that has ended at
+    /// both ends is dropped.
+    own: Vec<Option<Box<TransferState>>>,
     process: u32,
     processes: u32,
     others: BTreeMap<u32, TransferState>,
@@ -43,7 +45,7 @@ impl Transfers {
 
     /// A client of this process has begun it.
     pub fn push(&mut self, transfer: TransferState) {
-        self.own.push(transfer);
+        self.own.push(Some(Box::new(transfer)));
     }
 
     /// A client of another process has begun it.
@@ -51,9 +53,29 @@ impl Transfers {
         self.others.insert(number, transfer);
     }
 
-    /// The connection that it went over is gone.
-    pub fn forget(&mut self, number: u32) {
-        self.others.remove(&number);
+    /// The connection between its exit and its server has closed.
+    pub fn server_closed(&mut self, number: u32) {
+        if self.is_own(number) {
+            if let Some(transfer) = self.get(number) {
+                transfer.server_closed = true;
+            }
+            self.drop_ended(number);
+        } else {
+            self.others.remove(&number);
+        }
+    }
+
+    /// Drops the state of a transfer of a client of this process, if it has ended at its client and its server. One that
+    /// ended before its exit connected stays: its BEGIN cell may still arrive there.
+    pub fn drop_ended(&mut self, number: u32) {
+        let transfer = &mut self.own[(number / self.processes) as usize];
+        if transfer.as_ref().is_some_and(|transfer| transfer.over && transfer.server_closed) {
+            *transfer = None;
+        }
+    }
+
+    fn is_own(&self, number: u32) -> bool {
+        number % self.processes == self.process
     }
 
     /// Its client has ended it. Once its connection is open here, it lasts until that closes.
@@ -63,28 +85,35 @@ impl Transfers {
         }
     }
 
+    /// Of a client of this process, if it has not ended at both ends.
+    pub fn look(&self, number: u32) -> Option<&TransferState> {
+        self.own[(number / self.processes) as usize].as_deref()
+    }
+
     /// Of this process or another, if it is known.
     pub fn get(&mut self, number: u32) -> Option<&mut TransferState> {
-        if number % self.processes == self.process {
-            self.own.get_mut((number / self.processes) as usize)
+        if self.is_own(number) {
+            self.own.get_mut((number / self.processes) as usize)?.as_deref_mut()
         } else {
             self.others.get_mut(&number)
         }
     }
 }
 
-/// Those of this process' clients.
+const ENDED: &str = "a transfer in use has not ended at both ends";
+
+/// Those of this process' clients that have not ended at both ends.
 impl Index<usize> for Transfers {
     type Output = TransferState;
 
     fn index(&self, number: usize) -> &TransferState {
-        &self.own[number / self.processes as usize]
+        self.own[number / self.processes as usize].as_deref().expect(ENDED)
     }
 }
 
 impl IndexMut<usize> for Transfers {
     fn index_mut(&mut self, number: usize) -> &mut TransferState {
-        &mut self.own[number / self.processes as usize]
+        self.own[number / self.processes as usize].as_deref_mut().expect(ENDED)
     }
 }
 
@@ -101,6 +130,8 @@ pub(in crate::world) struct TransferState {
     pub exit_host: Option<u32>,
     pub begun: Time,
     pub over: bool,
+    /// The exit's connection to the server was open and is closed.
+    pub server_closed: bool,
     /// The server answers once it has this many bytes.
     pub request_bytes: u64,
     pub response_bytes: u64,

@@ -189,10 +189,10 @@ impl Applications {
         }
     }
 
-    /// The host of a transfer's client, and of its server.
-    pub fn hosts_of(&self, plan: &Plan, transfer: u32) -> [u32; 2] {
-        let transfer = &self.transfers[transfer as usize];
-        [plan.users[transfer.user as usize].host, transfer.server]
+    /// The host of a transfer's client, and of its server; `None` once it has ended at both.
+    pub fn hosts_of(&self, plan: &Plan, transfer: u32) -> Option<[u32; 2]> {
+        let transfer = self.transfers.look(transfer)?;
+        Some([plan.users[transfer.user as usize].host, transfer.server])
     }
 
     /// Data cells that arrived at clients.

@@ -91,6 +91,7 @@ impl Applications {
             exit_host: None,
             begun: net.ctx.now,
             over: false,
+            server_closed: false,
             request_bytes,
             response_bytes,
             to_write: if markov.is_some() { request_bytes } else { 0 },
@@ -299,6 +300,7 @@ impl Applications {
         net.ctx.record(Observation::LastByte { transfer: Transfer(transfer), took });
         self.end_stream(net, transfer);
         self.after_transfer(net, user, transfer);
+        self.transfers.drop_ended(transfer);
     }
 
     /// Client: ends a transfer's stream.
@@ -325,16 +327,15 @@ impl Applications {
 
     /// The timeout struck, or the stream or its circuit is gone.
     pub(in crate::world) fn transfer_failed(&mut self, net: &mut Network<'_>, transfer: u32) {
-        let state = self.transfer(transfer);
-        if state.over {
-            return;
-        }
+        // It may have ended at both ends long before its timeout.
+        let Some(state) = self.transfers.get(transfer).filter(|state| !state.over) else { return };
         state.over = true;
         let (user, received) = (state.user, state.received);
         self.tell_of_end(net, transfer);
         self.end_stream(net, transfer);
         net.ctx.record(Observation::TransferTimedOut { transfer: Transfer(transfer), received });
         self.after_transfer(net, user, transfer);
+        self.transfers.drop_ended(transfer);
     }
 
     /// Server: reads the request, and answers once it is whole.
