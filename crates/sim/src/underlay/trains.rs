@@ -346,7 +346,7 @@ mod tests {
         })
     }
 
-    /// What was delivered of one host is in order.
+    /// Checks that packets of one host arrive in order.
     fn check_order(delivered: &Delivered, sent: &[Sent]) -> Result<(), TestCaseError> {
         for host in 1..=4 {
             let own = delivered.iter().filter(|(train, ..)| sent[*train].from.0 == host);
