@@ -125,7 +125,7 @@ fn who_is_far_away_learns_its_own_build_timeout() {
             _ => {}
         }
     }
-    assert!(fetched[0] > 100, "the near ones have learnt: {fetched:?}");
+    assert!(fetched[0] > 80, "the near ones have learnt: {fetched:?}");
     assert!(
         fetched[1] >= 8 && begun[1] <= fetched[1] + 2,
         "{} circuits for {} requests",

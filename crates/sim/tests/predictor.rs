@@ -43,6 +43,7 @@ fn system(transport: Transport, parameters: PredictorParameters) -> System {
         tcp: tcp::Config {
             congestion: Congestion::None,
             bursts: false,
+            nagle: false,
             send_buffer: tcp::Buffer::Fixed(131_072),
             receive_buffer: tcp::Buffer::Fixed(131_072),
             ..tcp::Config::default()

@@ -109,7 +109,7 @@ fn two_legs_carry_at_least_as_much_as_the_faster_one() {
     assert!(cells[1] == 0 && one > 0);
     let (both, _, cells) = results(&observe(&plan, Some("throughput")));
     let share = cells[1] as f64 / (cells[0] + cells[1]) as f64;
-    assert!((1.4..1.55).contains(&(both as f64 / one as f64)), "12 instead of 8 Mbit/s: {one}, {both}");
+    assert!((1.4..1.6).contains(&(both as f64 / one as f64)), "12 instead of 8 Mbit/s: {one}, {both}");
     assert!((0.3..0.37).contains(&share), "{share}");
     let (fast, _, _) = results(&observe(&plan, Some("min-latency")));
     assert!(fast < both, "one at a time: {fast} of {both}");
@@ -223,7 +223,8 @@ fn divided(crossed: bool) -> Vec<(String, f64, u64, [f64; 2])> {
 fn two_legs_use_the_sum_of_their_rates_under_every_split() {
     for (name, rate, held, [fast, slow]) in divided(false) {
         assert!(rate > 1.3 * fast && rate > 0.9 * (fast + slow), "{name}: {rate} of {fast} + {slow}");
-        assert!(held > 0 && held < 400_000, "{name}: {held} bytes");
+        // At most delta, 310 cells, of each leg's window wait in queues; the rest is on the way.
+        assert!(held > 0 && held < 500_000, "{name}: {held} bytes");
     }
 }
 

@@ -276,6 +276,37 @@ fn a_connection_holds_little_of_its_own_uplink() {
     }
 }
 
+/// Payload bytes of the segments that may leave.
+fn leaving(end: &mut Endpoint, config: &Config, now: Time) -> Vec<u64> {
+    std::iter::from_fn(|| end.poll_transmit(config, now)).map(|segment| segment.len.into()).collect()
+}
+
+#[test]
+fn a_short_segment_waits_for_the_acknowledgement_of_the_one_before() {
+    let config = Config::default();
+    let mut end = established(&config);
+    end.write(500);
+    assert_eq!(leaving(&mut end, &config, ms(950)), [500], "nothing short is unacknowledged");
+    end.write(400);
+    assert!(leaving(&mut end, &config, ms(960)).is_empty(), "the first one is");
+    end.write(MSS);
+    assert_eq!(leaving(&mut end, &config, ms(970)), [MSS], "a full segment never waits");
+    let ack = Segment { seq: 0, ack: 500, window: 65_535, flags: Flags::ACK, ..Segment::default() };
+    end.on_segment(&config, ms(1_000), &ack);
+    assert_eq!(leaving(&mut end, &config, ms(1_000)), [400], "only a full segment is unacknowledged");
+    end.write(300);
+    assert!(leaving(&mut end, &config, ms(1_010)).is_empty());
+    end.close();
+    assert_eq!(leaving(&mut end, &config, ms(1_010)), [300], "the last one leaves with the FIN");
+
+    let config = Config { nagle: false, ..config };
+    let mut end = established(&config);
+    for write in [500, 400, 300] {
+        end.write(write);
+        assert_eq!(leaving(&mut end, &config, ms(950)), [write]);
+    }
+}
+
 #[test]
 fn a_pause_restarts_the_window_unless_told_not_to() {
     for (idle_restart, cwnd_after) in [(true, 10), (false, 40)] {

@@ -10,7 +10,7 @@ use tidegate_control::written_as_text;
 
 use super::congestion::Congestion;
 
-/// TCP between hosts. [`Config::default`] is Linux as it ships today, with Nagle's rule off.
+/// TCP between hosts. [`Config::default`] is Linux as it ships today.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Config {
@@ -37,6 +37,9 @@ pub struct Config {
     /// burst; the receiver acknowledges it as a whole. Needs fewer events. Source: Linux's segmentation offload
     /// (TSO, GRO); off, as in published simulators.
     pub fidelity: Fidelity,
+    /// Hold back a segment that is not full while an earlier one that was not full is unacknowledged. Source: Linux
+    /// (`tcp_nagle_check`, Minshall's form of Nagle's rule); tor never sets `TCP_NODELAY`.
+    pub nagle: bool,
     /// Have at most two bursts, and the one that follows, in the uplink of the own host; more waits in the send
     /// buffer. Where the
     /// uplink is first come, first served. Source: Linux's TCP small queues; off, as in published simulators.
@@ -101,6 +104,7 @@ impl Default for Config {
             validate_window: true,
             bursts: true,
             fidelity: Fidelity::Packet,
+            nagle: true,
             small_queues: false,
             delayed_ack: Span::from_millis(40),
             quick_acks: 16,
@@ -128,6 +132,7 @@ impl Config {
             idle_restart: false,
             validate_window: false,
             bursts: false,
+            nagle: false,
             ..Config::default()
         }
     }

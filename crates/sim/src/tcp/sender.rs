@@ -68,6 +68,8 @@ pub(super) struct Sender {
     /// The peer's closed window is to be probed.
     pub window_probe: bool,
     limited: bool,
+    /// Offset after the last segment that left and was not full (Linux: `snd_sml`).
+    short_end: u64,
     /// Segments of the present burst that may still leave.
     burst: u16,
     /// Something has left since the last time that nothing more could.
@@ -106,6 +108,7 @@ impl Sender {
             fin: false,
             window_probe: false,
             limited: false,
+            short_end: 0,
             burst: 0,
             sending: false,
             uplink: config.small_queues.then(|| Box::new(SmallQueue::new())),
@@ -266,6 +269,7 @@ impl Sender {
         let mut gathering = false;
         if (room && !held_back || forced)
             && let Some(end) = self.next_segment_end(mss)
+            && (forced || !self.waits_to_fill(config, end, mss))
             && {
                 gathering = config.bursts && !forced && self.gathers(now, mss);
                 !gathering
@@ -384,8 +388,17 @@ impl Sender {
         (unsent > 0 && end <= self.window_end).then_some(end)
     }
 
+    /// Nagle's rule in Minshall's form: a segment that is not full waits for the acknowledgement of the one before
+    /// it that was not full.
+    fn waits_to_fill(&self, config: &Config, end: u64, mss: u64) -> bool {
+        config.nagle && !self.fin && end - self.flight.next < mss && self.short_end > self.flight.una
+    }
+
     fn send_new(&mut self, config: &Config, now: Time, mss: u64, end: u64) -> Segment {
         let start = self.flight.next;
+        if end - start < mss {
+            self.short_end = end;
+        }
         if self.flight.packets == 0 {
             self.on_restart(config, now);
         }

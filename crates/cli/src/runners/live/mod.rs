@@ -137,6 +137,14 @@ fn check(plan: &LiveScenario, source: &SourceFile) -> Result<(), InputError> {
             "set it to true, because the kernel always has small queues",
         ));
     }
+    if plan.every_system.tcp.nagle {
+        let cause = "`nagle` of [every-system.tcp] is true";
+        return Err(InputError::new(
+            &source.file,
+            cause,
+            "set it to false, because the sockets set TCP_NODELAY",
+        ));
+    }
     if let Some(user) = plan.user.iter().find(|user| user.path.is_empty()) {
         return Err(InputError::new(
             &source.file,
@@ -247,7 +255,7 @@ mod tests {
     #[test]
     fn latency_is_bytes_in_flight_over_the_rate() {
         let plan: LiveScenario = toml::from_str(
-            "title = \"\"\nevery-system = { tcp = { congestion = \"reno\", small-queues = true } }\nsystem = []\nrelay = []\nunderlay = { delay = \"1 ms\" }\n\
+            "title = \"\"\nevery-system = { tcp = { congestion = \"reno\", small-queues = true, nagle = false } }\nsystem = []\nrelay = []\nunderlay = { delay = \"1 ms\" }\n\
              user = [{ name = \"a\", path = [\"b\"], start = \"0 s\", traffic = \"bulk\" }]",
         )
         .unwrap();

@@ -30,6 +30,8 @@ pub struct Tcp {
     pub congestion: String,
     /// Must be true: the kernel always has small queues.
     pub small_queues: bool,
+    /// Must be false: sockets of `net` set `TCP_NODELAY`.
+    pub nagle: bool,
 }
 
 /// `[underlay]`: the delay between any two hosts.

@@ -30,7 +30,8 @@ fn packets(tcp: &tcp::Config) -> tcp::Config {
         mss: tcp.mss + tcp.header_bytes - HEADERS,
         header_bytes: HEADERS,
         bursts: false,
-        // Linux limits only TCP this way.
+        // Both are rules of Linux's TCP only.
+        nagle: false,
         small_queues: false,
         delayed_ack: tcp.delayed_ack.min(MAX_ACK_DELAY),
         ..tcp.clone()
