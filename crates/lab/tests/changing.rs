@@ -171,8 +171,9 @@ fn users_sleep_by_the_day() {
 #[test]
 fn relays_of_one_machine_share_its_links() {
     let rate = |second: &str| {
-        let text =
-            network(6, &system(""), "").replace("[[relay]]\nname = \"r1\"\nlink = \"20 Mbit/s\"", second);
+        // Without Nagle's rule, so that the links are the limit and not the windows.
+        let text = network(6, &system("tcp = { nagle = false }"), "")
+            .replace("[[relay]]\nname = \"r1\"\nlink = \"20 Mbit/s\"", second);
         let user = |name: &str, path: &str| {
             format!(
                 "[[user]]\nname = \"{name}\"\ntraffic = \"bulk\"\npath = [{path}]\nclient = \"c\"\nserver = \"s\"\n"

@@ -35,9 +35,9 @@ pub(super) fn settle_fraction(file: &mut ScenarioFile, inputs: &Inputs) {
 
 /// Unix time at which tor introduced KIST (0.3.2.9, January 2018).
 const KIST_SINCE: u64 = 1_515_456_000;
-/// Unix time of the first tor with `KIST_SCHED_RUN_INTERVAL_DEFAULT` of 2 in `scheduler.h` (0.4.8.4, August 2023). The branch
-/// of 0.4.7 has 10.
-const KIST_EVERY_2_MS_SINCE: u64 = 1_692_748_800;
+/// Unix time of the first stable tor 0.4.8 (0.4.8.4, August 2023). `KIST_SCHED_RUN_INTERVAL_DEFAULT` in its `scheduler.h` is 2,
+/// and 10 in 0.4.7. Vegas' defaults changed with it ([`VEGAS_BEFORE`]).
+const TOR_0_4_8_SINCE: u64 = 1_692_748_800;
 
 /// One round trip of TLS 1.3, which relays introduced in 2019, and one of the link protocol.
 const LINK_ROUND_TRIPS: u32 = 2;
@@ -66,6 +66,18 @@ const VEGAS: [(&str, &str, i32, i32); 18] = [
     ("rtt-reset-percent", "cc_rtt_reset_pct", 0, 100),
 ];
 
+/// Vegas' defaults that tor 0.4.8.2 replaced (`congestion_control_vegas.c` and `congestion_control_common.c` of tor 0.4.7).
+const VEGAS_BEFORE: [(&str, u32); 8] = [
+    ("minimum", 62),
+    ("increment", 31),
+    ("increment-rate", 1),
+    ("slow-start-cap", 500),
+    ("alpha", 124),
+    ("delta", 372),
+    ("full-gap", 1),
+    ("full-percent", 75),
+];
+
 /// Configures systems with `of-consensus` by the parameters of the consensus.
 pub(super) fn obey_consensus(
     file: &mut ScenarioFile,
@@ -92,10 +104,15 @@ pub(super) fn obey_consensus(
         table["ewma"]["half-life"] = millis(half_life).into();
         let kist = if time >= KIST_SINCE { "kist" } else { "vanilla" };
         table["channel-scheduler"] = kist.into();
-        let default = if time >= KIST_EVERY_2_MS_SINCE { 2 } else { 10 };
+        let default = if time >= TOR_0_4_8_SINCE { 2 } else { 10 };
         let interval = parameter("KISTSchedRunInterval").unwrap_or(default).clamp(2, 100);
         table["kist"]["interval"] = millis(interval).into();
         table["control"] = if parameter("cc_alg") == Some(2) { "vegas" } else { "windows" }.into();
+        if table["control"] == "vegas" && time < TOR_0_4_8_SINCE {
+            for (key, value) in VEGAS_BEFORE {
+                table["vegas"][key] = value.into();
+            }
+        }
         for (key, name, least, most) in VEGAS {
             if let Some(value) = parameter(name) {
                 table["vegas"][key] = value.clamp(least, most).into();

@@ -21,10 +21,11 @@ pub const ORIGIN: Origin = Origin {
     system: "Tor-Vegas",
     source: "proposal 324; congestion_control_vegas.c of tor 0.4.8",
     oracles: &["crates/proto/src/control/vegas/vectors.rs: the_window_moves_as_in_tors_test_vectors"],
-    deviation: "a clock that jumps is not detected; defaults are those of tor 0.4.7, and `of-consensus` sets a consensus' parameters",
+    deviation: "a clock that jumps is not detected; `of-consensus` sets a consensus' parameters",
 };
 
-/// Consensus parameters, with Tor's defaults for circuits that end at an exit. The unit is cells unless stated.
+/// Consensus parameters, with the defaults of tor since 0.4.8.2 for circuits that end at an exit. The unit is cells unless
+/// stated.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct VegasParameters {
@@ -83,18 +84,18 @@ impl Default for VegasParameters {
         VegasParameters {
             sendme_increment: 31,
             initial: 4 * 31,
-            minimum: 2 * 31,
-            increment: 31,
-            increment_rate: 1,
+            minimum: 4 * 31,
+            increment: 1,
+            increment_rate: 31,
             slow_start_percent: 100,
-            slow_start_cap: 500,
+            slow_start_cap: 600,
             slow_start_max: 5000,
-            alpha: 2 * outbuf,
+            alpha: 3 * outbuf,
             beta: 4 * outbuf,
             gamma: 3 * outbuf,
-            delta: 6 * outbuf,
-            full_gap: 1,
-            full_percent: 75,
+            delta: 5 * outbuf,
+            full_gap: 4,
+            full_percent: 25,
             ewma_percent: 50,
             ewma_max: 10,
             ewma_slow_start: 2,
