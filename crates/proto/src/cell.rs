@@ -129,11 +129,18 @@ pub enum Payload<O: Onion> {
     Truncated,
     /// A malformed stream request: the relay refuses the stream.
     Misread,
+    /// A message of onion services. Relays act on those to introduction and rendezvous points.
+    Service(ServiceCommand, Box<[u8]>),
     /// Padding, or an unknown command: ignored (tor-spec, "Relay cells").
     Nothing,
 }
 
 impl<O: Onion> Payload<O> {
+    /// Whether the message makes the receiving relay the circuit's exit, or extends the circuit.
+    pub(crate) fn uses_the_end(&self) -> bool {
+        matches!(self, Payload::Begin(_) | Payload::Extend(..) | Payload::Join(_) | Payload::Link(_))
+    }
+
     /// Whether the message belongs to a stream and keeps its order across the legs of a set (proposal 329, 2.8). SENDMEs
     /// belong to one leg.
     pub fn is_of_stream(&self) -> bool {
@@ -148,6 +155,48 @@ impl<O: Onion> Payload<O> {
                 | Payload::Xon
                 | Payload::Misread
         )
+    }
+}
+
+/// Commands of onion services' messages (rend-spec-v3), with their numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServiceCommand {
+    /// Service to introduction point: make this circuit an introduction circuit.
+    EstablishIntro = 32,
+    /// Client to rendezvous point: wait for a service with this cookie.
+    EstablishRendezvous = 33,
+    /// Client to introduction point: introduce the client to a service.
+    Introduce1 = 34,
+    /// Introduction point to service: a client's introduction.
+    Introduce2 = 35,
+    /// Service to rendezvous point: join this circuit with the client's.
+    Rendezvous1 = 36,
+    /// Rendezvous point to client: the service has joined.
+    Rendezvous2 = 37,
+    /// Answer to [`EstablishIntro`](ServiceCommand::EstablishIntro).
+    IntroEstablished = 38,
+    /// Answer to [`EstablishRendezvous`](ServiceCommand::EstablishRendezvous).
+    RendezvousEstablished = 39,
+    /// Answer to [`Introduce1`](ServiceCommand::Introduce1).
+    IntroduceAck = 40,
+}
+
+impl ServiceCommand {
+    /// The command of a number.
+    pub fn read(number: u8) -> Option<ServiceCommand> {
+        use ServiceCommand as Is;
+        let all = [
+            Is::EstablishIntro,
+            Is::EstablishRendezvous,
+            Is::Introduce1,
+            Is::Introduce2,
+            Is::Rendezvous1,
+            Is::Rendezvous2,
+            Is::IntroEstablished,
+            Is::RendezvousEstablished,
+            Is::IntroduceAck,
+        ];
+        all.into_iter().find(|command| *command as u8 == number)
     }
 }
 
@@ -185,11 +234,13 @@ pub struct Terms {
     pub cgo: bool,
     /// Application bytes that fit into a DATA message: [`DATA_BYTES`] at most.
     pub data_bytes: u16,
+    /// Bytes that fit into a message without a stream.
+    pub circuit_bytes: u16,
 }
 
 impl Default for Terms {
     fn default() -> Terms {
-        Terms { congestion_control: None, cgo: false, data_bytes: DATA_BYTES }
+        Terms { congestion_control: None, cgo: false, data_bytes: DATA_BYTES, circuit_bytes: DATA_BYTES }
     }
 }
 

@@ -52,6 +52,10 @@ endings! {
     BeyondWindow = "beyond_window", PROTOCOL, "Data beyond a window";
     WrongSendme = "wrong_sendme", PROTOCOL, "A SENDME that was early or had a wrong digest";
     WrongMove = "wrong_move", PROTOCOL, "A violation of the rules of moving to another connection or circuit";
+    JoinedCircuit = "joined_circuit", DESTROYED, "The circuit that it was joined with at this rendezvous point ended";
+    Replaced = "replaced", DESTROYED, "The onion service built another circuit to this introduction point";
+    Displaced = "displaced", RESOURCE_LIMIT, "It lost its place as introduction or rendezvous point to a newer circuit";
+    WrongRendezvous = "wrong_rendezvous", PROTOCOL, "A violation of the rules of introduction and rendezvous points";
     WrongLink = "wrong_link", PROTOCOL, "A violation of the rules of linked circuits (Conflux)";
 }
 
@@ -68,7 +72,7 @@ impl Ending {
 
     /// Whether a neighbour closed the circuit in the usual way, and the relay only passed it on.
     pub fn is_passed_on(self) -> bool {
-        matches!(self, Ending::ClientSide | Ending::ExitSide | Ending::LinkedCircuit)
+        matches!(self, Ending::ClientSide | Ending::ExitSide | Ending::LinkedCircuit | Ending::JoinedCircuit)
     }
 }
 

@@ -3,6 +3,8 @@
 mod driven;
 mod linked;
 mod memory;
+mod points;
+mod roles;
 mod shown;
 mod table;
 mod watch;
@@ -24,6 +26,7 @@ use crate::links::{ChannelId, Config, LegId, Limits, Links, Side};
 use crate::node::{CircuitKey, Output, StreamKey};
 use crate::onion::Onion;
 use linked::Unlinked;
+use roles::{Points, Role};
 pub use shown::Shown;
 use table::{CELL_COST, Circuit, Switch, Table};
 use watch::Watch;
@@ -38,6 +41,7 @@ pub struct Relay<O: Onion> {
     cells: u64,
     controller: Option<Box<dyn Controller>>,
     watch: Option<Watch>,
+    points: Points,
     /// Bytes that streams' local sides have not consumed, and bytes of messages that wait for a LEAVE or for earlier
     /// messages of linked circuits.
     held: u64,
@@ -62,6 +66,7 @@ impl<O: Onion> Relay<O> {
         let controller = config.control.controller(&place);
         let first_allowance = controller.as_ref().map(|controller| controller.first_allowance().0);
         let watch = config.limits.map(Watch::new);
+        let points = Points::new(config.limits.unwrap_or_default().points);
         let links = Links::new(config, first_allowance);
         Relay {
             onion,
@@ -71,6 +76,7 @@ impl<O: Onion> Relay<O> {
             cells: 0,
             controller,
             watch,
+            points,
             held: 0,
             shed: 0,
             endings: Endings::default(),
@@ -190,6 +196,8 @@ impl<O: Onion> Relay<O> {
             edge: None,
             switch,
             linked: Linked::No,
+            role: Role::None,
+            introduced: false,
         });
         if let Some(controller) = &mut self.controller {
             controller.begun(key);
@@ -279,8 +287,12 @@ impl<O: Onion> Relay<O> {
             return self.end(now, key, Ending::EarlyCells);
         }
         match O::peel(&mut circuit.hop, early, &mut body) {
-            Ok(None) => match circuit.next {
-                Some(next) if circuit.extending.is_none() => self.push(now, key, next, command, body),
+            Ok(None) => match (circuit.next, &circuit.role) {
+                (Some(next), _) if circuit.extending.is_none() => self.push(now, key, next, command, body),
+                (None, Role::Joined(other)) => {
+                    let other = *other;
+                    self.cross(now, other, body);
+                }
                 _ => self.end(now, key, Ending::BeyondEnd),
             },
             // Tor drops an EXTEND in a cell other than RELAY_EARLY (tor-spec, "Handling relay_early cells").
@@ -402,6 +414,7 @@ impl<O: Onion> Relay<O> {
     fn part(&mut self, now: Time, key: CircuitKey, told_by: Option<Side>, ending: Ending) {
         let key = self.unlink(now, key, told_by.is_some(), &[]);
         let Some(circuit) = self.forget(key, ending) else { return };
+        self.leave_joined(now, &circuit);
         let tell = |side| (told_by != Some(side)).then_some(ending.destroy());
         let channel = self.table.links.remove_leg(now, circuit.prev, tell(Side::Prev));
         self.close_if_spent(now, channel);
@@ -422,6 +435,7 @@ impl<O: Onion> Relay<O> {
         let circuit = self.table.circuits.remove(key.0 as usize);
         self.disown(circuit.owner);
         self.forget_switch(&circuit.switch);
+        self.points.forget(key, &circuit.role);
         if let Some(edge) = &circuit.edge {
             self.held -= edge.held();
             for stream in edge.ids() {
@@ -462,6 +476,7 @@ impl<O: Onion> Relay<O> {
             watch.closed(channel);
         }
         let gone = self.table.links.closed(now, channel);
+        let mut joined = Vec::new();
         for (key, side) in gone.iter().copied() {
             let key = self.unlink(now, key, true, &gone);
             let ending = Ending::without(side);
@@ -474,6 +489,11 @@ impl<O: Onion> Relay<O> {
                 let channel = self.table.links.remove_leg(now, leg, Some(ending.destroy()));
                 self.close_if_spent(now, channel);
             }
+            joined.push(circuit);
+        }
+        // The circuits joined with these may be on the same channel, without legs: they are forgotten by now.
+        for circuit in joined {
+            self.leave_joined(now, &circuit);
         }
     }
 
@@ -500,6 +520,9 @@ impl<O: Onion> Relay<O> {
     fn act(&mut self, now: Time, key: CircuitKey, message: Message<O>) {
         let circuit = &mut self.table.circuits[key.0 as usize];
         let stream = StreamKey { circuit: key, stream: message.stream };
+        if !matches!(circuit.role, Role::None) && message.payload.uses_the_end() {
+            return self.end(now, key, Ending::UnexpectedMessage);
+        }
         match (message.payload, circuit.edge.as_deref_mut()) {
             (Payload::Nothing, _) => {}
             // Tor drops messages that only clients receive, and those of unknown streams.
@@ -559,6 +582,7 @@ impl<O: Onion> Relay<O> {
                 self.switch(now, nonce);
             }
             (Payload::Link(link), None) => self.link(now, key, &link),
+            (Payload::Service(command, data), _) => self.service_message(now, key, command, &data),
             (Payload::End(reason), Some(_)) => {
                 if self.drop_stream(stream) {
                     self.table.outputs.push_back(Output::StreamClosed(stream, reason));

@@ -6,6 +6,7 @@ mod hostile;
 mod kist;
 mod link;
 mod overlay;
+mod points;
 mod predictor;
 mod roles;
 mod schedulers;

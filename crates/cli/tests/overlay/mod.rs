@@ -99,6 +99,24 @@ fn stock_tor_fetches_a_file_over_two_circuits_to_our_exit() {
     }
 }
 
+/// A stock onion service and a stock client meet over introduction points, rendezvous points and directories of ours.
+#[test]
+fn stock_tor_meets_an_onion_service_over_our_relays_alone() {
+    if Command::new("tor").arg("--version").output().is_err() {
+        return skipped::skipped("a stock onion service meets a stock client over our relays", "tor");
+    }
+    let arguments = ["overlay", "tornet", "--onion-service", "--bytes", "1 MB", "--streams", "4", "--json"];
+    let document = &documents(&arguments)[0];
+    assert_eq!(document["exact"], true, "{document}");
+    no_protocol_warnings(document);
+    for (kind, least) in [("paths", 1), ("service_paths", 1), ("introduction_paths", 3)] {
+        let paths = document[kind].as_array().unwrap();
+        assert!(paths.len() >= least, "{kind}: {document}");
+        let hops = paths.iter().flat_map(|path| path.as_array().unwrap());
+        assert!(hops.map(|hop| hop.as_str().unwrap()).all(|hop| hop.starts_with("tide")), "{document}");
+    }
+}
+
 fn no_protocol_warnings(document: &Value) {
     let about_us = |line: &&Value| {
         let line = line.as_str().unwrap();

@@ -11,12 +11,19 @@ use tidegate_proto::crypto::cert::{Certified, RouterKeys};
 use super::addresses::Addresses;
 use super::policy::Policy;
 
-/// Supported protocol versions besides `Relay`.
+/// Supported protocol versions besides `Relay`, and those of relays that serve directory streams.
 const PROTOCOLS: &str =
-    "Conflux=1 Cons=1-2 Desc=1-2 DirCache=2 FlowCtrl=1-2 Link=4-5 LinkAuth=3 Microdesc=1-2";
+    "Conflux=1 Cons=1-2 Desc=1-2 FlowCtrl=1-2 HSIntro=4-5 HSRend=1-2 Link=4-5 LinkAuth=3 Microdesc=1-2";
+const DIRECTORY_PROTOCOLS: &str = "DirCache=2 HSDir=2";
 /// Supported versions of the subprotocol `Relay`: 4 is ntor-v3, 5 its request for subprotocols, 6 Counter Galois Onion.
 pub const RELAY_VERSIONS: &str = "2-6";
 const ED25519_PREFIX: &[u8] = b"Tor router descriptor signature v1";
+
+/// The supported protocol versions of a relay that serves directory streams or not.
+fn protocols(directory: bool) -> String {
+    let of_directories = if directory { DIRECTORY_PROTOCOLS } else { "" };
+    format!("{of_directories} {PROTOCOLS} Relay={RELAY_VERSIONS}").trim_start().to_owned()
+}
 
 /// The contents of a descriptor besides keys.
 pub struct Facts<'a> {
@@ -58,7 +65,7 @@ fn write(text: &mut String, keys: &RouterKeys, certified: &Certified, facts: &Fa
         writeln!(text, "or-address {second}")?;
     }
     writeln!(text, "platform Tidegate {}", env!("CARGO_PKG_VERSION"))?;
-    writeln!(text, "proto {PROTOCOLS} Relay={RELAY_VERSIONS}")?;
+    writeln!(text, "proto {}", protocols(facts.directory))?;
     writeln!(text, "published {}", calendar(published))?;
     let fingerprint: Vec<String> =
         keys.fingerprint().chunks(2).map(|pair| format!("{:02X}{:02X}", pair[0], pair[1])).collect();
@@ -79,7 +86,7 @@ fn write(text: &mut String, keys: &RouterKeys, certified: &Certified, facts: &Fa
         writeln!(text, "ipv6-policy accept {ports}")?;
     }
     if facts.directory {
-        writeln!(text, "tunnelled-dir-server")?;
+        writeln!(text, "hidden-service-dir\ntunnelled-dir-server")?;
     }
     write!(text, "router-sig-ed25519 ")
 }
@@ -111,6 +118,34 @@ fn calendar(unix: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Protocols and versions of a list such as `Link=4-5 Relay=2`.
+    fn versions(list: &str) -> Vec<(&str, u8)> {
+        let of_protocol = |entry| {
+            let (protocol, ranges) = str::split_once(entry, '=').unwrap();
+            ranges.split(',').flat_map(move |range| {
+                let (first, last) = range.split_once('-').unwrap_or((range, range));
+                let [first, last] = [first, last].map(|version| version.parse::<u8>().unwrap());
+                (first..=last).map(move |version| (protocol, version))
+            })
+        };
+        list.split(' ').flat_map(of_protocol).collect()
+    }
+
+    /// `required-relay-protocols` and `recommended-relay-protocols` of the consensus of 2025-08-08 09:00.
+    #[test]
+    fn relays_support_what_the_public_consensus_of_2025_requires_and_recommends() {
+        let required =
+            "Cons=2 Desc=2 DirCache=2 HSDir=2 HSIntro=4 HSRend=2 Link=4-5 LinkAuth=3 Microdesc=2 Relay=2";
+        let recommended = "Cons=2 Desc=2 DirCache=2 FlowCtrl=1-2 HSDir=2 HSIntro=4-5 HSRend=2 Link=4-5 LinkAuth=3 \
+            Microdesc=2 Relay=2-4";
+        let text = protocols(true);
+        let ours = versions(&text);
+        for wanted in versions(required).into_iter().chain(versions(recommended)) {
+            assert!(ours.contains(&wanted), "{wanted:?} of {text}");
+        }
+        assert!(!versions(&protocols(false)).contains(&("HSDir", 2)), "only directories store descriptors");
+    }
 
     #[test]
     fn calendar_times_match_date() {

@@ -14,10 +14,10 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use super::bandwidth::Limit;
 use super::channel::Links;
+use super::directory_stream::{self, DirectoryStream, SharedDescriptors};
 use super::lookups::{Holder, Lookups};
 use super::policy::Policy;
 use super::stream::{self, AtEnd, Local};
-use crate::gate::Gate;
 use crate::link::within;
 use crate::overlay::Overlay;
 use crate::sockets;
@@ -50,6 +50,8 @@ pub struct Request {
     pub of: Holder,
     /// The exit's lookups.
     pub lookups: Rc<Lookups>,
+    /// The descriptors of onion services that it stores.
+    pub descriptors: Rc<SharedDescriptors>,
 }
 
 impl Request {
@@ -73,17 +75,17 @@ pub async fn serve(overlay: Exiting, exit: Rc<Exit>, request: Request, local: Rc
 
 async fn open(overlay: &Exiting, exit: &Exit, request: &Request, local: &Local) {
     let key = request.key;
+    if matches!(request.target, Target::Directory) {
+        let served = DirectoryStream { key, from: request.of.0, local, descriptors: &request.descriptors };
+        return directory_stream::serve(overlay, exit.directory, served, connect).await;
+    }
     let opening = async {
         match &request.target {
             Target::Resolve(name) => {
                 resolve(overlay, &exit.policy, request, name).await;
                 None
             }
-            Target::Directory => match exit.directory {
-                // The operator chose it, so it may be in a private network.
-                Some(address) if Gate::Private.check(address).is_ok() => Some(connect(address).await),
-                _ => Some(Err(EndReason::NOT_DIRECTORY)),
-            },
+            Target::Directory => None,
             Target::Host { host, port, flags } => {
                 Some(to_host(&exit.policy, request, host, (*port, *flags)).await)
             }

@@ -26,6 +26,7 @@ use super::bandwidth::{Limit, as_rate};
 use super::channel::{Accepted, Links};
 use super::descriptor::{self, Facts};
 use super::directory::{self, Entry};
+use super::directory_stream::SharedDescriptors;
 use super::exit::{self, Exit, Exiting};
 use super::fetch::fetch;
 use super::lookups::Lookups;
@@ -289,6 +290,7 @@ impl RelayLoop {
         let announced = announce.clone();
         let streams = node.limits().map_or(usize::MAX, |limits| limits.streams.max(1) as usize);
         let (mut places, lookups) = (Shares::new(streams), Rc::<Lookups>::default());
+        let descriptors = Rc::<SharedDescriptors>::default();
         let owner = |own: Handle<_, _, _>| -> Owner<Relay<Encrypted>> {
             Box::new(move |node, now, output| match output {
                 Output::Connect(key, target) => {
@@ -311,7 +313,8 @@ impl RelayLoop {
                     places.admit(now, of, key);
                     let local = Rc::new(Local::noting(Rc::new(Cell::new(now)), counted.clone()));
                     locals.borrow_mut().insert(key, local.clone());
-                    let request = exit::Request { key, target, of, lookups: lookups.clone() };
+                    let (lookups, descriptors) = (lookups.clone(), descriptors.clone());
+                    let request = exit::Request { key, target, of, lookups, descriptors };
                     tokio::task::spawn_local(exit::serve(overlay, exiting.borrow().clone(), request, local));
                 }
                 Output::Deliver(key, _, data) => {

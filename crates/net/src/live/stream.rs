@@ -126,6 +126,22 @@ impl Local {
         self.waiting.get()
     }
 
+    /// Returns what `judge` makes of the data received so far, once it is decided. `None` if the stream is closed before.
+    /// The data is kept.
+    pub async fn heard<T>(&self, mut judge: impl FnMut(&[u8]) -> Option<T>) -> Option<T> {
+        loop {
+            let heard: Vec<u8> =
+                self.incoming.borrow().iter().flat_map(|data| data.iter().copied()).collect();
+            if let Some(decided) = judge(&heard) {
+                return Some(decided);
+            }
+            if self.ended.get() {
+                return None;
+            }
+            self.arrived.notified().await;
+        }
+    }
+
     /// Returns once the circuit closed the stream.
     pub async fn over(&self) {
         if !self.ended.get() {
@@ -286,6 +302,24 @@ where
         overlay.limit().outside(0, count as u64);
         bytes.clear();
         bytes.extend_from_slice(&buffer[..count]);
+    }
+}
+
+/// Sends bytes that no socket provides, and ends the stream behind them.
+pub async fn answer<N, G, D>(overlay: &Overlay<N, G, D>, key: StreamKey, local: &Local, bytes: &[u8])
+where
+    N: Node<Encrypted> + 'static,
+    G: RateLimit + 'static,
+    D: Dial + 'static,
+{
+    let (mut source, mut room) = (Read { bytes }, u32::MAX);
+    while !local.ended.get() {
+        overlay.with(|node, now| node.package(now, key, room, &mut source));
+        if source.bytes.is_empty() {
+            return overlay.with(|node, now| node.stream_ended(now, key));
+        }
+        local.may_package.notified().await;
+        room = local.room.take();
     }
 }
 

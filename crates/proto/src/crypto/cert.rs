@@ -30,6 +30,8 @@ pub const LINK: u8 = 5;
 pub const AUTH: u8 = 6;
 /// See [`RSA_IDENTITY`].
 pub const CROSS: u8 = 7;
+/// Certificate type: a service's blinded key -> the key that signs its descriptor (rend-spec-v3).
+pub const ONION_DESCRIPTOR: u8 = 8;
 /// See [`RSA_IDENTITY`].
 pub const ONION: u8 = 10;
 /// Type of the certified key: an Ed25519 key, or the SHA-256 of an X.509 certificate.
@@ -270,6 +272,15 @@ impl Certified {
     pub fn authenticate(&self, message: &[u8]) -> [u8; 64] {
         self.auth.sign(message).to_bytes()
     }
+}
+
+/// Checks a certificate that names its signer. Returns the certified Ed25519 key and the signer.
+///
+/// # Errors
+/// If it is malformed, expired at `now` (seconds since 1970), of another kind, or not signed by the signer.
+pub fn certified(certificate: &[u8], kind: u8, now: u64) -> Result<([u8; 32], [u8; 32]), Invalid> {
+    let (checked, signer) = check(certificate, kind, ED25519, None, now)?;
+    Ok((checked.key, signer))
 }
 
 /// A verified Ed25519 certificate.

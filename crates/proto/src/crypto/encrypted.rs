@@ -307,7 +307,7 @@ mod tests {
     use super::super::message::Format;
     use super::super::names::Router;
     use super::*;
-    use crate::cell::{EndReason, Nonce, Payload, StreamId};
+    use crate::cell::{EndReason, Nonce, Payload, ServiceCommand, StreamId};
     use crate::conflux::{Link, Wish};
     use proptest::prelude::*;
 
@@ -337,7 +337,7 @@ mod tests {
     }
 
     /// One message of each kind for a circuit with these terms.
-    fn messages(Terms { data_bytes, .. }: Terms) -> Vec<Message<Encrypted>> {
+    fn messages(Terms { data_bytes, circuit_bytes, .. }: Terms) -> Vec<Message<Encrypted>> {
         let mut client = Encrypted::new(
             None,
             BTreeMap::from([(RelayId(7), RelayPublic { identity: [1; 20], onion: [9; 32] })]),
@@ -359,6 +359,8 @@ mod tests {
             Payload::Sendme(Some(Digest::Sha1([8; 20]))),
             Payload::Sendme(Some(Digest::Tag([8; 16]))),
             Payload::Nothing,
+            Payload::Service(ServiceCommand::Introduce1, vec![6; circuit_bytes.into()].into()),
+            Payload::Service(ServiceCommand::RendezvousEstablished, Box::default()),
             Payload::Leave(Nonce([3; 8])),
             Payload::Join(Nonce([4; 8])),
             Payload::Link(Box::new(link)),

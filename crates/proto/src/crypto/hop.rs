@@ -109,7 +109,8 @@ impl Hop {
         Terms {
             congestion_control: Some(self.congestion_control),
             cgo: self.format() == Format::V1,
-            data_bytes: self.forward.format().data_bytes(),
+            data_bytes: self.format().data_bytes(),
+            circuit_bytes: self.format().circuit_bytes(),
         }
     }
 

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use super::cgo;
 use super::layer::{BODY, Body};
 use super::names::{Peer, Router, Target};
-use crate::cell::{Digest, EndReason, Message, Nonce, Payload, RelayId, StreamId};
+use crate::cell::{Digest, EndReason, Message, Nonce, Payload, RelayId, ServiceCommand, StreamId};
 use crate::conflux::Link;
 use crate::onion::{Malformed, Onion};
 
@@ -81,6 +81,11 @@ impl Format {
         (BODY - self.data_at(DATA)) as u16
     }
 
+    /// Bytes that a message without a stream takes.
+    pub fn circuit_bytes(self) -> u16 {
+        (BODY - self.data_at(SENDME)) as u16
+    }
+
     /// Where the data of a message begins.
     fn data_at(self, command: u8) -> usize {
         match self {
@@ -153,6 +158,7 @@ fn command<O: Tors>(payload: &Payload<O>) -> u8 {
         Payload::Extended(_) => EXTENDED2,
         Payload::Truncate => TRUNCATE,
         Payload::Truncated => TRUNCATED,
+        Payload::Service(command, _) => *command as u8,
         Payload::Misread | Payload::Nothing => DROP,
     }
 }
@@ -175,7 +181,7 @@ fn write_data<O: Tors>(payload: &Payload<O>, data: &mut [u8]) -> usize {
         Payload::Begin(target @ Target::Host { flags, .. }) => {
             put(&[target.to_string().as_bytes(), &[0], &flags.to_be_bytes()])
         }
-        Payload::Resolved(answer) => put(&[answer]),
+        Payload::Resolved(bytes) | Payload::Service(_, bytes) => put(&[bytes]),
         Payload::End(EndReason(reason)) => put(&[&[*reason]]),
         Payload::Sendme(None) => 0,
         Payload::Sendme(Some(digest)) => {
@@ -317,7 +323,10 @@ pub(super) fn read<O: Tors>(body: &[u8; BODY], format: Format) -> Result<Message
         (TRUNCATE, _) => Payload::Truncate,
         (TRUNCATED, _) => Payload::Truncated,
         (SENDME | XOFF | XON | EXTENDED2, _) => return Err(Malformed),
-        _ => Payload::Nothing,
+        (command, _) => match ServiceCommand::read(command) {
+            Some(command) => Payload::Service(command, data.into()),
+            None => Payload::Nothing,
+        },
     };
     Ok(Message { stream, payload })
 }

@@ -3,7 +3,7 @@
 //! [`negotiation`] agrees; [`encrypted`] combines them for the state machines, with relay messages in the formats of
 //! [`message`]. [`link`] begins a connection with the certificates
 //! of [`cert`]; [`wire`] splits it into cells. [`lifetimes`] says when relays renew keys; [`onion_keys`] keeps the
-//! current and the previous onion key. Time and randomness are arguments; nothing does IO.
+//! current and the previous onion key. [`onion_services`] reads messages to introduction and rendezvous points. Time and randomness are arguments; nothing does IO.
 
 pub mod cert;
 pub mod cgo;
@@ -20,6 +20,7 @@ pub mod negotiation;
 pub mod ntor;
 pub mod ntor_v3;
 pub mod onion_keys;
+pub mod onion_services;
 pub mod own_keys;
 pub mod rsa_keys;
 pub mod wire;

@@ -32,6 +32,9 @@ pub struct Limits {
     pub extending: Span,
     /// How long a connection may be without circuits; it closes up to half that time later.
     pub without_circuits: Span,
+    /// Maximum number of circuits for which this relay is an introduction point or a waiting rendezvous point.
+    #[schemars(range(min = 1))]
+    pub points: u32,
     /// Maximum number of open exit streams.
     #[schemars(range(min = 1))]
     pub streams: u32,
@@ -50,6 +53,7 @@ impl Default for Limits {
             handshake_burst: 2_000,
             extending: Span::from_secs(30),
             without_circuits: Span::from_secs(180),
+            points: 8_000,
             streams: 8_000,
         }
     }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use slab::Slab;
 use tidegate_control::units::Time;
 
+use super::roles::Role;
 use crate::cell::{Digest, Message};
 use crate::conflux::Linked;
 use crate::conflux::split::{Capacity, Offer};
@@ -40,6 +41,10 @@ pub(super) struct Circuit<O: Onion> {
     pub switch: Switch<O>,
     /// Exit: whether the circuit is a leg of a conflux set.
     pub linked: Linked<Message<O>>,
+    /// Its part in an onion service's connection.
+    pub role: Role,
+    /// The client has introduced itself to a service.
+    pub introduced: bool,
 }
 
 /// Memory of a held cell in bytes: its body and its bookkeeping.

@@ -70,6 +70,36 @@ pub struct Download {
     pub pause: f64,
 }
 
+/// The server of the test file.
+#[derive(Clone)]
+pub enum Origin {
+    /// At this address.
+    At(SocketAddr),
+    /// An onion service with this name and port.
+    Named(String, u16),
+}
+
+impl From<SocketAddr> for Origin {
+    fn from(at: SocketAddr) -> Origin {
+        Origin::At(at)
+    }
+}
+
+impl Origin {
+    /// The SOCKS5 request to connect to it.
+    fn request(&self) -> Vec<u8> {
+        match self {
+            Origin::At(SocketAddr::V4(at)) => {
+                [&[5, 1, 0, 1][..], &at.ip().octets(), &at.port().to_be_bytes()].concat()
+            }
+            Origin::At(SocketAddr::V6(_)) => unreachable!("the file server listens on 127.0.0.1"),
+            Origin::Named(name, port) => {
+                [&[5, 1, 0, 3, name.len() as u8], name.as_bytes(), &port.to_be_bytes()].concat()
+            }
+        }
+    }
+}
+
 /// Concurrent streams, unless there are more circuits.
 const AT_ONCE: u32 = 32;
 
@@ -77,17 +107,18 @@ const AT_ONCE: u32 = 32;
 pub fn fetch_over(
     (circuits, streams): (u16, u32),
     socks: SocketAddr,
-    from: SocketAddr,
+    from: impl Into<Origin>,
     bytes: u64,
 ) -> Result<Download, Failure> {
-    let begun = clock::now();
+    let (begun, from) = (clock::now(), from.into());
     let workers = streams.min(AT_ONCE.max(circuits.into()));
     let work = |worker: u32| {
         let (user, share) = ((worker % u32::from(circuits)) as u16, (streams - worker).div_ceil(workers));
+        let from = from.clone();
         thread::spawn(move || -> Result<Download, Failure> {
-            let mut whole = fetch(user, socks, from, bytes)?;
+            let mut whole = fetch(user, socks, from.clone(), bytes)?;
             for _ in 1..share {
-                let next = fetch(user, socks, from, bytes)?;
+                let next = fetch(user, socks, from.clone(), bytes)?;
                 (whole.whole, whole.right) = (whole.whole && next.whole, whole.right && next.right);
             }
             Ok(whole)
@@ -113,12 +144,11 @@ impl Download {
 }
 
 /// Downloads `bytes` of the test file through a SOCKS5 proxy that gives each user separate circuits.
-pub fn fetch(user: u16, socks: SocketAddr, from: SocketAddr, bytes: u64) -> Result<Download, Failure> {
+pub fn fetch(user: u16, socks: SocketAddr, from: impl Into<Origin>, bytes: u64) -> Result<Download, Failure> {
     let failed = |cause: std::io::Error| Failure::Other(format!("the download failed: {cause}"));
     let begun = clock::now();
     let mut stream = TcpStream::connect(socks).map_err(failed)?;
     stream.set_read_timeout(Some(Duration::from_secs(60))).map_err(failed)?;
-    let SocketAddr::V4(from) = from else { unreachable!("the file server listens on 127.0.0.1") };
     stream.write_all(&[5, 1, 2]).map_err(failed)?;
     let (mut method, mut known) = ([0; 2], [0; 2]);
     stream.read_exact(&mut method).map_err(failed)?;
@@ -126,8 +156,7 @@ pub fn fetch(user: u16, socks: SocketAddr, from: SocketAddr, bytes: u64) -> Resu
     let name = user.to_string();
     stream.write_all(&[&[1, name.len() as u8], name.as_bytes(), &[1, b'-']].concat()).map_err(failed)?;
     stream.read_exact(&mut known).map_err(failed)?;
-    let request = [&[5, 1, 0, 1][..], &from.ip().octets(), &from.port().to_be_bytes()].concat();
-    stream.write_all(&request).map_err(failed)?;
+    stream.write_all(&from.into().request()).map_err(failed)?;
     let mut reply = [0; 10];
     stream.read_exact(&mut reply).map_err(failed)?;
     if (method, known[1], reply[1]) != ([5, 2], 0, 0) {

@@ -5,6 +5,7 @@ mod demo;
 mod download;
 mod matrix;
 mod measured;
+mod onion_service;
 mod own;
 mod soak;
 mod tor_client;

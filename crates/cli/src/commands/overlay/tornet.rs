@@ -17,6 +17,7 @@ use tidegate_net::private_tor::{self, Network};
 
 use super::download::{fetch_over, report, serve_file};
 use super::measured::{MEASURED_LOAD, Measurement};
+use super::onion_service;
 use super::own::{VANILLA, system_table, systems};
 use super::tor_client::{Hops, start_client};
 use super::tornet_measured;
@@ -64,6 +65,9 @@ pub struct TornetArgs {
     /// Let this many users download, each with its own tor client
     #[arg(long, requires = "measured", default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=100))]
     users: u16,
+    /// Download from a stock onion service that meets the client over Tidegate relays alone
+    #[arg(long, requires = "bytes", conflicts_with_all = ["beside_stock", "linked", "at", "measured"])]
+    onion_service: bool,
     /// Use this tor program; `tor-gencert` must be beside it or on the path
     #[arg(long, default_value = "tor")]
     tor: PathBuf,
@@ -121,8 +125,11 @@ pub fn main(arguments: &TornetArgs) -> Result<ExitCode, Failure> {
     let mut stage = Stage::new("tornet")?;
     let mut network =
         Network::new(&arguments.tor, &stage.directory.join("tor"), 1).map_err(Failure::other)?;
-    network.start("").map_err(Failure::other)?;
-    let ours = start_relays(&mut stage, network.authority(), &arguments.system)?;
+    let count = if arguments.onion_service { onion_service::RELAYS } else { RELAYS };
+    let names: Vec<String> = (0..count).map(|number| format!("tide{number}")).collect();
+    let options = arguments.onion_service.then(|| onion_service::authority_options(&names));
+    network.start(&options.unwrap_or_default()).map_err(Failure::other)?;
+    let ours = start_relays(&mut stage, network.authority(), &arguments.system, names)?;
     let mut stock = Vec::new();
     if arguments.beside_stock || arguments.at.iter().any(|place| *place != Place::All) {
         for number in 0..RELAYS {
@@ -139,6 +146,9 @@ pub fn main(arguments: &TornetArgs) -> Result<ExitCode, Failure> {
     })?;
 
     let mut tornet = Tornet { stage, network, ours, stock, file: serve_file()? };
+    if let (true, Some(bytes)) = (arguments.onion_service, arguments.bytes) {
+        return tornet.meet(bytes, arguments);
+    }
     let mut wrong = false;
     for place in &arguments.at {
         wrong |= match arguments.bytes {
@@ -200,7 +210,7 @@ impl Tornet {
         let download = fetch_over((arguments.circuits.into(), streams), socks, self.file, bytes.0)?;
         let (congestion_control, cgo) = (self.agreed("congestion_control")?, self.agreed("cgo")?);
         let linked = self.linked()?;
-        let paths = built_paths(&circuits(&files).map_err(Failure::other)?);
+        let paths = built_paths(&circuits(&files).map_err(Failure::other)?, TO_EXITS);
         let warnings = self.network.warnings();
         if !arguments.json {
             warnings.iter().for_each(|line| println!("tor says  {line}"));
@@ -208,6 +218,27 @@ impl Tornet {
         let facts = json!({ "at": place.name(), "relays": ours, "stock": self.stock, "warnings": warnings,
             "streams": streams, "congestion_control": congestion_control, "cgo": cgo, "linked_cells": linked });
         Ok(report(facts, bytes, &paths, &download, arguments.json) != ExitCode::SUCCESS)
+    }
+
+    /// Downloads from an onion service. The exit code is 1 if the file was wrong.
+    fn meet(&mut self, bytes: Bytes, arguments: &TornetArgs) -> Result<ExitCode, Failure> {
+        let ours = self.names();
+        let onion = onion_service::start(&self.stage, &mut self.network, self.file)?;
+        let options = onion_service::ONLY_OURS;
+        let socks = start_client(&self.stage, &mut self.network, "client", None, options)?;
+        let streams = arguments.streams.unwrap_or(arguments.circuits.into());
+        let counts = (arguments.circuits.into(), streams);
+        let download = onion_service::download(&self.stage, socks, &onion, counts, bytes.0)?;
+        let [client, service] = ["client", onion_service::NAME].map(|name| self.network.files_of(name));
+        let [client, service] = [circuits(&client), circuits(&service)];
+        let (client, service) = (client.map_err(Failure::other)?, service.map_err(Failure::other)?);
+        let paths = built_paths(&client, &["HS_CLIENT_REND"]);
+        let service_paths = built_paths(&service, &["HS_SERVICE_REND"]);
+        let introduction_paths = built_paths(&service, &["HS_SERVICE_INTRO"]);
+        let facts = json!({ "at": "onion-service", "onion": onion, "relays": ours, "stock": self.stock,
+            "service_paths": service_paths, "introduction_paths": introduction_paths, "streams": streams,
+            "cgo": self.agreed("cgo")?, "warnings": self.network.warnings() });
+        Ok(report(facts, bytes, &paths, &download, arguments.json))
     }
 
     /// Compares Tidegate relays in that place with as many stock relays, in bytes forwarded per CPU second.
@@ -287,10 +318,10 @@ fn start_relays(
     stage: &mut Stage,
     authority: SocketAddr,
     system: &str,
+    names: Vec<String>,
 ) -> Result<Vec<TidegateRelay>, Failure> {
     let (system, mut started) = (system_table(system), Vec::new());
-    for number in 0..RELAYS {
-        let name = format!("tide{number}");
+    for name in names {
         keys::create(&stage.directory.join(format!("{name}.keys"))).map_err(Failure::Other)?;
         let config = format!(
             "nickname = \"{name}\"\nlisten = \"127.0.0.1:0\"\nkeys = \"{name}.keys\"\n\
@@ -319,14 +350,17 @@ fn circuits(client: &Path) -> std::io::Result<String> {
     Ok(told)
 }
 
-/// Extracts the paths of built circuits, as nicknames.
-fn built_paths(circuits: &str) -> Vec<Vec<String>> {
+/// Purposes of circuits with exit streams. Clients with Conflux send over linked circuits.
+const TO_EXITS: &[&str] = &["GENERAL", "CONFLUX_LINKED"];
+
+/// Extracts the paths of built circuits with these purposes, as nicknames.
+fn built_paths(circuits: &str, purposes: &[&str]) -> Vec<Vec<String>> {
     let mut paths = Vec::new();
     for line in circuits.lines() {
         let words: Vec<&str> = line.trim_start_matches("250+circuit-status=").split(' ').collect();
         if let [_, "BUILT", path, rest @ ..] = &words[..]
-            // Clients with Conflux send over linked circuits.
-            && rest.iter().any(|word| matches!(*word, "PURPOSE=GENERAL" | "PURPOSE=CONFLUX_LINKED"))
+            && let Some(purpose) = rest.iter().find_map(|word| word.strip_prefix("PURPOSE="))
+            && purposes.contains(&purpose)
         {
             let name = |hop: &str| hop.split_once('~').map_or(hop, |(_, name)| name).to_owned();
             paths.push(path.split(',').map(name).collect());

@@ -1,0 +1,210 @@
+//! Directory streams of a relay (BEGIN_DIR). The relay itself stores and serves the descriptors of onion services
+//! (rend-spec-v3, "Where to publish a hidden service descriptor"). The network's directory answers everything else.
+
+use std::cell::RefCell;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+
+use tidegate_control::units::Span;
+use tidegate_proto::cell::EndReason;
+use tidegate_proto::crypto::encrypted::Encrypted;
+use tidegate_proto::node::{Node as _, StreamKey};
+use tidegate_proto::relay::Relay;
+use tokio::net::TcpStream;
+
+use super::bandwidth::Limit;
+use super::channel::Links;
+use super::onion_descriptors::{Descriptors, LONGEST, blinded_key};
+use super::stream::{self, AtEnd, Local};
+use crate::clock;
+use crate::gate::Gate;
+use crate::link::within;
+use crate::overlay::Overlay;
+
+/// Maximum size of a request's head, bytes.
+const HEAD: usize = 4096;
+/// Maximum number of header fields. Tor sends four.
+const FIELDS: usize = 32;
+/// Timeout of a whole request.
+const PATIENCE: Span = Span::from_secs(60);
+const GET: &[u8] = b"GET /tor/hs/3/";
+const POST: &[u8] = b"POST /tor/hs/";
+const PUBLISH: &str = "/tor/hs/3/publish";
+
+/// Descriptors that a relay's directory streams share.
+pub type SharedDescriptors = RefCell<Descriptors>;
+
+/// A relay on sockets.
+type OnSockets = Overlay<Relay<Encrypted>, Limit, Rc<Links>>;
+
+/// A directory stream.
+pub struct DirectoryStream<'a> {
+    /// Its key.
+    pub key: StreamKey,
+    /// The neighbour that it came by.
+    pub from: Option<IpAddr>,
+    /// Its local end.
+    pub local: &'a Local,
+    /// The relay's descriptors of onion services.
+    pub descriptors: &'a SharedDescriptors,
+}
+
+/// Whether a request is about descriptors of onion services; `None` if that is not clear yet.
+fn is_about_services(request: &[u8]) -> Option<bool> {
+    let begins = |prefix: &[u8]| request.starts_with(prefix);
+    let may_begin = |prefix: &[u8]| prefix.starts_with(request);
+    match () {
+        () if begins(GET) || begins(POST) => Some(true),
+        () if may_begin(GET) || may_begin(POST) => None,
+        () => Some(false),
+    }
+}
+
+/// A whole request.
+#[derive(Debug, PartialEq, Eq)]
+enum Asked {
+    /// The descriptor with the blinded key of this name.
+    Find(String),
+    /// Store this descriptor.
+    Publish(String),
+    /// Anything else.
+    Bad,
+}
+
+/// Parses a request; `None` if more of it is to come.
+fn parse(request: &[u8]) -> Option<Asked> {
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS];
+    let mut parsed = httparse::Request::new(&mut fields);
+    let length = match parsed.parse(request) {
+        Ok(httparse::Status::Complete(length)) => length,
+        Ok(httparse::Status::Partial) => return (request.len() > HEAD).then_some(Asked::Bad),
+        Err(_) => return Some(Asked::Bad),
+    };
+    let path = parsed.path.unwrap_or_default();
+    if parsed.method == Some("GET") {
+        let name = path.strip_prefix("/tor/hs/3/").unwrap_or_default();
+        return Some(Asked::Find(name.to_owned()));
+    }
+    let stated = parsed.headers.iter().find(|field| field.name.eq_ignore_ascii_case("content-length"));
+    let stated = stated.and_then(|field| std::str::from_utf8(field.value).ok()?.trim().parse::<usize>().ok());
+    match stated.filter(|stated| *stated <= LONGEST && path == PUBLISH) {
+        None => Some(Asked::Bad),
+        Some(stated) => {
+            let body = request[length..].get(..stated)?;
+            Some(std::str::from_utf8(body).map_or(Asked::Bad, |body| Asked::Publish(body.to_owned())))
+        }
+    }
+}
+
+/// An answer with this status and body.
+fn answer(status: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!(
+        "HTTP/1.0 {status}\r\nContent-Type: text/plain\r\nContent-Encoding: identity\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+    .into_bytes()
+}
+
+/// Carries out a request that came through the neighbour of a circuit.
+fn act(overlay: &OnSockets, stream: &DirectoryStream<'_>, asked: Option<Asked>) -> Vec<u8> {
+    // Whoever stores or asks here without a circuit shows which services it knows.
+    if overlay.with(|node, _| node.is_from_client(stream.key.circuit)) {
+        return answer("503 Use a circuit of several relays", "");
+    }
+    let (now, mut descriptors) = (clock::now(), stream.descriptors.borrow_mut());
+    match asked {
+        Some(Asked::Find(name)) => match blinded_key(&name).map(|key| descriptors.find(now, &key)) {
+            None => answer("400 Bad request", ""),
+            Some(None) => answer("404 Not found", ""),
+            Some(Some(text)) => answer("200 OK", &text),
+        },
+        Some(Asked::Publish(text)) => {
+            let stored = descriptors.store((now, clock::unix()), stream.from, &text);
+            tracing::debug!(?stored, descriptors = descriptors.len(), "descriptor of an onion service");
+            match stored {
+                Ok(()) => answer("200 HS descriptor stored successfully.", ""),
+                Err(_) => answer("400 Invalid HS descriptor. Rejected.", ""),
+            }
+        }
+        Some(Asked::Bad) | None => answer("400 Bad request", ""),
+    }
+}
+
+/// Serves a directory stream from its request to its end. `directory` answers what is not about onion services; `connect`
+/// connects to it.
+pub async fn serve<C: Future<Output = Result<TcpStream, EndReason>>>(
+    overlay: &OnSockets,
+    directory: Option<SocketAddr>,
+    served: DirectoryStream<'_>,
+    connect: impl FnOnce(SocketAddr) -> C,
+) {
+    let (key, local) = (served.key, served.local);
+    // The operator chose it, so it may be in a private network.
+    let Some(address) = directory.filter(|address| Gate::Private.check(*address).is_ok()) else {
+        return overlay.with(|node, now| node.end_stream(now, key, EndReason::NOT_DIRECTORY));
+    };
+    overlay.with(|node, now| node.stream_connected(now, key));
+    let begun = within(PATIENCE, async { Ok(local.heard(is_about_services).await) }).await;
+    match begun.ok().flatten() {
+        Some(true) => {
+            let asked = within(PATIENCE, async { Ok(local.heard(parse).await) }).await;
+            let answer = act(overlay, &served, asked.ok().flatten());
+            stream::answer(overlay, key, local, &answer).await;
+        }
+        Some(false) => match connect(address).await {
+            Ok(socket) => {
+                stream::run(overlay, key, local, socket, (Vec::new(), AtEnd::End)).await;
+            }
+            Err(reason) => overlay.with(|node, now| node.end_stream(now, key, reason)),
+        },
+        None => overlay.with(|node, now| node.end_stream(now, key, EndReason::TIMEOUT)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_bytes_tell_what_a_request_is_about() {
+        for (request, about) in [
+            ("", None),
+            ("G", None),
+            ("GET /tor/h", None),
+            ("GET /tor/hs/3/", Some(true)),
+            ("POST /tor/hs/3/publish HTTP/1.0", Some(true)),
+            ("GET /tor/status-vote/current/consensus", Some(false)),
+            ("POST /tor/", None),
+            ("POST /tor/ ", Some(false)),
+            ("x", Some(false)),
+        ] {
+            assert_eq!(is_about_services(request.as_bytes()), about, "{request}");
+        }
+    }
+
+    #[test]
+    fn requests_are_read_however_they_are_cut() {
+        let post = "POST /tor/hs/3/publish HTTP/1.0\r\nHost: 127.0.0.1\r\nContent-Length: 5\r\n\r\nhello";
+        for cut in 0..post.len() {
+            assert_eq!(parse(&post.as_bytes()[..cut]), None, "{cut} bytes");
+        }
+        assert_eq!(parse(post.as_bytes()), Some(Asked::Publish("hello".into())));
+        let get = "GET /tor/hs/3/abc HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n";
+        assert_eq!(parse(get.as_bytes()), Some(Asked::Find("abc".into())));
+    }
+
+    #[test]
+    fn bad_requests_are_answered_at_once() {
+        for bad in [
+            "POST /tor/hs/3/publish HTTP/1.0\r\n\r\n".to_owned(),
+            "POST /tor/hs/3/publish HTTP/1.0\r\nContent-Length: 50001\r\n\r\n".to_owned(),
+            "POST /tor/hs/3/publish HTTP/1.0\r\nContent-Length: x\r\n\r\n".to_owned(),
+            "POST /tor/hs/2/publish HTTP/1.0\r\nContent-Length: 1\r\n\r\nx".to_owned(),
+            format!("GET /tor/hs/3/{}", "a".repeat(HEAD)),
+            format!("GET /tor/hs/3/a HTTP/1.0\r\n{}\r\n", "a: b\r\n".repeat(FIELDS + 1)),
+            "GET /tor/hs/3/a HTTP/1.0\r\n\0\r\n\r\n".to_owned(),
+        ] {
+            assert_eq!(parse(bad.as_bytes()), Some(Asked::Bad), "{bad}");
+        }
+    }
+}

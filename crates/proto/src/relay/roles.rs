@@ -1,0 +1,80 @@
+//! The circuits by which clients and onion services find each other (rend-spec-v3).
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use tidegate_control::shares::Shares;
+use tidegate_control::units::Span;
+
+use crate::bucket::{BucketPlan, TokenBucket};
+use crate::crypto::onion_services::{AuthKey, COOKIE, IntroductionLimit};
+use crate::ids::CircuitKey;
+
+/// A rendezvous cookie.
+pub(super) type Cookie = [u8; COOKIE];
+
+/// The part of a circuit in an onion service's connection.
+#[derive(Debug, Default)]
+pub(super) enum Role {
+    /// None.
+    #[default]
+    None,
+    /// A service waits for introductions.
+    Introduction(Box<Introduction>),
+    /// A client waits for a service.
+    Waiting(Cookie),
+    /// Cells beyond this circuit's end go to that circuit's client.
+    Joined(CircuitKey),
+}
+
+/// An introduction circuit.
+#[derive(Debug)]
+pub(super) struct Introduction {
+    key: AuthKey,
+    /// What the service accepts, if it has set a limit.
+    pub allowance: Option<TokenBucket>,
+}
+
+/// The circuits by which clients and services find each other.
+pub(super) struct Points {
+    pub introductions: BTreeMap<AuthKey, CircuitKey>,
+    pub waiting: BTreeMap<Cookie, CircuitKey>,
+    /// The places of both, by the neighbour's address.
+    pub places: Shares<IpAddr, IpAddr, CircuitKey>,
+}
+
+impl Points {
+    /// With this maximum number of circuits.
+    pub fn new(places: u32) -> Points {
+        Points {
+            introductions: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            places: Shares::new(places.max(1) as usize),
+        }
+    }
+
+    /// Forgets a circuit with this role.
+    pub fn forget(&mut self, key: CircuitKey, role: &Role) {
+        self.places.release(&key);
+        match role {
+            Role::Introduction(introduction) => drop(self.introductions.remove(&introduction.key)),
+            Role::Waiting(cookie) => drop(self.waiting.remove(cookie)),
+            Role::None | Role::Joined(_) => {}
+        }
+    }
+}
+
+impl Introduction {
+    /// With the limit of introductions that the service has set.
+    pub fn new(key: AuthKey, limit: Option<IntroductionLimit>) -> Introduction {
+        let bucket = |limit: IntroductionLimit| {
+            TokenBucket::new(BucketPlan {
+                rate_bytes_per_s: limit.rate.into(),
+                burst_bytes: limit.burst.into(),
+                refill_every: Span::from_secs(1),
+                drop_fractions: false,
+            })
+        };
+        Introduction { key, allowance: limit.map(bucket) }
+    }
+}
