@@ -285,21 +285,3 @@ fn short_command_lines_run() {
     let _ = fs::remove_dir_all(&folder);
     assert!(run >= 2, "{run} command lines were run");
 }
-
-/// The README's table of papers has the numbers of the scoreboard.
-#[test]
-fn the_readme_has_the_numbers_of_the_scoreboard() {
-    let readme = fs::read_to_string(root().join("README.md")).expect("the README");
-    let board = fs::read_to_string(root().join("docs/scoreboard.md")).expect("the scoreboard");
-    let mut seen = 0;
-    for row in readme.lines().filter(|line| line.starts_with("| [") && line.contains("(experiments/")) {
-        let paper =
-            row.split("(experiments/").nth(1).and_then(|rest| rest.split('/').next()).expect("a paper");
-        let line = board.lines().find(|line| line.starts_with(&format!("| {paper} | published |")));
-        let cells: Vec<&str> = line.expect("a row of the scoreboard").split('|').map(str::trim).collect();
-        let numbers = format!("| {} of {} |", cells[4], cells[3]);
-        assert!(row.contains(&numbers), "{paper}: the scoreboard has {numbers}");
-        seen += 1;
-    }
-    assert!(seen >= 5, "{seen} papers");
-}

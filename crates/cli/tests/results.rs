@@ -129,7 +129,7 @@ fn experiment(scratch: &Scratch, more: &str) -> PathBuf {
          overrides = [\"duration = '1 s'\", \"warmup = '0.5 s'\"]\n\
          [[row]]\nquantity = \"all\"\nmeasure = \"vanilla.cells_delivered / vanilla.cells_delivered\"\n\
          published = 1\ntolerance = \"1 %\"\n\
-         [[row]]\nquantity = \"never\"\nkind = \"own\"\nrelation = \"vanilla.nothing.like_this < 1\"\n";
+         [[row]]\nquantity = \"never\"\nkind = \"own\"\nrelation = \"vanilla.cells_delivered < 1\"\n";
     fs::write(folder.join("experiment.toml"), text.replace("needs = []\n", more)).unwrap();
     folder
 }
@@ -144,20 +144,33 @@ fn results_are_recorded_and_the_page_is_made_of_them() {
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(
         said.lines().last().unwrap(),
-        "published: 1 hold, 0 differ, 0 not comparable, 0 without data. \
-         own goals: 0 hold, 1 differ, 0 not comparable, 0 without data"
+        "published: 1 hold, 0 differ, 0 undecided, 0 not comparable, 0 without data. \
+         own goals: 0 hold, 1 differ, 0 undecided, 0 not comparable, 0 without data"
     );
     assert_eq!(scratch.code(&record[..3]).0, Some(0), "without --strict");
     let result: Value = serde_json::from_slice(&fs::read(folder.join("result.json")).unwrap()).unwrap();
     let mut keys: Vec<&String> = result.as_object().unwrap().keys().collect();
     keys.sort();
-    assert_eq!(keys, ["commit", "cost", "rows", "scale"]);
+    let wanted = ["command", "commit", "cost", "digest", "extra_seeds", "machine", "rows", "scale"];
+    assert_eq!(keys, wanted);
     let row = &result["rows"][0];
     let mut keys: Vec<&String> = row.as_object().unwrap().keys().collect();
     keys.sort();
-    assert_eq!(keys, ["interval", "kind", "note", "ours", "published", "quantity", "verdict"]);
-    assert_eq!((&row["kind"], &row["verdict"]), (&"published".into(), &"holds".into()));
-    assert_eq!((&row["ours"], &row["interval"][1]), (&1.0.into(), &1.0.into()));
+    let wanted = [
+        "deterministic",
+        "interval",
+        "kind",
+        "n",
+        "note",
+        "ours",
+        "published",
+        "quantity",
+        "values",
+        "verdict",
+    ];
+    assert_eq!(keys, wanted);
+    assert_eq!((&row["kind"], &row["verdict"], &row["n"]), (&"paper".into(), &"holds".into(), &2.into()));
+    assert_eq!((&row["ours"], &row["deterministic"]), (&1.0.into(), &true.into()));
     assert_eq!(result["rows"][1]["verdict"], "differs");
 
     let page = ["scoreboard", "--page", "page.md"];
@@ -165,22 +178,27 @@ fn results_are_recorded_and_the_page_is_made_of_them() {
     assert_eq!(scratch.tidegate(&check).status.code(), Some(1), "there is no page yet");
     assert_eq!(scratch.code(&page).0, Some(0));
     let text = fs::read_to_string(scratch.0.join("page.md")).unwrap();
-    assert!(text.contains("| all | 1 ± 1 % | 1 (1 to 1) | holds |"), "{text}");
+    assert!(text.contains("| all | 1 ± 1 % | 1 | 2 | holds | deterministic |"), "{text}");
     assert_eq!(scratch.tidegate(&check).status.code(), Some(0));
-    let worse = fs::read_to_string(folder.join("result.json")).unwrap().replacen("holds", "differs", 1);
-    fs::write(folder.join("result.json"), worse).unwrap();
+    let verify = ["reproduce", "--verify", "1"];
+    assert_eq!(scratch.code(&verify).0, Some(0), "the same digest");
+    // The page follows the values, so an edited verdict changes nothing and an edited value does.
+    let text = fs::read_to_string(folder.join("result.json")).unwrap();
+    fs::write(folder.join("result.json"), text.replacen("holds", "differs", 1)).unwrap();
+    assert_eq!(scratch.tidegate(&check).status.code(), Some(0));
+    let mut altered = result.clone();
+    altered["rows"][0]["values"] = serde_json::json!([2.0, 2.0]);
+    altered["digest"] = "0".into();
+    fs::write(folder.join("result.json"), altered.to_string()).unwrap();
     let output = scratch.tidegate(&check);
     assert_eq!(output.status.code(), Some(1));
-    assert!(
-        String::from_utf8_lossy(&output.stdout).contains("+ | all | 1 ± 1 % | 1 (1 to 1) | **differs** |")
-    );
-
-    fs::write(folder.join("result.json"), "{").unwrap();
-    for arguments in [&record[..], &page] {
-        let (code, said) = scratch.code(arguments);
-        assert_eq!(code, Some(2));
-        assert!(said.contains("result.json:1:") && said.contains("is not a record"), "{said}");
-    }
+    assert!(String::from_utf8_lossy(&output.stdout).contains("+ | all | 1 ± 1 % | 1 | 2 | **differs** |"));
+    assert_eq!(scratch.code(&verify).0, Some(1), "another digest");
+    // A record without values per seed decides nothing.
+    altered["rows"][0]["values"] = Value::Null;
+    fs::write(folder.join("result.json"), altered.to_string()).unwrap();
+    let output = scratch.tidegate(&check);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("| undecided |"));
 }
 
 #[test]
@@ -427,7 +445,7 @@ fn the_first_screen_answers() {
     assert!(flat.contains(" is best with ") && flat.contains("(equal for every seed)."), "{text}");
     let drawn = scratch.tidegate(&["run", "small.toml", "--seeds", "2", "--set", "underlay.jitter = '5 ms'"]);
     let said = String::from_utf8_lossy(&drawn.stdout).replace("\n  ", " ");
-    assert!(!said.contains("equal for every seed") && said.contains("significant)."), "{said}");
+    assert!(!said.contains("equal for every seed") && said.contains("significant, n = 2)."), "{said}");
     let table =
         text.lines().skip_while(|line| !line.starts_with('┌')).take_while(|line| !line.starts_with("--all"));
     assert!((8..=20).contains(&table.count()), "{text}");

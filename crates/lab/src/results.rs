@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use tidegate_data::torperf::{Download, quantile};
 
 use crate::metrics::Anatomy;
-use crate::metrics::histogram::Histogram;
+use crate::metrics::histogram::{Histogram, supported};
 use crate::number::short_number;
 use crate::runs::{Run, Runs};
 use crate::scenario::Scenario;
@@ -47,6 +47,14 @@ pub struct SystemResult<'a> {
 }
 
 impl<'a> Results<'a> {
+    /// Whether all seeds gave the same runs; needs two seeds.
+    pub fn undrawn(&self) -> bool {
+        let alike = |system: &SystemResult<'_>| {
+            system.runs.len() > 1 && system.runs.iter().all(|run| run.digest == system.runs[0].digest)
+        };
+        !self.systems.is_empty() && self.systems.iter().all(alike)
+    }
+
     /// Aggregates the finished runs.
     pub fn new(scenario: &'a Scenario, runs: &'a Runs) -> Results<'a> {
         let systems = scenario.systems.iter().enumerate().filter_map(|(number, system)| {
@@ -72,10 +80,13 @@ impl<'a> Results<'a> {
         let times = |pick: &dyn Fn(&Download) -> &Vec<f64>| -> Value {
             let of = measured.downloads.iter().filter(|download| !pick(download).is_empty());
             of.map(|download| {
-                let quantiles: Map<String, Value> = QUANTILES
+                let n = pick(download).len();
+                let mut quantiles: Map<String, Value> = QUANTILES
                     .iter()
+                    .filter(|(_, q)| supported(n as u64, *q))
                     .map(|(label, q)| ((*label).to_owned(), json!(quantile(pick(download), *q))))
                     .collect();
+                quantiles.insert("count".into(), json!(n));
                 (class_of(self.scenario.benchmark(), 3, download.bytes), Value::Object(quantiles))
             })
             .collect()
@@ -139,6 +150,7 @@ impl<'a> Results<'a> {
             "warmup_s": self.scenario.warmup().as_secs_f64(),
             "seeds": self.seeds(),
             "systems": by_name(&|system| system.mean.clone()),
+            "n": by_name(&|system| json!(system.runs.len())),
         });
         if self.seeds().len() > 1 {
             // Intervals and pairs need at least two seeds.
@@ -181,9 +193,9 @@ impl<'a> Results<'a> {
             .map(|system| {
                 let ratios = flatten(&system.mean).into_keys().filter_map(|key| {
                     let path: Vec<&str> = key.split('.').collect();
-                    let Estimate { mean, ci95 } = self.paired(system, first, &path)?;
+                    let Estimate { n, mean, ci95 } = self.paired(system, first, &path)?;
                     COMPARED.iter().any(|start| key.starts_with(start)).then_some(())?;
-                    Some((key.clone(), json!({ "mean": mean, "ci95": ci95 })))
+                    Some((key.clone(), json!({ "mean": mean, "ci95": ci95, "n": n })))
                 });
                 (system.name.to_owned(), ratios.collect::<Value>())
             })
@@ -197,15 +209,28 @@ impl<'a> Results<'a> {
         base: &SystemResult<'_>,
         path: &[&str],
     ) -> Option<Estimate> {
-        let pairs: Vec<f64> = (system.runs.iter())
-            .filter_map(|run| {
-                let other = base.runs.iter().find(|other| other.seed == run.seed)?;
-                let value = |run: &Run| look_up(&run.metrics.summary, path);
-                Some(value(run)? / value(other)?)
-            })
-            .filter(|ratio| ratio.is_finite())
-            .collect();
-        (!pairs.is_empty()).then(|| Estimate::of(&pairs))
+        let ratios = self.pairs(system, base, path).map(|(value, other)| value / other);
+        let ratios: Vec<f64> = ratios.filter(|ratio| ratio.is_finite()).collect();
+        (!ratios.is_empty()).then(|| Estimate::of(&ratios))
+    }
+
+    /// Differences of a number between two systems, paired by network.
+    pub fn differences(&self, system: &SystemResult<'_>, base: &SystemResult<'_>, path: &[&str]) -> Vec<f64> {
+        self.pairs(system, base, path).map(|(value, other)| value - other).collect()
+    }
+
+    /// A number of two systems on the same networks.
+    fn pairs(
+        &self,
+        system: &SystemResult<'_>,
+        base: &SystemResult<'_>,
+        path: &[&str],
+    ) -> impl Iterator<Item = (f64, f64)> {
+        system.runs.iter().filter_map(|run| {
+            let other = base.runs.iter().find(|other| other.seed == run.seed)?;
+            let value = |run: &Run| look_up(&run.metrics.summary, path);
+            Some((value(run)?, value(other)?))
+        })
     }
 }
 
@@ -250,6 +275,9 @@ impl SystemResult<'_> {
 pub(crate) fn look_up(value: &Value, path: &[&str]) -> Option<f64> {
     path.iter().try_fold(value, |value, key| value.get(key))?.as_f64()
 }
+
+/// Keys of [`whole_summary`] that depend on clocks.
+pub const CLOCKED: [&str; 3] = ["wall_s", "cpu_s", "cells_per_cpu_s"];
 
 /// A run's summary, with its wall-clock time, processor time and digest.
 pub fn whole_summary(run: &Run) -> Value {

@@ -2,8 +2,8 @@
 //!
 //! The score is the mean of |ln(ours / measured)| over the 25th, 50th, 75th and 95th percentile of several times: to
 //! the last byte of 50 KiB, 1 MiB and 5 MiB, of circuit builds, and of round trips over circuits. It leaves out
-//! downloads that exceed the timeout of Tor's own clients, on both sides, and quantities with fewer than 20 measured
-//! values. A score of 0.16 is a factor of 1.17.
+//! downloads that exceed the timeout of Tor's own clients, on both sides, and quantities with fewer than 20 simulated
+//! or measured values. A score of 0.16 is a factor of 1.17.
 
 use serde_json::{Map, Value, json};
 use tidegate_data::torperf::{Measured, SIZES, quantile};
@@ -16,7 +16,7 @@ use crate::traffic::class_of;
 pub const QUANTILES: [(&str, f64); 4] = [("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p95", 0.95)];
 
 /// Smallest sample with a meaningful 95th percentile. An OnionPerf analysis of one day has five downloads.
-const LEAST_MEASURED: usize = 20;
+const LEAST: usize = 20;
 
 /// One quantity at the [`QUANTILES`], in seconds.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +27,8 @@ pub struct Compared {
     pub ours: [f64; 4],
     /// Measured values.
     pub measured: [f64; 4],
+    /// Numbers of simulated and measured times.
+    pub n: [usize; 2],
 }
 
 /// A simulation compared with measurements.
@@ -65,7 +67,12 @@ impl Score {
                 .collect()
         };
         let compared: Map<String, Value> = (self.compared.iter())
-            .map(|c| (c.name.to_owned(), json!({ "ours_s": of(&c.ours), "measured_s": of(&c.measured) })))
+            .map(|c| {
+                let (ours, measured) = (of(&c.ours), of(&c.measured));
+                let document =
+                    json!({ "ours_s": ours, "measured_s": measured, "n_ours": c.n[0], "n_measured": c.n[1] });
+                (c.name.to_owned(), document)
+            })
             .collect();
         json!({ "error": self.error(), "error_downloads": self.downloads(), "compared": compared })
     }
@@ -76,7 +83,8 @@ pub fn score(runs: &[&Run], measured: &Measured, benchmark: &str) -> Score {
     let mut compared = Vec::new();
     let mut compare = |name, ours: Histogram, measured: &[f64]| {
         // A small sample would give arbitrary tails.
-        if measured.len() < LEAST_MEASURED {
+        let n = [ours.total() as usize, measured.len()];
+        if n.into_iter().any(|n| n < LEAST) {
             return;
         }
         let ours = QUANTILES.map(|(_, q)| ours.quantile(q));
@@ -84,7 +92,7 @@ pub fn score(runs: &[&Run], measured: &Measured, benchmark: &str) -> Score {
         if let ([Some(a), Some(b), Some(c), Some(d)], [Some(e), Some(f), Some(g), Some(h)]) = (ours, measured)
             && [a, e].iter().all(|least| *least > 0.0)
         {
-            compared.push(Compared { name, ours: [a, b, c, d], measured: [e, f, g, h] });
+            compared.push(Compared { name, ours: [a, b, c, d], measured: [e, f, g, h], n });
         }
     };
     let class = |run: &Run, name: &str, pick: fn(&crate::metrics::transfers::Class) -> &Histogram| {
@@ -126,6 +134,7 @@ mod tests {
             name,
             ours: [factor, 2.0 * factor, 3.0 * factor, 4.0 * factor],
             measured: [1.0, 2.0, 3.0, 4.0],
+            n: [20, 20],
         };
         let score = Score { compared: vec![compared("50KiB", 2.0), compared("round-trip", 0.5)] };
         assert!((score.error().unwrap() - libm::log(2.0)).abs() < 1e-12, "too slow counts as too fast does");

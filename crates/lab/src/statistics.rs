@@ -5,6 +5,8 @@ use serde::Serialize;
 /// A mean with its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Estimate {
+    /// Number of values.
+    pub n: usize,
     /// The mean; NaN without values.
     pub mean: f64,
     /// Half width of the two-sided 95 % interval by Student's t; `None` below two values.
@@ -20,7 +22,7 @@ impl Estimate {
             let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1.0);
             t975(values.len() - 1) * (variance / n).sqrt()
         });
-        Estimate { mean, ci95 }
+        Estimate { n: values.len(), mean, ci95 }
     }
 }
 

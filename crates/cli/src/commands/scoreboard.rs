@@ -1,12 +1,13 @@
 //! `tidegate scoreboard`: writes the page of recorded results.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use tidegate_lab::input::InputError;
 use tidegate_lab::report::scoreboard;
-use tidegate_lab::scoreboard::{experiment, record};
+use tidegate_lab::scoreboard::{Experiment, experiment, record};
 
 use super::reproduce::data_folder;
 use crate::failure::Failure;
@@ -32,15 +33,18 @@ pub struct ScoreboardArgs {
 /// Start and end markers of the summary.
 const MARKS: [&str; 2] = ["<!-- scoreboard -->\n", "<!-- /scoreboard -->"];
 
-/// Maximum width of a line of the summary.
-const WIDTH: usize = 118;
-
 /// Runs the subcommand.
 pub fn main(arguments: ScoreboardArgs) -> Result<ExitCode, Failure> {
-    let made = scoreboard::page(&experiment::find(&arguments.experiments, &data_folder(), None)?)?;
+    let experiments = experiment::find(&arguments.experiments, &data_folder(), None)?;
     let page = read(&arguments.page)?.unwrap_or_default();
+    let strangers = match strangers(&experiments)? {
+        Some(found) => found,
+        // Without the history, the marks of the old page stay.
+        None => scoreboard::marked(&page),
+    };
+    let made = scoreboard::page(&experiments, &strangers)?;
     let readme = read(&arguments.readme)?;
-    let quoted = readme.as_ref().and_then(|text| quote(text, &made.sentence));
+    let quoted = readme.as_ref().and_then(|text| quote(text, &made.summary));
     let files = [(&arguments.page, Some(page), Some(made.text)), (&arguments.readme, readme, quoted)];
     let mut stale = false;
     for (path, old, new) in files {
@@ -62,8 +66,35 @@ pub fn main(arguments: ScoreboardArgs) -> Result<ExitCode, Failure> {
         println!("run `tidegate scoreboard`, check which rows changed, and commit the page with the records");
         return Ok(ExitCode::FAILURE);
     }
-    println!("{}", made.sentence);
+    println!("{}", made.summary);
+    if !strangers.is_empty() {
+        println!(
+            "{} commits of records are not in this history; the page marks these records",
+            strangers.len()
+        );
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Commits of records that are not in this history; `None` without a complete history.
+fn strangers(experiments: &[Experiment]) -> Result<Option<BTreeSet<String>>, Failure> {
+    let mut found = BTreeSet::new();
+    let Some(first) = experiments.first() else { return Ok(Some(found)) };
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git").arg("-C").arg(&first.folder).args(arguments).output().ok()?;
+        Some((output.status.success(), String::from_utf8_lossy(&output.stdout).trim().to_owned()))
+    };
+    if git(&["rev-parse", "--is-shallow-repository"]) != Some((true, "false".into())) {
+        return Ok(None);
+    }
+    for experiment in experiments {
+        let Some(recorded) = record::read(&experiment.folder)? else { continue };
+        let known = git(&["merge-base", "--is-ancestor", &recorded.commit, "HEAD"]);
+        if known.is_some_and(|(ancestor, _)| !ancestor) {
+            found.insert(recorded.commit);
+        }
+    }
+    Ok(Some(found))
 }
 
 /// Reads a file; returns `None` if it does not exist.
@@ -79,29 +110,16 @@ fn read(path: &PathBuf) -> Result<Option<String>, Failure> {
 }
 
 /// Replaces the text between the markers; returns `None` if there are no markers.
-fn quote(text: &str, sentence: &str) -> Option<String> {
+fn quote(text: &str, summary: &str) -> Option<String> {
     let begin = text.find(MARKS[0])? + MARKS[0].len();
     let end = begin + text[begin..].find(MARKS[1])?;
-    let mut lines = String::new();
-    let mut width = 0;
-    for word in sentence.split(' ') {
-        let between = if width == 0 {
-            ""
-        } else if width + word.len() >= WIDTH {
-            "\n"
-        } else {
-            " "
-        };
-        width = if between == " " { width + 1 + word.len() } else { word.len() };
-        lines = format!("{lines}{between}{word}");
-    }
-    Some(format!("{}{lines}\n{}", &text[..begin], &text[end..]))
+    Some(format!("{}{summary}\n{}", &text[..begin], &text[end..]))
 }
 
 /// Lists up to 20 lines that only the old text has, and up to 20 that only the new one has.
 fn differences(old: &str, new: &str) -> Vec<String> {
     let lacks = |text: &str, sign: &str, other: &str| -> Vec<String> {
-        let known: std::collections::BTreeSet<&str> = other.lines().collect();
+        let known: BTreeSet<&str> = other.lines().collect();
         let lines = text.lines().filter(|line| !known.contains(line));
         lines.take(20).map(|line| format!("{sign} {line}")).collect()
     };
@@ -115,12 +133,8 @@ mod tests {
     #[test]
     fn the_summary_is_replaced_between_its_markers() {
         let text = "a\n<!-- scoreboard -->\nold\n<!-- /scoreboard -->\nb\n";
-        let new = quote(text, &"word ".repeat(40)).unwrap();
-        assert!(
-            new.starts_with("a\n<!-- scoreboard -->\nword word")
-                && new.ends_with("<!-- /scoreboard -->\nb\n")
-        );
-        assert!(new.lines().all(|line| line.len() < WIDTH + 2), "{new}");
+        let new = quote(text, "- one\n- two").unwrap();
+        assert_eq!(new, "a\n<!-- scoreboard -->\n- one\n- two\n<!-- /scoreboard -->\nb\n");
         assert_eq!(quote("no marks", "x"), None);
     }
 }

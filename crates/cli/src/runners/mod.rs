@@ -37,7 +37,7 @@ mod stream_live;
 #[cfg(feature = "live")]
 mod tool;
 
-use tidegate_lab::scoreboard::{Runner, scenario_runner};
+use tidegate_lab::scoreboard::{Dependence, Runner, scenario_runner};
 use tidegate_lab::{archive, confirmation, flashflow, observer, parallel_paths, schedule, stream, threads};
 
 /// A runner that opens sockets or starts processes that do.
@@ -64,28 +64,28 @@ fn no_sockets(
 }
 
 /// All runners, one line each. Error messages list these names.
-pub const RUNNERS: &[(&str, Runner)] = &[
-    ("scenario", scenario_runner::run),
-    ("confirmation", confirmation::run),
-    ("observer", observer::run),
-    ("parallel-paths", parallel_paths::run),
-    ("q-stream", stream::run),
-    ("q-stream-live", live!(stream_live::run)),
-    ("flashflow", flashflow::run),
-    ("flashflow-bounds", flashflow::bounds),
-    ("flashflow-median", flashflow::median::run),
-    ("flashflow-speed-test", flashflow::speed_test),
-    ("flashflow-cycle", live!(flashflow_cycle::run)),
-    ("flashflow-loopback", live!(flashflow_loopback::run)),
-    ("hostile", live!(hostile::run)),
-    ("live", live!(live::run)),
-    ("live-matrix", live!(live_matrix::run)),
-    ("live-measured", live!(live_measured::run)),
-    ("more-fair", live!(live::fair::run)),
-    ("more-hidden", live!(more_hidden::run)),
-    ("more-live", live!(more_live::run)),
-    ("predictor-open-loop", predictor_open_loop::run),
-    ("archive", archive::runner::run),
-    ("schedule", schedule::run),
-    ("threads", threads::run),
+pub const RUNNERS: &[(&str, Dependence, Runner)] = &[
+    ("scenario", Dependence::Seeds, scenario_runner::run),
+    ("confirmation", Dependence::Seeds, confirmation::run),
+    ("observer", Dependence::Seeds, observer::run),
+    ("parallel-paths", Dependence::Seeds, parallel_paths::run),
+    ("q-stream", Dependence::Seeds, stream::run),
+    ("q-stream-live", Dependence::Machine, live!(stream_live::run)),
+    ("flashflow", Dependence::Seeds, flashflow::run),
+    ("flashflow-bounds", Dependence::Seeds, flashflow::bounds),
+    ("flashflow-median", Dependence::Seeds, flashflow::median::run),
+    ("flashflow-speed-test", Dependence::Nothing, flashflow::speed_test),
+    ("flashflow-cycle", Dependence::Machine, live!(flashflow_cycle::run)),
+    ("flashflow-loopback", Dependence::Machine, live!(flashflow_loopback::run)),
+    ("hostile", Dependence::Machine, live!(hostile::run)),
+    ("live", Dependence::Machine, live!(live::run)),
+    ("live-matrix", Dependence::Machine, live!(live_matrix::run)),
+    ("live-measured", Dependence::Machine, live!(live_measured::run)),
+    ("more-fair", Dependence::Machine, live!(live::fair::run)),
+    ("more-hidden", Dependence::Machine, live!(more_hidden::run)),
+    ("more-live", Dependence::Machine, live!(more_live::run)),
+    ("predictor-open-loop", Dependence::Nothing, predictor_open_loop::run),
+    ("archive", Dependence::Nothing, archive::runner::run),
+    ("schedule", Dependence::Machine, schedule::run),
+    ("threads", Dependence::Machine, threads::run),
 ];

@@ -33,6 +33,13 @@ struct MedianExperiment {
     periods: u64,
     /// Number of slots in a period.
     slots: u32,
+    /// Number of repetitions of the whole.
+    #[serde(default = "one")]
+    seeds: u32,
+}
+
+fn one() -> u32 {
+    1
 }
 
 /// The relay's capacity, and the rate that it shows in its fast slots, in kB/s.
@@ -52,18 +59,23 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         for &percent in &parameters.fast_percent {
             let name = format!("n-{coordinators}.q-{percent}");
             monitor.progress("cases", &name, 0.0);
-            let seed = Seed::root(1).fork(&name);
-            let deceived = (0..parameters.periods)
-                .filter(|period| deceived(coordinators, percent, parameters.slots, *period, seed))
-                .count();
-            measured.push(format!("{name}.deceived"), deceived as f64 / parameters.periods as f64);
-            measured.push(
+            for seed in 1..=u64::from(parameters.seeds) {
+                let seed = Seed::root(seed).fork(&name);
+                let deceived = (0..parameters.periods)
+                    .filter(|period| deceived(coordinators, percent, parameters.slots, *period, seed))
+                    .count();
+                measured.push(format!("{name}.deceived"), deceived as f64 / parameters.periods as f64);
+            }
+            measured.push_fixed(
                 format!("{name}.bound"),
                 1.0 - part_time_failure(coordinators as u32, f64::from(percent) / 100.0),
             );
         }
     }
-    measured.push("bought.highest", bought(parameters.periods, &mut Seed::root(2).random()));
+    for seed in 1..=u64::from(parameters.seeds) {
+        let mut random = Seed::root(seed).fork("bought").random();
+        measured.push("bought.highest", bought(parameters.periods, &mut random));
+    }
     let (periods, slots) = (parameters.periods, parameters.slots);
     measured.notes.push(format!("{periods} periods of {slots} slots each, drawn as coordinators draw them."));
     Ok(measured)

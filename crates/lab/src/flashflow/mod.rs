@@ -1,6 +1,7 @@
 //! The runner `flashflow`: teams measure relays in simulated time, to compare estimates with true capacities.
 //!
-//! Every combination of relay, sweep value, team and seed runs once. Quantities are `<relay>.<measure>` or
+//! Every combination of relay, sweep value, team and seed runs once. Each quantity has one value per seed, over all
+//! teams of that seed. Quantities are `<relay>.<measure>` or
 //! `<relay>.<over>-<value>.<measure>`, and `all.<measure>` over everything.
 //!
 //! Measures are `runs`, `failed`, and of the ratio of estimate and capacity `min`, `p025`, `median`, `p975` and
@@ -21,6 +22,7 @@ pub mod network;
 use std::collections::BTreeMap;
 
 use tidegate_control::balance::weight_error;
+use tidegate_control::flashflow::schedule::RelayId;
 use tidegate_control::flashflow::{Percent, aggregate};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
@@ -57,10 +59,12 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     )?;
     let mut measured = Measured::default();
     let mut groups = Groups::default();
+    let mut by_seed: BTreeMap<u32, Groups> = BTreeMap::new();
     let mut series = Vec::new();
     for (job, report) in jobs.iter().zip(&reports) {
         for relay in &report.relays {
             groups.add(job, relay, &parameters);
+            by_seed.entry(job.seed).or_default().add(job, relay, &parameters);
             if job.plan.relays[0].background.circuits > 0 {
                 with_background(&mut measured, job, relay);
             }
@@ -69,7 +73,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
             series = time_series(report);
         }
     }
-    groups.finish(&mut measured);
+    by_seed.values().for_each(|groups| groups.finish(&mut measured));
     if let Some(sweep) = &parameters.sweep {
         measured.figures.push(Figure {
             title: "Estimates".into(),
@@ -92,13 +96,27 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     Ok(measured)
 }
 
+/// `[parameters]` of [`bounds`].
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct BoundsExperiment {
+    /// Number of schedules drawn at random.
+    #[serde(default = "one")]
+    seeds: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
 /// Table 2: the number of slots for the network of the August 2019 speed test.
 ///
 /// # Errors
 /// [`RunError::Unavailable`] without that data.
-pub fn bounds(experiment: &Experiment, _: Scale, _: &dyn Monitor) -> Result<Measured, RunError> {
+pub fn bounds(experiment: &Experiment, scale: Scale, _: &dyn Monitor) -> Result<Measured, RunError> {
     /// The excess factor in the paper's text.
     const FACTOR_OF_TEXT: f64 = 2.84;
+    let BoundsExperiment { seeds } = experiment.parameters(scale)?;
     let parameters = tidegate_control::flashflow::MeasurementParameters::default();
     let mut measured = Measured::default();
     let unavailable = |error: tidegate_data::document::DataError| RunError::Unavailable(error.to_string());
@@ -119,11 +137,11 @@ pub fn bounds(experiment: &Experiment, _: Scale, _: &dyn Monitor) -> Result<Meas
         seed: Seed::root(1),
     };
     let slots = deployment.fastest(&network) as f64;
-    measured.push("flashflow.relays", network.len() as f64);
+    measured.push_fixed("flashflow.relays", network.len() as f64);
     let sum: u64 = network.iter().map(|relay| relay.capacity.0).sum();
-    measured.push("flashflow.gbit", sum as f64 / 1e9);
-    measured.push("flashflow.slots", slots);
-    measured.push("flashflow.hours", slots * deployment.slot.as_secs_f64() / 3600.0);
+    measured.push_fixed("flashflow.gbit", sum as f64 / 1e9);
+    measured.push_fixed("flashflow.slots", slots);
+    measured.push_fixed("flashflow.hours", slots * deployment.slot.as_secs_f64() / 3600.0);
     // Scale the multiplier so that the excess factor is that of the text.
     let text = Deployment {
         parameters: tidegate_control::flashflow::MeasurementParameters {
@@ -132,36 +150,40 @@ pub fn bounds(experiment: &Experiment, _: Scale, _: &dyn Monitor) -> Result<Meas
         },
         ..deployment
     };
-    measured.push("flashflow.slots_of_text", text.fastest(&network) as f64);
-    measured.push("flashflow.unplaced", deployment.drawn(&network).unplaced as f64);
-    newcomers(experiment, &deployment, &network, &mut measured)?;
-    let alone = deployment.several(&network, 3);
-    measured.push("three.alone.meetings", alone.meetings as f64);
-    measured.push("three.alone.unplaced", alone.unplaced.0 as f64);
-    measured.push("three.shared.unplaced", alone.unplaced.1 as f64);
+    measured.push_fixed("flashflow.slots_of_text", text.fastest(&network) as f64);
+    let hours = consensuses(experiment)?;
+    for seed in 1..=u64::from(seeds) {
+        let deployment = Deployment { seed: Seed::root(seed), ..deployment };
+        measured.push("flashflow.unplaced", deployment.drawn(&network).unplaced as f64);
+        newcomers(&deployment, &network, &hours, &mut measured);
+        let alone = deployment.several(&network, 3);
+        measured.push("three.alone.meetings", alone.meetings as f64);
+        measured.push("three.alone.unplaced", alone.unplaced.0 as f64);
+        measured.push("three.shared.unplaced", alone.unplaced.1 as f64);
+    }
     Ok(measured)
 }
 
-/// Section 7: new relays, from a replay of the consensuses of a month.
-fn newcomers(
-    experiment: &Experiment,
-    deployment: &Deployment,
-    network: &[Member],
-    measured: &mut Measured,
-) -> Result<(), RunError> {
-    /// The paper's guess for a relay without results.
-    const GUESS: Rate = Rate(51_000_000);
+/// The relays of each hour of a month.
+type Hours = BTreeMap<u64, Vec<RelayId>>;
+
+fn consensuses(experiment: &Experiment) -> Result<Hours, RunError> {
     let unavailable = |error: tidegate_data::document::DataError| RunError::Unavailable(error.to_string());
     let file = experiment.data.join("relays/relay-churn-2019-01.json.xz");
     let hours = HOURLY_RELAYS.open(&file).map_err(unavailable)?;
-    let hours = hours.into_iter().map(|(hour, ids)| (hour, ids.into_iter().map(|id| id.0).collect()));
-    let new = deployment.newcomers(network, &hours.collect(), GUESS);
+    Ok(hours.into_iter().map(|(hour, ids)| (hour, ids.into_iter().map(|id| id.0).collect())).collect())
+}
+
+/// Section 7: new relays, from a replay of the consensuses of a month.
+fn newcomers(deployment: &Deployment, network: &[Member], hours: &Hours, measured: &mut Measured) {
+    /// The paper's guess for a relay without results.
+    const GUESS: Rate = Rate(51_000_000);
+    let new = deployment.newcomers(network, hours, GUESS);
     measured.push("new.median", new.new.0 as f64);
     measured.push("new.most", new.new.1 as f64);
     measured.push("new.median_wait_s", new.wait.0.as_secs_f64());
     measured.push("new.longest_wait_min", new.wait.1.as_secs_f64() / 60.0);
     measured.push("new.unplaced", new.unplaced as f64);
-    Ok(())
 }
 
 /// Figure 5: advertised bandwidths and weight errors before and after a day of loading every relay.
@@ -256,10 +278,8 @@ impl Groups {
         for (name, group) in &self.named {
             let ratios: Vec<f64> = group.points.iter().map(|p| p.ratio).collect();
             push_ratios(measured, name, &ratios, group.failed);
-            if !group.points.is_empty() {
-                let mbit = sorted(group.points.iter().map(|p| p.mbit));
-                measured.push(format!("{name}.mbit"), quantile(&mbit, 0.5));
-            }
+            let mbit = sorted(group.points.iter().map(|p| p.mbit));
+            measured.push(format!("{name}.mbit"), quantile(&mbit, 0.5));
         }
     }
 
@@ -291,9 +311,6 @@ pub fn push_ratios(measured: &mut Measured, name: &str, ratios: &[f64], failed: 
     let runs = (ratios.len() + failed) as f64;
     push("runs", runs);
     push("failed", failed as f64);
-    if ratios.is_empty() {
-        return;
-    }
     let ratios = sorted(ratios.iter().copied());
     for (measure, share) in [("min", 0.0), ("p025", 0.025), ("median", 0.5), ("p975", 0.975), ("max", 1.0)] {
         push(measure, quantile(&ratios, share));
@@ -312,8 +329,11 @@ fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
     values
 }
 
-/// Quantile by linear interpolation; `values` are sorted and not empty.
+/// Quantile by linear interpolation of sorted values; NaN without values.
 fn quantile(values: &[f64], share: f64) -> f64 {
+    if values.is_empty() {
+        return f64::NAN;
+    }
     let at = share * (values.len() - 1) as f64;
     let (low, high) = (values[at.floor() as usize], values[at.ceil() as usize]);
     low + (high - low) * at.fract()
@@ -390,7 +410,7 @@ fn with_background(measured: &mut Measured, job: &Job, relay: &RelayReport) {
         let seconds = relay.forwarded.iter().enumerate();
         let inside = seconds.filter(|(i, _)| *i as f64 >= low && (*i + 1) as f64 <= high);
         let values = sorted(inside.map(|(_, second)| mbit(what(second))));
-        if values.is_empty() { f64::NAN } else { quantile(&values, 0.5) }
+        quantile(&values, 0.5)
     };
     let mut push = |measure: &str, value: f64| measured.push(format!("{}.{measure}", job.name), value);
     // The first second fills the circuits. Cells that waited in their windows leave in the first two seconds

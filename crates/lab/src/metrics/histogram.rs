@@ -6,6 +6,15 @@ use tidegate_control::units::Span;
 /// Buckets per octave. The middle of a bucket differs from any value in it by at most 1/256.
 const PER_OCTAVE: u64 = 128;
 
+/// Whether `n` values say anything about their `q`-quantile: a p95 needs 20 of them, a p10 needs 10.
+///
+/// The median is always shown, with n.
+pub fn supported(n: u64, q: f64) -> bool {
+    let tail = 1.0 / n as f64;
+    // The difference is rounded: 20 values support a p95.
+    q == 0.5 || (tail - 1e-12..=1.0 - tail + 1e-12).contains(&q)
+}
+
 /// Weighted counts of nanosecond values in buckets of 1/128 octave, as in HDR histograms.
 ///
 /// Histograms of different runs merge without loss. Memory covers only the range of buckets in use, and the mean is
@@ -97,6 +106,33 @@ impl Histogram {
         Some(middle(self.first + position) as f64 * 1e-9)
     }
 
+    /// The `q`-quantile with right-censored values: Kaplan and Meier's product-limit estimate (JASA 53, 1958).
+    ///
+    /// A censored value is at least as long as it was seen. `None` if too few values ended for this quantile.
+    pub fn quantile_censored(&self, censored: &Histogram, q: f64) -> Option<f64> {
+        if censored.total == 0 {
+            return self.quantile(q);
+        }
+        let mut at_risk = self.total + censored.total;
+        let mut surviving = 1.0;
+        for bucket in self.first.min(censored.first)..self.first + self.weights.len() {
+            let ended = self.weight(bucket);
+            if ended > 0 {
+                surviving *= 1.0 - ended as f64 / at_risk as f64;
+                // The product is rounded.
+                if 1.0 - surviving >= q - 1e-12 {
+                    return Some(middle(bucket) as f64 * 1e-9);
+                }
+            }
+            at_risk -= ended + censored.weight(bucket);
+        }
+        None
+    }
+
+    fn weight(&self, bucket: usize) -> u64 {
+        bucket.checked_sub(self.first).and_then(|offset| self.weights.get(offset)).copied().unwrap_or(0)
+    }
+
     /// The distribution function as up to `points` + 2 pairs (seconds, share of values up to it).
     pub fn distribution(&self, points: usize) -> Vec<(f64, f64)> {
         let mut curve = Vec::new();
@@ -141,6 +177,37 @@ fn middle(bucket: usize) -> u64 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn censored_values_are_neither_dropped_nor_counted_as_ends() {
+        let of = |seconds: &[u64]| {
+            let mut histogram = Histogram::default();
+            seconds.iter().for_each(|second| histogram.add(Span::from_secs(*second), 1));
+            histogram
+        };
+        let near = |found: Option<f64>, wanted: f64| found.is_some_and(|found| (found - wanted).abs() < 0.05);
+        // Survival is 0.8 after 1 s, 0.8 * 2 / 3 after 3 s and 0.8 / 3 after 4 s: one of five is censored at 2 s.
+        let (ended, censored) = (of(&[1, 3, 4]), of(&[2, 9]));
+        assert!(near(ended.quantile_censored(&censored, 0.2), 1.0));
+        assert!(near(ended.quantile_censored(&censored, 0.4), 3.0));
+        assert!(near(ended.quantile_censored(&censored, 0.5), 4.0));
+        assert_eq!(ended.quantile_censored(&censored, 0.75), None, "too few ended");
+        assert_eq!(ended.quantile_censored(&Histogram::default(), 0.5), ended.quantile(0.5));
+    }
+
+    #[test]
+    fn a_quantile_needs_values_beyond_it() {
+        for (n, q, wanted) in [
+            (3, 0.95, false),
+            (19, 0.95, false),
+            (20, 0.95, true),
+            (9, 0.1, false),
+            (10, 0.1, true),
+            (1, 0.5, true),
+        ] {
+            assert_eq!(supported(n, q), wanted, "{n} values, {q}");
+        }
+    }
 
     #[test]
     fn quantiles_and_mean_of_a_known_distribution() {

@@ -10,7 +10,7 @@ use tidegate_sim::plan::Plan;
 
 use super::fairness::{self, Fairness};
 use super::fold::Fold;
-use super::histogram::Histogram;
+use super::histogram::{Histogram, supported};
 use super::measured::{CAUSES, HOPS, Metrics, PARTS, RelayRow, UserRow};
 
 /// Above this number of users, the summary has values per class only.
@@ -19,8 +19,9 @@ const MAX_USERS: usize = 5_000;
 impl Fold<'_> {
     /// Ends the run and returns its metrics.
     pub fn finish(mut self) -> Metrics {
-        self.sample_backlog(Time::ZERO + self.network.plan.duration);
-        self.transfers.finish();
+        let end = Time::ZERO + self.network.plan.duration;
+        self.sample_backlog(end);
+        self.transfers.finish(end);
         for user in &mut self.users {
             user.throughput_bytes_per_s = user.delivered_bytes as f64 / self.measured_s;
         }
@@ -152,9 +153,16 @@ fn jain_by_class(users: &[UserRow]) -> Value {
 
 fn transfers(fold: &Fold<'_>, put: &mut impl FnMut(&str, Value)) {
     let classes = &fold.transfers.classes;
+    let none = Histogram::default();
     for (key, pick) in [("connect_s", 0), ("ttfb_s", 1), ("ttlb_s", 2), ("round_trip_s", 3)] {
         let of = classes.iter().filter_map(|class| {
-            let value = times([&class.connect, &class.first, &class.last, &class.round_trip][pick]);
+            let (ended, censored) = [
+                (&class.connect, &none),
+                (&class.first, &class.without_first),
+                (&class.last, &class.without_last),
+                (&class.round_trip, &none),
+            ][pick];
+            let value = censored_times(ended, censored);
             (!value.is_null()).then(|| (class.name.clone(), value))
         });
         put(key, of.collect());
@@ -172,17 +180,31 @@ fn transfers(fold: &Fold<'_>, put: &mut impl FnMut(&str, Value)) {
 
 /// Count, mean, standard deviation and quantiles of times in seconds; null without values.
 fn times(histogram: &Histogram) -> Value {
+    censored_times(histogram, &Histogram::default())
+}
+
+/// The same with right-censored times: `censored` counts them, and quantiles are Kaplan and Meier's.
+///
+/// Mean and deviation are those of the times that ended. Quantiles that n values do not support are left out
+/// ([`supported`]), as are those that too few times reached.
+fn censored_times(histogram: &Histogram, censored: &Histogram) -> Value {
     if histogram.total() == 0 {
         return Value::Null;
     }
+    let n = histogram.total() + censored.total();
     let mut all = Map::new();
     all.insert("count".into(), json!(histogram.total()));
+    if censored.total() > 0 {
+        all.insert("censored".into(), json!(censored.total()));
+    }
     all.insert("mean".into(), json!(histogram.mean()));
     all.insert("deviation".into(), json!(histogram.deviation()));
     for (label, q) in
         [("p10", 0.1), ("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99)]
     {
-        all.insert(label.into(), json!(histogram.quantile(q)));
+        if let Some(value) = histogram.quantile_censored(censored, q).filter(|_| supported(n, q)) {
+            all.insert(label.into(), json!(value));
+        }
     }
     Value::Object(all)
 }

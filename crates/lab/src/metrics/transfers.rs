@@ -129,6 +129,12 @@ pub struct Class {
     pub round_trip: Histogram,
     /// Time to the last byte (TTLB).
     pub last: Histogram,
+    /// Times that transfers without a first byte were seen to last, until they timed out or the run ended.
+    #[serde(default)]
+    pub without_first: Histogram,
+    /// The same for transfers without a last byte.
+    #[serde(default)]
+    pub without_last: Histogram,
     /// Transfers begun after the warm-up.
     pub begun: u64,
     /// Transfers of these that timed out.
@@ -269,14 +275,26 @@ impl Transfers {
             record.timed_out = true;
             record.given_up = Some(now.since(record.begun));
             self.classes[record.class].timed_out += 1;
+            self.censor(now, &record);
             self.keep(record);
         }
     }
 
     /// Ends the run: transfers under way become records without an end.
-    pub fn finish(&mut self) {
+    pub fn finish(&mut self, end: Time) {
         for record in std::mem::take(&mut self.under_way).into_values() {
+            self.censor(end, &record);
             self.keep(record);
+        }
+    }
+
+    /// Counts how long an unfinished transfer has lasted at least.
+    fn censor(&mut self, now: Time, record: &Record) {
+        let class = &mut self.classes[record.class];
+        let lasted = now.since(record.begun);
+        class.without_last.add(lasted, 1);
+        if record.first.is_none() {
+            class.without_first.add(lasted, 1);
         }
     }
 

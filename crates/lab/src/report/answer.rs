@@ -2,7 +2,10 @@
 
 use super::page::Ratio;
 use crate::number::{format_number, rate_unit, short_number, size_unit};
-use crate::results::{Results, SystemResult, flatten};
+use crate::results::{Results, SystemResult, flatten, look_up};
+use crate::runs::Run;
+use crate::scoreboard::sequence::Sequence;
+use crate::scoreboard::verdict::ALPHA;
 use crate::statistics::Estimate;
 
 /// A network is idle if relays use less than this share of their links; systems then hardly differ.
@@ -13,6 +16,9 @@ const TIE: f64 = 0.01;
 /// Fewest downloads of a class, over all seeds, that a report calls a difference of: as for measured ones.
 const LEAST_DOWNLOADS: u64 = 20;
 
+/// Fewest seeds that can make a system the best.
+const BEST: usize = 3;
+
 /// A quantity in which systems are compared.
 pub(super) struct Aspect {
     /// Its name in reports.
@@ -21,6 +27,8 @@ pub(super) struct Aspect {
     pub path: Vec<String>,
     /// Whether smaller is better.
     pub less: bool,
+    /// Fewest transfers of a run behind a quantile of downloads.
+    n: Option<u64>,
     /// Factor from the summary's unit to the displayed one.
     scale: f64,
     unit: &'static str,
@@ -32,10 +40,11 @@ impl Aspect {
         self.path.iter().map(String::as_str).collect()
     }
 
-    /// Its label with its unit.
+    /// Its label with its unit and the number of transfers.
     pub fn title(&self) -> String {
         let unit = if self.unit.is_empty() { String::new() } else { format!(", {}", self.unit) };
-        format!("{}{unit}", self.label)
+        let n = self.n.map(|n| format!(" (n ≥ {n})")).unwrap_or_default();
+        format!("{}{unit}{n}", self.label)
     }
 
     /// A value in the displayed unit.
@@ -77,7 +86,8 @@ pub(super) fn aspects(results: &Results<'_>) -> Vec<Aspect> {
     let mut all = Vec::new();
     let mut add = |label: String, path: &[&str], less: bool, scale: f64, unit: &'static str| {
         let path: Vec<String> = path.iter().map(|key| (*key).to_owned()).collect();
-        let aspect = Aspect { label, path, less, scale, unit };
+        let n = fewest_transfers(results, &path);
+        let aspect = Aspect { label, path, less, n, scale, unit };
         // A quantity that no system has would be an empty row.
         if results.systems.iter().any(|system| aspect.value(system).is_some()) {
             all.push(aspect);
@@ -115,11 +125,22 @@ pub(super) fn aspects(results: &Results<'_>) -> Vec<Aspect> {
     all
 }
 
+/// The smallest number of transfers of a class in any run, unfinished ones included.
+fn fewest_transfers(results: &Results<'_>, path: &[String]) -> Option<u64> {
+    let [key, class, _] = path else { return None };
+    let runs = results.systems.iter().flat_map(|system| &system.runs);
+    let of = |run: &&Run| {
+        let number = |kind: &str| look_up(&run.metrics.summary, &[key, class, kind]);
+        Some((number("count")? + number("censored").unwrap_or(0.0)) as u64)
+    };
+    runs.filter_map(of).min()
+}
+
 /// One line on the load of the network, and one line for each of the most important quantities.
 pub(super) fn answer(results: &Results<'_>) -> Vec<String> {
     let conditions = results.conditions();
     let mut lines = vec![if conditions.is_empty() { load(results) } else { conditions }];
-    if undrawn(results) {
+    if results.undrawn() {
         lines.push(
             "All seeds gave the same runs, because the scenario has no random parts; one seed is enough."
                 .into(),
@@ -139,14 +160,6 @@ pub(super) fn answer(results: &Results<'_>) -> Vec<String> {
         lines.extend(all.iter().filter(telling).take(6).filter_map(|aspect| best(results, aspect)));
     }
     lines
-}
-
-/// Whether all seeds gave the same runs.
-pub(super) fn undrawn(results: &Results<'_>) -> bool {
-    let alike = |system: &SystemResult<'_>| {
-        system.runs.len() > 1 && system.runs.iter().all(|run| run.digest == system.runs[0].digest)
-    };
-    !results.systems.is_empty() && results.systems.iter().all(alike)
 }
 
 /// One line on the use of relays' links under the first system.
@@ -188,6 +201,7 @@ fn best(results: &Results<'_>, aspect: &Aspect) -> Option<String> {
         *ranked.iter().find(|(system, _)| system.name == first.name)?
     };
     let ratio = results.paired(winner, other, &aspect.keys())?;
+    let seeds = results.seeds().len();
     let unit = if aspect.unit.is_empty() { String::new() } else { format!(" {}", aspect.unit) };
     let (label, value, others) = (&aspect.label, aspect.shown(value), aspect.shown(others));
     let both = format!("{label}: {} has {value}{unit}, {} has {others}{unit}", winner.name, other.name);
@@ -198,24 +212,41 @@ fn best(results: &Results<'_>, aspect: &Aspect) -> Option<String> {
         return Some(format!("{both}: equal within 1 %."));
     }
     let mean = short_number(ratio.mean);
-    let best = |why: String| {
+    let is_best = beats_all(results, winner, aspect);
+    let compared = |why: String| {
+        if !is_best {
+            return format!("{both}: ratio {mean} ({why}).");
+        }
         format!("{label}: {} is best with {value}{unit}, {mean} times {}'s ({why}).", winner.name, other.name)
     };
     Some(match ratio.ci95 {
-        None if !results.scenario.is_drawn() => best("nothing is random".to_owned()),
-        Some(_) if undrawn(results) => best("equal for every seed".to_owned()),
+        None if !results.scenario.is_drawn() => compared("nothing is random".to_owned()),
+        Some(_) if results.undrawn() => compared("equal for every seed".to_owned()),
         None => format!("{both}: ratio {mean} for one seed; --seeds 5 gives its confidence interval."),
         Some(width) => {
             // The interval of a ratio may reach below zero.
             let (low, high) = ((ratio.mean - width).max(0.0), ratio.mean + width);
-            let interval = format!("{} to {}", short_number(low), short_number(high));
-            if low > 1.0 || high < 1.0 {
-                best(format!("{interval}, significant"))
-            } else {
-                format!("{both}: ratio {mean} ({interval}, not significant).")
-            }
+            let significant = seeds >= BEST && (low > 1.0 || high < 1.0);
+            let said = if significant { "significant" } else { "not significant" };
+            compared(format!("{} to {}, {said}, n = {seeds}", short_number(low), short_number(high)))
         }
     })
+}
+
+/// Whether a system is better than every other one beyond the noise.
+///
+/// Paired differences are tested by [`Sequence`], at a level of 5 % divided by the number of other systems. Runs
+/// without random parts need no test.
+fn beats_all(results: &Results<'_>, winner: &SystemResult<'_>, aspect: &Aspect) -> bool {
+    let others: Vec<_> = results.systems.iter().filter(|other| other.name != winner.name).collect();
+    let better = |other: &&SystemResult<'_>| {
+        let differences = results.differences(winner, other, &aspect.keys());
+        let sequence = Sequence::of(&differences);
+        let right_side = if aspect.less { sequence.mean < 0.0 } else { sequence.mean > 0.0 };
+        let clear = || sequence.n >= BEST && sequence.p_value(0.0) <= ALPHA / others.len() as f64;
+        right_side && (results.undrawn() || !results.scenario.is_drawn() || clear())
+    };
+    others.iter().all(better)
 }
 
 /// Rows of the forest plot: ratios of the compared quantities to the first system on the same networks.
@@ -240,7 +271,7 @@ pub(super) fn every_ratio(results: &Results<'_>) -> Vec<Ratio> {
 fn rows(results: &Results<'_>, path: &[&str], label: &str, less: Option<bool>) -> Vec<Ratio> {
     let Some((first, others)) = results.systems.split_first() else { return Vec::new() };
     let row = |system: &SystemResult<'_>| {
-        let Estimate { mean, ci95 } = results.paired(system, first, path)?;
+        let Estimate { mean, ci95, .. } = results.paired(system, first, path)?;
         let ends = ci95.map(|width| (mean - width, mean + width));
         let (label, system) = (label.to_owned(), system.name.to_owned());
         (mean > 0.0).then_some(Ratio { label, system, mean, ends, less })

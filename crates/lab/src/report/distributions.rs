@@ -3,7 +3,7 @@
 use tidegate_data::torperf::quantile;
 
 use super::page::{Band, Chart, HtmlTable, Section};
-use crate::metrics::histogram::Histogram;
+use crate::metrics::histogram::{Histogram, supported};
 use crate::metrics::transfers::Class;
 use crate::number::format_number;
 use crate::results::{Results, SystemResult};
@@ -17,21 +17,33 @@ fn shares() -> impl Iterator<Item = f64> {
     (0..100).map(|percent| f64::from(percent) / 100.0).chain([0.992, 0.994, 0.996, 0.998, 0.999])
 }
 
-/// A run's quantiles at the shares; `None` without values.
+/// A run's quantiles at the first shares, up to the last one that its values support; `None` without values.
 type Quantiles = Option<Vec<f64>>;
 
-fn of_histogram(histogram: &Histogram) -> Quantiles {
-    shares().map(|share| histogram.quantile(share)).collect()
+/// Whether a curve of `n` values reaches up to a share; its lower end is the smallest value.
+fn drawn(n: u64, share: f64) -> bool {
+    share <= 0.5 || supported(n, share)
+}
+
+/// Quantiles with right-censored times.
+fn of_times(ended: &Histogram, censored: &Histogram) -> Quantiles {
+    let n = ended.total() + censored.total();
+    let reached = shares().take_while(|share| drawn(n, *share));
+    let all: Vec<f64> = reached.map_while(|share| ended.quantile_censored(censored, share)).collect();
+    (!all.is_empty()).then_some(all)
 }
 
 fn of_values(mut values: Vec<f64>) -> Quantiles {
     values.sort_by(f64::total_cmp);
-    shares().map(|share| quantile(&values, share)).collect()
+    let reached = shares().take_while(|share| drawn(values.len() as u64, *share));
+    reached.map(|share| quantile(&values, share)).collect()
 }
 
-/// The mean over runs of each quantile, and with at least two runs the band of its 95 % intervals.
+/// The mean over runs of each quantile that all of them reach, and with two runs the band of its 95 % intervals.
 fn curve(name: &str, runs: &[Vec<f64>]) -> (Curve, Vec<(f64, f64)>) {
+    let reached = runs.iter().map(Vec::len).min().unwrap_or(0);
     let estimates: Vec<(Estimate, f64)> = shares()
+        .take(reached)
         .enumerate()
         .map(|(at, share)| (Estimate::of(&runs.iter().map(|run| run[at]).collect::<Vec<f64>>()), share))
         .collect();
@@ -120,8 +132,11 @@ fn class_in<'a>(run: &'a Run, name: &str) -> Option<&'a Class> {
 
 fn downloads(results: &Results<'_>, class: &str) -> Option<Section> {
     let plot = |title| Plot { title, x: "time, s", of: "transfers", tail: true };
-    let times = |pick: fn(&Class) -> &Histogram| {
-        move |run: &Run| class_in(run, class).and_then(|class| of_histogram(pick(class)))
+    let times = |pick: fn(&Class) -> (&Histogram, Option<&Histogram>)| {
+        move |run: &Run| {
+            let (ended, censored) = pick(class_in(run, class)?);
+            of_times(ended, censored.unwrap_or(&Histogram::default()))
+        }
     };
     let goodput = |run: &Run| {
         // Records refer to classes by index, which differs between runs.
@@ -132,22 +147,41 @@ fn downloads(results: &Results<'_>, class: &str) -> Option<Section> {
     let measured = |last| measured(results, class, last);
     let rates = Plot { title: "goodput over the fifth MiB", x: "rate, kB/s", of: "transfers", tail: false };
     let charts = [
-        plot("time to first byte").chart(results, measured(false), &times(|class| &class.first)),
-        plot("time to last byte").chart(results, measured(true), &times(|class| &class.last)),
-        plot("round trip over the circuit").chart(results, None, &times(|class| &class.round_trip)),
+        plot("time to first byte").chart(
+            results,
+            measured(false),
+            &times(|class| (&class.first, Some(&class.without_first))),
+        ),
+        plot("time to last byte").chart(
+            results,
+            measured(true),
+            &times(|class| (&class.last, Some(&class.without_last))),
+        ),
+        plot("round trip over the circuit").chart(results, None, &times(|class| (&class.round_trip, None))),
         rates.chart(results, None, &goodput),
     ];
     let charts: Vec<Chart> = charts.into_iter().flatten().collect();
     (!charts.is_empty()).then(|| Section {
         title: format!("Transfers: {class}"),
         text: format!(
-            "Share of the transfers that reached this point within the time{}. The axis gives the slowest \
+            "Share of the transfers that reached this point within the time{}; unfinished ones count as right-censored, \
+             and a curve ends at the share 1 - 1/n. n is {}. The axis gives the slowest \
              10 % as much room as all others, the slowest 1 % as much as the rest of these, and so on.",
-            bands(results)
+            bands(results),
+            numbers(results, class)
         ),
         charts,
         ..Section::default()
     })
+}
+
+/// The number of transfers of a class, by system over all seeds.
+fn numbers(results: &Results<'_>, class: &str) -> String {
+    let of = |system: &SystemResult<'_>| {
+        let begun = system.runs.iter().filter_map(|run| Some(class_in(run, class)?.begun));
+        format!("{} for {}", begun.sum::<u64>(), system.name)
+    };
+    results.systems.iter().map(of).collect::<Vec<_>>().join(", ")
 }
 
 /// Explains the bands if there are several seeds.
@@ -157,7 +191,8 @@ fn bands(results: &Results<'_>) -> &'static str {
 
 fn circuits(results: &Results<'_>) -> Option<Section> {
     let plot = Plot { title: "time to build", x: "time, s", of: "circuits", tail: true };
-    let chart = plot.chart(results, None, &|run| of_histogram(&run.metrics.circuit_build))?;
+    let chart =
+        plot.chart(results, None, &|run| of_times(&run.metrics.circuit_build, &Histogram::default()))?;
     let text = format!("Time from the first cell to the last reply{}.", bands(results));
     Some(Section { title: "Circuits".into(), text, charts: vec![chart], ..Section::default() })
 }
@@ -221,7 +256,8 @@ fn measured(results: &Results<'_>, class: &str, last: bool) -> Option<Curve> {
     let benchmark = results.scenario.benchmark();
     let download = all.iter().find(|download| class_of(benchmark, 3, download.bytes) == class)?;
     let times = if last { &download.ttlb_s } else { &download.ttfb_s };
-    let points = shares().filter_map(|share| Some((quantile(times, share)?, share)));
+    let reached = shares().take_while(|share| drawn(times.len() as u64, *share));
+    let points = reached.filter_map(|share| Some((quantile(times, share)?, share)));
     let mut points: Vec<(f64, f64)> = points.collect();
     points.dedup_by(|next, last| next.0 <= last.0);
     (!points.is_empty()).then(|| Curve { name: "measured".into(), points })

@@ -3,6 +3,7 @@
 use super::answer::{answer, every_ratio, ratios};
 use super::distributions;
 use super::page::{Bar, Bars, Chart, Forest, HtmlTable, Page, Section, render};
+use super::table::ours_text;
 use crate::metrics::series::Series;
 use crate::metrics::{CAUSES, HOPS};
 use crate::number::{format_number, rate_unit, size_unit};
@@ -55,7 +56,8 @@ pub fn page(results: &Results<'_>) -> String {
 
 fn summary(results: &Results<'_>) -> HtmlTable {
     let mut header = vec![String::new()];
-    header.extend(results.systems.iter().map(|system| system.name.to_owned()));
+    header
+        .extend(results.systems.iter().map(|system| format!("{} (n = {})", system.name, system.runs.len())));
     let rows = [
         ("Latency, mean", "latency_mean_s", 1e3, "ms"),
         ("Latency, p50", "latency_p50_s", 1e3, "ms"),
@@ -219,20 +221,19 @@ pub struct IllustratedExperiment {
 
 /// The HTML report of the scoreboard: all rows, and the figures of each experiment.
 pub fn page_of_outcomes(outcomes: &[Outcome], experiments: &[IllustratedExperiment], scale: Scale) -> String {
-    let header = ["figure", "quantity", "unit", "published", "ours", "tolerance", "verdict", "note"];
+    let header = ["figure", "quantity", "unit", "published", "ours", "n", "tolerance", "verdict", "note"];
     let row = |outcome: &Outcome| {
         let published = match &outcome.published {
             Published::Number(number) => format_number(*number),
             Published::Statement(text) => text.clone(),
         };
-        let ours = outcome.ours.map(format_number).unwrap_or_else(|| "–".into());
-        let width = outcome.ci95.map(|width| format!(" ± {}", format_number(width))).unwrap_or_default();
         vec![
             format!("{}/{}", outcome.paper, outcome.figure),
             outcome.quantity.clone(),
             outcome.unit.clone(),
             published,
-            format!("{ours}{width}"),
+            ours_text(outcome.ours, outcome.interval, &outcome.published),
+            outcome.n.to_string(),
             outcome.tolerance.clone().unwrap_or_default(),
             outcome.verdict.to_string(),
             outcome.note.clone(),

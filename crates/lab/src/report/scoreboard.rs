@@ -1,166 +1,243 @@
 //! Generates `docs/scoreboard.md`: every row of every experiment, with the published and the recorded value.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use super::table::ours_text;
 use crate::input::InputError;
 use crate::number::format_number;
-use crate::scoreboard::experiment::{Experiment, Published, RowKind};
-use crate::scoreboard::record::{self, Recorded};
+use crate::scoreboard::experiment::{Experiment, Published, PublishedRow, RowKind};
+use crate::scoreboard::record::{self, Recorded, RecordedRow};
 use crate::scoreboard::verdict::Verdict;
 
-/// Number of rows by verdict.
+/// Counts by verdict, in the order of [`Verdict::ALL`]; the last counts what is not recorded.
 #[derive(Clone, Copy, Debug, Default)]
-struct Tally {
-    by_verdict: [u32; 4],
-    unrecorded: u32,
-}
-
-/// The verdicts in the order of [`Tally::by_verdict`].
-const VERDICTS: [Verdict; 4] = [Verdict::Holds, Verdict::Differs, Verdict::NotComparable, Verdict::NoData];
+struct Tally([u32; 6]);
 
 impl Tally {
     fn count(&mut self, verdict: Option<Verdict>) {
-        match verdict.and_then(|verdict| VERDICTS.iter().position(|other| *other == verdict)) {
-            Some(at) => self.by_verdict[at] += 1,
-            None => self.unrecorded += 1,
-        }
+        let at = verdict.and_then(|verdict| Verdict::ALL.iter().position(|other| *other == verdict));
+        self.0[at.unwrap_or(Verdict::ALL.len())] += 1;
     }
 
-    fn add(&mut self, other: &Tally) {
-        self.by_verdict.iter_mut().zip(other.by_verdict).for_each(|(mine, theirs)| *mine += theirs);
-        self.unrecorded += other.unrecorded;
+    fn total(&self) -> u32 {
+        self.0.iter().sum()
     }
 
     fn cells(&self) -> String {
-        let [holds, differs, cannot, none] = self.by_verdict;
-        let rows = self.by_verdict.iter().sum::<u32>() + self.unrecorded;
-        format!("{rows} | {holds} | {differs} | {cannot} | {none} | {}", self.unrecorded)
+        let counts: Vec<String> = self.0.iter().map(u32::to_string).collect();
+        format!("{} | {}", self.total(), counts.join(" | "))
     }
 }
 
-/// The page, and its summary sentence for the README.
+/// Verdicts on one claim: a published quantity under each preset.
+type Claims = BTreeMap<(String, String), Vec<Option<Verdict>>>;
+
+/// Everything counted on one paper's folder.
+#[derive(Default)]
+struct Paper {
+    rows: BTreeMap<RowKind, Tally>,
+    claims: Claims,
+    fitted: usize,
+}
+
+/// The verdict on a claim: holds if it holds under every preset, differs if it differs under any.
+fn joint(verdicts: &[Option<Verdict>]) -> Option<Verdict> {
+    let first = *verdicts.first()?;
+    match verdicts {
+        _ if verdicts.iter().all(|verdict| *verdict == first) => first,
+        _ if verdicts.contains(&Some(Verdict::Differs)) => Some(Verdict::Differs),
+        _ => Some(Verdict::Undecided),
+    }
+}
+
+impl Paper {
+    /// The paper's row in the README; `None` without published claims.
+    fn row(&self, name: &str) -> Option<String> {
+        let mut tally = Tally::default();
+        self.claims.values().for_each(|verdicts| tally.count(joint(verdicts)));
+        let [holds, differs, undecided, none, cannot, unrecorded] = tally.0;
+        let lacks = none + unrecorded;
+        let fitted = self.fitted;
+        let link = format!("[{name}](experiments/{name})");
+        (tally.total() > 0)
+            .then(|| format!("|{link}|{holds}|{differs}|{undecided}|{lacks}|{cannot}|{fitted}|"))
+    }
+}
+
+/// The page, and its summary for the README.
 pub struct ScoreboardPage {
     /// Markdown.
     pub text: String,
-    /// The summary sentence: how many published numbers hold.
-    pub sentence: String,
+    /// A table with a row per paper: how many distinct published claims hold, differ and are undecided.
+    pub summary: String,
 }
 
-/// Generates the page from all experiments and their records.
+/// Follows a commit that is not in this history.
+const STRANGER: &str = " (not in this history)";
+
+/// The commits that a generated page marks as not in its history.
+pub fn marked(page: &str) -> BTreeSet<String> {
+    let before = page.split(STRANGER);
+    let commits = before.filter_map(|text| text.rsplit_once(" by ").map(|(_, commit)| commit.to_owned()));
+    // The text after the last mark belongs to none.
+    let count = page.matches(STRANGER).count();
+    commits.take(count).collect()
+}
+
+/// Generates the page from all experiments and their records; `strangers` are commits not in this history.
 ///
 /// # Errors
 /// If an experiment or a record is wrong.
-pub fn page(experiments: &[Experiment]) -> Result<ScoreboardPage, InputError> {
+pub fn page(experiments: &[Experiment], strangers: &BTreeSet<String>) -> Result<ScoreboardPage, InputError> {
     let mut sections = String::new();
-    let mut papers: Vec<(&str, [Tally; 2])> = Vec::new();
+    let mut papers: Vec<(&str, Paper)> = Vec::new();
     for experiment in experiments {
         let recorded = record::read(&experiment.folder)?;
         // Experiments are sorted by paper, so a new paper starts a section.
         if papers.last().is_none_or(|(paper, _)| *paper != experiment.paper) {
-            papers.push((&experiment.paper, Default::default()));
+            papers.push((&experiment.paper, Paper::default()));
             let _ = write!(sections, "\n## {}\n", experiment.paper);
         }
-        let tallies = section(&mut sections, experiment, recorded.as_ref())?;
-        let (_, sums) = papers.last_mut().expect("just pushed");
-        sums.iter_mut().zip(&tallies).for_each(|(sum, tally)| sum.add(tally));
+        let (_, paper) = papers.last_mut().expect("just pushed");
+        let mark = recorded.as_ref().is_some_and(|recorded| strangers.contains(&recorded.commit));
+        let mark = if mark { STRANGER } else { "" };
+        section(&mut sections, experiment, (recorded.as_ref(), mark), paper)?;
     }
-    let mut all: [Tally; 2] = Default::default();
     let mut overview = String::new();
-    for (paper, tallies) in &papers {
-        for ((kind, tally), sum) in ["published", "own goals"].iter().zip(tallies).zip(&mut all) {
-            sum.add(tally);
-            if tally.by_verdict.iter().sum::<u32>() + tally.unrecorded > 0 {
-                let _ = writeln!(overview, "| {paper} | {kind} | {} |", tally.cells());
-            }
+    let mut all: BTreeMap<RowKind, Tally> = BTreeMap::new();
+    for (name, paper) in &papers {
+        for (kind, tally) in &paper.rows {
+            let _ = writeln!(overview, "| {name} | {kind} | {} |", tally.cells());
+            let sum = all.entry(*kind).or_default();
+            sum.0.iter_mut().zip(tally.0).for_each(|(sum, count)| *sum += count);
         }
     }
-    for (kind, tally) in ["published", "own goals"].iter().zip(&all) {
+    for (kind, tally) in &all {
         let _ = writeln!(overview, "| **all** | {kind} | {} |", tally.cells());
     }
-    let [holds, differs, cannot, none] = all[0].by_verdict;
-    let sentence = format!(
-        "Of the published numbers and statements {holds} hold as recorded, {differs} differ, {cannot} cannot be \
-         compared, {none} have no data and {} are not recorded yet.",
-        all[0].unrecorded
-    );
+    let head =
+        "|source|hold|differ|undecided|no data|not comparable|fitted rows|\n|---|---|---|---|---|---|---|";
+    let rows = papers.iter().filter_map(|(name, paper)| paper.row(name));
+    let summary = std::iter::once(head.to_owned()).chain(rows).collect::<Vec<String>>().join("\n");
+    // The page lies one folder below the README.
+    let counts = summary.replace("](experiments/", "](../experiments/");
     let text = format!(
         "# Scoreboard\n\n<!-- Made by `tidegate scoreboard` from experiments/*/*/result.json. Do not edit. -->\n\n\
-         {sentence} A row holds if ours lies within the tolerance of theirs, or the statement is true here. What a \
-         row speaks of and what never happened here differs. *Not recorded* are rows that nobody ran for the \
-         record since they were written: `tidegate reproduce PAPER/FIGURE --scale medium --record` does it.\n\n\
-         | paper | whose | rows | hold | differ | not comparable | no data | not recorded |\n\
-         |---|---|---|---|---|---|---|---|\n{overview}{sections}"
+         {counts}\n\nA claim is a published quantity; measured under several presets, it is one claim, and it \
+         holds only if it holds under each. [Reproduction](reproduction.md) defines the verdicts. Records from \
+         before values per seed were stored show no n; a row of these is judged by its recorded interval if that \
+         covers the comparison, and is undecided otherwise. Below, rows are counted.\n\n\
+         | paper | provenance | rows | hold | differ | undecided | no data | not comparable | not recorded |\n\
+         |---|---|---|---|---|---|---|---|---|\n{overview}{sections}"
     );
-    Ok(ScoreboardPage { text, sentence })
+    Ok(ScoreboardPage { text, summary })
 }
 
-/// Appends one experiment's table; returns the tallies of its published rows and of its own goals.
+/// Appends one experiment's table and counts its rows and claims.
 fn section(
     text: &mut String,
     experiment: &Experiment,
-    recorded: Option<&Recorded>,
-) -> Result<[Tally; 2], InputError> {
-    let mut tallies: [Tally; 2] = Default::default();
+    (recorded, mark): (Option<&Recorded>, &str),
+    paper: &mut Paper,
+) -> Result<(), InputError> {
     let _ = write!(
         text,
         "\n### {}/{}\n\n{}. {}.\n",
         experiment.paper, experiment.figure, experiment.file.title, experiment.file.source
     );
     let _ = match recorded {
-        Some(recorded) => writeln!(
-            text,
-            "Recorded at {} scale by {} in {:.0} s of the processor.",
-            recorded.scale, recorded.commit, recorded.cost.cpu_s
-        ),
+        Some(recorded) => {
+            let machine = if recorded.machine.is_empty() { "" } else { " on " };
+            writeln!(
+                text,
+                "Recorded at {} scale by {}{mark}{machine}{} in {:.0} s of the processor.",
+                recorded.scale, recorded.commit, recorded.machine, recorded.cost.cpu_s
+            )
+        }
         None => writeln!(text, "Not recorded."),
     };
     for number in (1..).take_while(|number| experiment.folder.join(format!("figure-{number}.svg")).exists()) {
-        let (paper, figure) = (&experiment.paper, &experiment.figure);
-        let _ = writeln!(text, "![{figure}](../experiments/{paper}/{figure}/figure-{number}.svg)");
+        let (folder, figure) = (&experiment.paper, &experiment.figure);
+        let _ = writeln!(text, "![{figure}](../experiments/{folder}/{figure}/figure-{number}.svg)");
     }
-    text.push_str("\n| quantity | published | ours | verdict | note |\n|---|---|---|---|---|\n");
-    for row in experiment.rows()? {
-        // A row counts as recorded only if its name and published value are unchanged.
-        let found = recorded.and_then(|recorded| {
-            recorded
-                .rows
-                .iter()
-                .find(|old| old.quantity == row.file.quantity && old.published == row.published())
-        });
+    text.push_str("\n| quantity | published | ours | n | verdict | note |\n|---|---|---|---|---|---|\n");
+    let rows = experiment.rows()?;
+    for (row, found) in rows.iter().zip(record::settled(&rows, recorded)) {
         let kind = row.file.kind.unwrap_or(experiment.file.kind);
-        tallies[usize::from(kind == RowKind::Own)].count(found.map(|found| found.verdict));
-        let theirs = match row.published() {
-            Published::Number(number) => {
-                let tolerance = row.file.tolerance.map(|width| format!(" ± {width}")).unwrap_or_default();
-                format!("{}{tolerance}", format_number(number))
-            }
-            Published::Statement(statement) => format!("`{statement}`"),
-        };
-        let ours = match found.map(|found| (found.ours, found.interval)) {
-            Some((Some(ours), Some([low, high]))) => {
-                format!("{} ({} to {})", format_number(ours), format_number(low), format_number(high))
-            }
-            Some((Some(ours), None)) => format_number(ours),
-            _ => "–".into(),
-        };
-        let unit = if row.file.unit.is_empty() { String::new() } else { format!(", {}", row.file.unit) };
-        let whose = if kind == RowKind::Own { "own goal: " } else { "" };
-        let cells = [
-            format!("{whose}{}{unit}", row.file.quantity),
-            theirs,
-            ours,
-            found.map_or_else(|| "not recorded".into(), |found| bold(found.verdict)),
-            found.map_or_else(|| row.file.note.clone(), |found| found.note.clone()),
-        ];
-        let _ = writeln!(
-            text,
-            "| {} |",
-            cells.map(|cell| cell.replace('|', "\\|").replace('\n', " ")).join(" | ")
-        );
+        let verdict = found.as_ref().map(|found| found.verdict);
+        let (claim, preset) = experiment.claim(&row.file);
+        let fitted = experiment.fitted(&row.file);
+        paper.rows.entry(kind).or_default().count(verdict);
+        if fitted.is_some() {
+            paper.fitted += 1;
+        } else if kind == RowKind::Paper {
+            paper.claims.entry((experiment.figure.clone(), claim)).or_default().push(verdict);
+        }
+        let cells = cells(row, kind, found.as_ref(), preset, fitted.as_deref());
+        let cells = cells.map(|cell| cell.replace('|', "\\|").replace('\n', " "));
+        let _ = writeln!(text, "| {} |", cells.join(" | "));
     }
-    Ok(tallies)
+    Ok(())
+}
+
+/// The cells of one row.
+fn cells(
+    row: &PublishedRow,
+    kind: RowKind,
+    found: Option<&RecordedRow>,
+    preset: Option<&str>,
+    fitted: Option<&str>,
+) -> [String; 6] {
+    let published = row.published();
+    let theirs = match &published {
+        Published::Number(number) => {
+            let tolerance = row.file.tolerance.map(|width| format!(" ± {width}")).unwrap_or_default();
+            format!("{}{tolerance}", format_number(*number))
+        }
+        Published::Statement(statement) => format!("`{statement}`"),
+    };
+    let unit = if row.file.unit.is_empty() { String::new() } else { format!(", {}", row.file.unit) };
+    let whose = if kind == RowKind::Paper { String::new() } else { format!("{kind}: ") };
+    let preset = preset.map(|preset| format!(" (preset {preset})")).unwrap_or_default();
+    let note = found.map_or(&row.file.note, |found| &found.note);
+    let fitted = fitted.map(|why| format!("fitted: {why}"));
+    let notes: Vec<&str> =
+        fitted.as_deref().into_iter().chain(Some(note.as_str()).filter(|note| !note.is_empty())).collect();
+    [
+        format!("{whose}{}{unit}{preset}", row.file.quantity),
+        theirs,
+        ours_text(found.and_then(|found| found.ours), found.and_then(|found| found.interval), &published),
+        found.map(|found| found.n).filter(|n| *n > 0).map_or_else(|| "–".into(), |n| n.to_string()),
+        found.map_or_else(|| "not recorded".into(), |found| bold(found.verdict)),
+        notes.join("; "),
+    ]
 }
 
 fn bold(verdict: Verdict) -> String {
     if verdict == Verdict::Differs { format!("**{verdict}**") } else { verdict.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_of_commits_are_found_again() {
+        let page = format!(
+            "a\nRecorded at smoke scale by 12ab{STRANGER} on x in 1 s.\n\n\
+                            Recorded at full scale by 99ff on y by z.\n"
+        );
+        assert_eq!(marked(&page), BTreeSet::from(["12ab".to_owned()]));
+        assert_eq!(marked("none"), BTreeSet::new());
+    }
+
+    #[test]
+    fn a_claim_under_presets_holds_only_under_all() {
+        let (holds, differs) = (Some(Verdict::Holds), Some(Verdict::Differs));
+        assert_eq!(joint(&[holds, holds]), holds);
+        assert_eq!(joint(&[holds, differs]), differs);
+        assert_eq!(joint(&[holds, Some(Verdict::NoData)]), Some(Verdict::Undecided));
+        assert_eq!(joint(&[None]), None);
+    }
 }

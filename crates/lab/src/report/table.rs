@@ -2,7 +2,7 @@
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
-use super::answer::{Aspect, answer, aspects, undrawn};
+use super::answer::{Aspect, answer, aspects};
 use crate::number::{format_number, rate_unit, size_unit};
 use crate::results::{Results, SystemResult, look_up};
 use crate::scoreboard::experiment::Published;
@@ -29,7 +29,7 @@ pub fn summary_table(results: &Results<'_>, columns: usize) -> String {
     let all = aspects(results);
     let count = results.systems.len();
     let fits = |table: &String| table.lines().next().is_some_and(|line| line.chars().count() <= columns);
-    let drawn = !undrawn(results);
+    let drawn = !results.undrawn();
     let with = |count: usize, (intervals, values, ratios): (bool, bool, bool)| {
         comparison(results, &results.systems[..count], &all, (intervals && drawn, values, ratios && drawn))
     };
@@ -79,7 +79,7 @@ fn comparison(
     let measured = results.measured();
     for (number, system) in systems.iter().enumerate() {
         if number == 0 || values {
-            header.push(right(system.name.to_owned()));
+            header.push(right(format!("{}\nn = {}", system.name, system.runs.len())));
         }
         // Without a column of values, the column of ratios carries the system's name.
         let ratio = if values { "ratio".to_owned() } else { format!("{}\nratio", system.name) };
@@ -125,7 +125,8 @@ pub fn full_table(results: &Results<'_>) -> String {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Disabled);
     let mut header = vec![Cell::new("")];
-    header.extend(results.systems.iter().map(|system| right(system.name.to_owned())));
+    let title = |system: &SystemResult<'_>| right(format!("{}\nn = {}", system.name, system.runs.len()));
+    header.extend(results.systems.iter().map(title));
     let measured = results.measured();
     header.extend(measured.iter().map(|_| right("measured".into())));
     table.set_header(header);
@@ -165,6 +166,7 @@ pub fn full_table(results: &Results<'_>) -> String {
             for quantile in ["p50", "p95"] {
                 row(&format!("{label} {quantile}, {class}, s"), &[key, &class, quantile], 1.0);
             }
+            row(&format!("{label} n, {class}"), &[key, &class, "count"], 1.0);
         }
     }
     for class in keys(results, "transfers", MAX_CIRCUITS) {
@@ -218,29 +220,38 @@ fn right(text: String) -> Cell {
     Cell::new(text).set_alignment(CellAlignment::Right)
 }
 
+/// Our number with the interval that decides its row.
+pub(super) fn ours_text(ours: Option<f64>, interval: Option<[f64; 2]>, published: &Published) -> String {
+    let Some(ours) = ours else { return "–".into() };
+    let of = if matches!(published, Published::Number(_)) { "" } else { "difference " };
+    match interval {
+        None => format_number(ours),
+        Some([low, high]) => {
+            format!("{} ({of}{} to {})", format_number(ours), format_number(low), format_number(high))
+        }
+    }
+}
+
 /// The scoreboard as a table for the terminal.
 pub fn outcome_table(outcomes: &[Outcome], width: Option<u16>) -> String {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
     // Without a terminal, 160 columns keep most statements on one line.
     table.set_width(width.unwrap_or(160));
-    table.set_header(["figure", "quantity", "unit", "published", "ours", "tolerance", "verdict"]);
+    table.set_header(["figure", "quantity", "unit", "published", "ours", "n", "tolerance", "verdict"]);
     for outcome in outcomes {
         let published = match &outcome.published {
             Published::Number(number) => format_number(*number),
             Published::Statement(text) => text.clone(),
         };
-        let ours = match (outcome.ours, outcome.ci95) {
-            (None, _) => "-".into(),
-            (Some(ours), None) => format_number(ours),
-            (Some(ours), Some(ci95)) => format!("{} ± {}", format_number(ours), format_number(ci95)),
-        };
+        let ours = ours_text(outcome.ours, outcome.interval, &outcome.published);
         table.add_row([
             Cell::new(format!("{}/{}", outcome.paper, outcome.figure)),
             Cell::new(&outcome.quantity),
             Cell::new(&outcome.unit),
             right(published),
             right(ours),
+            right(outcome.n.to_string()),
             right(outcome.tolerance.clone().unwrap_or_default()),
             Cell::new(outcome.verdict),
         ]);

@@ -87,7 +87,7 @@ impl FigureFile {
     pub fn draw(&self, measured: &Measured) -> Drawing {
         let estimate = |text: &str| {
             let values = text.parse::<Expression>().ok()?.evaluate(&measured.values).ok()?;
-            let Estimate { mean, ci95 } = Estimate::of(&values);
+            let Estimate { mean, ci95, .. } = Estimate::of(&values);
             let width = ci95.unwrap_or(0.0);
             mean.is_finite().then_some((mean, [mean - width, mean + width]))
         };

@@ -51,14 +51,44 @@ impl fmt::Display for Scale {
 }
 
 /// Origin of the number that a row compares ours with.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RowKind {
-    /// A paper, or a measurement by others.
+    /// A number or statement in a paper.
     #[default]
-    Published,
+    #[serde(alias = "published")]
+    Paper,
+    /// A run of the authors' code.
+    AuthorsCode,
+    /// A measurement of the live network by others, such as Tor Metrics.
+    LiveMeasurement,
+    /// A run of other software by this project, such as tor in Shadow.
+    OtherSoftware,
     /// A goal of this project.
     Own,
+}
+
+impl RowKind {
+    /// All origins, in the order of tables.
+    pub const ALL: [RowKind; 5] = [
+        RowKind::Paper,
+        RowKind::AuthorsCode,
+        RowKind::LiveMeasurement,
+        RowKind::OtherSoftware,
+        RowKind::Own,
+    ];
+}
+
+impl fmt::Display for RowKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RowKind::Paper => "paper",
+            RowKind::AuthorsCode => "authors' code",
+            RowKind::LiveMeasurement => "live measurement",
+            RowKind::OtherSoftware => "other software",
+            RowKind::Own => "own goal",
+        })
+    }
 }
 
 /// One figure or table of a paper.
@@ -74,6 +104,8 @@ pub struct Experiment {
     pub data: PathBuf,
     /// The contents of `experiment.toml`.
     pub file: ExperimentFile,
+    /// Seeds in addition to those of the scale; zero for runners without the parameter `seeds`.
+    pub extra_seeds: u32,
     /// Where to store finished runs of its scenarios, if at all.
     pub keep: Option<KeptRuns>,
     source: SourceFile,
@@ -101,6 +133,11 @@ pub struct ExperimentFile {
     /// Default of the rows' `kind`.
     #[serde(default)]
     pub kind: RowKind,
+    /// Default of the rows' `fitted`.
+    pub fitted: Option<String>,
+    /// Names of presets in quantities. A quantity measured under several presets is one claim.
+    #[serde(default)]
+    pub presets: Vec<String>,
     /// Required measured inputs, relative to the data folder; without them the rows lack data. In overrides,
     /// `{data}` stands for that folder.
     #[serde(default)]
@@ -133,6 +170,9 @@ pub struct RowFile {
     pub quantity: String,
     /// Origin of the number; default: [`ExperimentFile::kind`].
     pub kind: Option<RowKind>,
+    /// Which parameter of ours was chosen by looking at the published value, if one was; default:
+    /// [`ExperimentFile::fitted`].
+    pub fitted: Option<String>,
     /// Its unit, for readers.
     #[serde(default)]
     pub unit: String,
@@ -188,6 +228,16 @@ pub enum Published {
     Number(f64),
     /// A statement.
     Statement(String),
+}
+
+impl Check {
+    /// The quantities that the row compares.
+    pub fn names(&self) -> Vec<&str> {
+        match self {
+            Check::Number { measure, .. } => measure.names(),
+            Check::Statement(relation) => [relation.left.names(), relation.right.names()].concat(),
+        }
+    }
 }
 
 impl PublishedRow {
@@ -268,6 +318,7 @@ impl Experiment {
             folder,
             data: data.into(),
             file,
+            extra_seeds: 0,
             keep: None,
             source,
         };
@@ -318,10 +369,30 @@ impl Experiment {
             Scale::Full => &self.file.full,
         };
         table.extend(scaled.clone());
+        if self.extra_seeds > 0 {
+            let seeds = table.get("seeds").and_then(toml::Value::as_integer).unwrap_or(1);
+            table.insert("seeds".into(), (seeds + i64::from(self.extra_seeds)).into());
+        }
         T::deserialize(table).map_err(|error| {
             let (cause, cure) = crate::input::explain(error.message());
             InputError::new(&self.source.file, format!("[parameters] at {scale} scale: {cause}"), cure)
         })
+    }
+
+    /// Why a row counts as fitted, if it does.
+    pub fn fitted(&self, row: &RowFile) -> Option<String> {
+        row.fitted.clone().or_else(|| self.file.fitted.clone())
+    }
+
+    /// The claim of a row: its quantity without the names of presets; and the preset.
+    pub fn claim(&self, row: &RowFile) -> (String, Option<&str>) {
+        let plain = |word: &str| word.trim_matches(|c: char| !c.is_alphanumeric()).to_owned();
+        let presets = || self.file.presets.iter();
+        let words: Vec<&str> = row.quantity.split(' ').collect();
+        let preset = words.iter().find_map(|word| presets().find(|preset| **preset == plain(word)));
+        let rest: Vec<&str> =
+            words.into_iter().filter(|word| !presets().any(|preset| *preset == plain(word))).collect();
+        (rest.join(" "), preset.map(String::as_str))
     }
 
     /// The first required input that is missing in the data folder.

@@ -59,6 +59,11 @@ impl Expression {
         names
     }
 
+    /// The value of an expression without quantities.
+    pub fn constant(&self) -> Option<f64> {
+        self.names().is_empty().then(|| self.0.evaluate(&|_| f64::NAN))
+    }
+
     /// Evaluates the expression once per seed. Quantities with one value apply to every seed; all others must have
     /// equally many values.
     pub fn evaluate(&self, values: &BTreeMap<String, Vec<f64>>) -> Result<Vec<f64>, Missing> {
@@ -81,6 +86,12 @@ impl Expression {
 }
 
 impl Relation {
+    /// The left side minus the right side, once per seed.
+    pub fn differences(&self, values: &BTreeMap<String, Vec<f64>>) -> Result<Vec<f64>, Missing> {
+        let (left, right) = (Box::new(self.left.0.clone()), Box::new(self.right.0.clone()));
+        Expression(Node::Binary('-', left, right)).evaluate(values)
+    }
+
     /// Whether the relation holds between two numbers.
     pub fn holds(&self, left: f64, right: f64) -> bool {
         match self.comparison {

@@ -1,6 +1,8 @@
 //! The result of a runner.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use sha2::{Digest as _, Sha256};
 
 /// Measured quantities: name -> one value per seed.
 ///
@@ -10,6 +12,12 @@ use std::collections::BTreeMap;
 pub struct Measured {
     /// The values, never empty.
     pub values: BTreeMap<String, Vec<f64>>,
+    /// Whether the measurement draws nothing at random: its values would be the same for every seed.
+    pub deterministic: bool,
+    /// Quantities that depend on no seed although others do.
+    pub fixed: BTreeSet<String>,
+    /// Quantities that depend on clocks.
+    pub clocked: BTreeSet<String>,
     /// Curves for the scoreboard's report.
     pub figures: Vec<Figure>,
     /// Remarks on this measurement for readers of the scoreboard.
@@ -20,6 +28,38 @@ impl Measured {
     /// Adds one seed's value of a quantity.
     pub fn push(&mut self, quantity: impl Into<String>, value: f64) {
         self.values.entry(quantity.into()).or_default().push(value);
+    }
+
+    /// Adds the value of a quantity that depends on no seed.
+    pub fn push_fixed(&mut self, quantity: impl Into<String>, value: f64) {
+        let quantity = quantity.into();
+        self.fixed.insert(quantity.clone());
+        self.push(quantity, value);
+    }
+
+    /// Adds one seed's value of a quantity that depends on clocks.
+    pub fn push_clocked(&mut self, quantity: impl Into<String>, value: f64) {
+        let quantity = quantity.into();
+        self.clocked.insert(quantity.clone());
+        self.push(quantity, value);
+    }
+
+    /// Whether none of the quantities depends on a seed or a clock.
+    pub fn is_deterministic(&self, quantities: &[&str]) -> bool {
+        let same = |name: &&str| self.deterministic && !self.clocked.contains(*name);
+        quantities.iter().all(|name| same(name) || self.fixed.contains(*name))
+    }
+
+    /// SHA-256 of every name and the bits of every value, in order, without the quantities that depend on clocks.
+    pub fn digest(&self) -> String {
+        let mut hash = Sha256::new();
+        for (name, values) in self.values.iter().filter(|(name, _)| !self.clocked.contains(*name)) {
+            hash.update((name.len() as u64).to_le_bytes());
+            hash.update(name);
+            hash.update((values.len() as u64).to_le_bytes());
+            values.iter().for_each(|value| hash.update(value.to_bits().to_le_bytes()));
+        }
+        hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
@@ -43,4 +83,32 @@ pub struct Curve {
     pub name: String,
     /// Points, ascending in x.
     pub points: Vec<(f64, f64)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_change_no_digest_and_no_row_is_deterministic_with_them() {
+        let measured = |seconds: f64, rate: f64| {
+            let mut measured = Measured { deterministic: true, ..Measured::default() };
+            measured.push("rate", rate);
+            measured.push_clocked("wall_s", seconds);
+            measured
+        };
+        assert_eq!(measured(1.0, 5.0).digest(), measured(2.0, 5.0).digest());
+        assert_ne!(measured(1.0, 5.0).digest(), measured(1.0, 6.0).digest());
+        assert!(measured(1.0, 5.0).is_deterministic(&["rate"]));
+        assert!(!measured(1.0, 5.0).is_deterministic(&["rate", "wall_s"]));
+    }
+
+    #[test]
+    fn a_fixed_quantity_is_deterministic_beside_drawn_ones() {
+        let mut measured = Measured::default();
+        measured.push_fixed("bound", 0.5);
+        measured.push("share", 0.4);
+        assert!(measured.is_deterministic(&["bound"]));
+        assert!(!measured.is_deterministic(&["bound", "share"]));
+    }
 }

@@ -12,6 +12,7 @@ mod measured;
 mod ranking;
 pub mod record;
 pub mod scenario_runner;
+pub mod sequence;
 pub mod sweep;
 pub mod verdict;
 
@@ -23,6 +24,17 @@ pub use verdict::{Outcome, Verdict};
 
 /// Measures an experiment. Except for times on this machine, the result must depend only on experiment and scale.
 pub type Runner = fn(&Experiment, Scale, &dyn Monitor) -> Result<Measured, RunError>;
+
+/// What the values of a runner depend on, besides the experiment and its scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dependence {
+    /// The parameter `seeds`: each quantity has one value per seed.
+    Seeds,
+    /// Nothing else, such as arithmetic and archives: one measurement decides.
+    Nothing,
+    /// Clocks, sockets and the load of the machine: values cannot be repeated bit by bit.
+    Machine,
+}
 
 /// Why an experiment could not be measured.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::experiment::{Published, RowKind, Scale};
-use super::verdict::{Outcome, Verdict};
+use super::experiment::{Check, Published, PublishedRow, RowKind, Scale};
+use super::verdict::{self, Outcome, Tendency, Verdict};
 use crate::input::{InputError, SourceFile};
 
 /// A recorded measurement.
@@ -20,6 +20,18 @@ pub struct Recorded {
     pub scale: Scale,
     /// Commit that the tool was built from.
     pub commit: String,
+    /// Architecture, operating system, processor and its number of cores.
+    #[serde(default)]
+    pub machine: String,
+    /// The command that repeats the measurement.
+    #[serde(default)]
+    pub command: String,
+    /// Seeds in addition to those of the scale.
+    #[serde(default)]
+    pub extra_seeds: u32,
+    /// SHA-256 of all measured values; `None` if they depend on the machine.
+    #[serde(default)]
+    pub digest: Option<String>,
     /// Time that the measurement took.
     pub cost: Cost,
     /// Its rows.
@@ -46,7 +58,16 @@ pub struct RecordedRow {
     pub published: Published,
     /// Our number.
     pub ours: Option<f64>,
-    /// The 95 % confidence interval of our number; needs two seeds.
+    /// Number of seeds.
+    #[serde(default)]
+    pub n: usize,
+    /// Per seed: our number, or the left side minus the right side of a statement. Older records lack them.
+    #[serde(default)]
+    pub values: Option<Vec<f64>>,
+    /// Whether every seed gives the same value.
+    #[serde(default)]
+    pub deterministic: bool,
+    /// The 95 % confidence sequence of the mean of `values`.
     pub interval: Option<[f64; 2]>,
     /// Origin of the published number.
     pub kind: RowKind,
@@ -56,16 +77,84 @@ pub struct RecordedRow {
     pub note: String,
 }
 
+impl RecordedRow {
+    fn add_note(&mut self, note: &str) {
+        let between = if self.note.is_empty() { "" } else { "; " };
+        self.note = format!("{}{between}{note}", self.note);
+    }
+}
+
 impl From<&Outcome> for RecordedRow {
     fn from(outcome: &Outcome) -> RecordedRow {
         RecordedRow {
             quantity: outcome.quantity.clone(),
             published: outcome.published.clone(),
             ours: outcome.ours,
-            interval: outcome.ours.zip(outcome.ci95).map(|(ours, width)| [ours - width, ours + width]),
+            n: outcome.n,
+            values: Some(outcome.values.clone()).filter(|values| !values.is_empty()),
+            deterministic: outcome.deterministic,
+            interval: outcome.interval,
             kind: outcome.kind,
             verdict: outcome.verdict,
             note: outcome.note.clone(),
+        }
+    }
+}
+
+/// Recorded rows by experiment row, with the verdicts that their values give today; `None` if a row is not recorded.
+///
+/// A row counts as recorded only if its name and published value are unchanged. A row recorded without values per seed
+/// is judged by its recorded interval, without correction for its family; without one it is undecided.
+pub fn settled(rows: &[PublishedRow], recorded: Option<&Recorded>) -> Vec<Option<RecordedRow>> {
+    let same = |row: &PublishedRow, old: &RecordedRow| {
+        old.quantity == row.file.quantity && old.published == row.published()
+    };
+    let mut found: Vec<Option<RecordedRow>> =
+        rows.iter().map(|row| recorded?.rows.iter().find(|old| same(row, old)).cloned()).collect();
+    let mut family = Vec::new();
+    for (old, row) in found.iter_mut().zip(rows) {
+        let Some(old) = old.as_mut() else { continue };
+        let excused = matches!(old.verdict, Verdict::NotComparable | Verdict::NoData);
+        match (&old.values, excused) {
+            (_, true) => {}
+            (Some(values), false) => {
+                let tendency = Tendency::of(&row.check, values, old.deterministic);
+                family.push((old, tendency));
+            }
+            (None, false) => {
+                old.verdict = by_interval(&row.check, old.interval);
+                let how = if old.interval.is_some() { "judged by its interval" } else { "no interval" };
+                old.add_note(&format!("old record without values per seed: {how}"));
+            }
+        }
+    }
+    let verdicts = verdict::settle(&family.iter().map(|(_, tendency)| *tendency).collect::<Vec<_>>());
+    family.into_iter().zip(verdicts).for_each(|((old, _), verdict)| old.verdict = verdict);
+    found
+}
+
+/// The verdict of an old record's interval: Student's 95 % interval of our number or of a statement's left side.
+fn by_interval(check: &Check, interval: Option<[f64; 2]>) -> Verdict {
+    let Some([low, high]) = interval else { return Verdict::Undecided };
+    let ends = [low, high];
+    match check {
+        Check::Number { published, tolerance, .. } => {
+            let bounds = [-1.0, 1.0].map(|side| published + side * tolerance.width(*published));
+            let inside = |end: f64| bounds[0] <= end && end <= bounds[1];
+            match (ends.into_iter().all(inside), high < bounds[0] || bounds[1] < low) {
+                (true, _) => Verdict::Holds,
+                (_, true) => Verdict::Differs,
+                _ => Verdict::Undecided,
+            }
+        }
+        Check::Statement(relation) => {
+            // The interval of one measured side says nothing about paired differences.
+            let Some(bound) = relation.right.constant() else { return Verdict::Undecided };
+            match ends.map(|end| relation.holds(end, bound)) {
+                [true, true] => Verdict::Holds,
+                [false, false] => Verdict::Differs,
+                _ => Verdict::Undecided,
+            }
         }
     }
 }
@@ -152,12 +241,48 @@ mod tests {
             quantity: "rate".into(),
             published: Published::Number(2.0),
             ours: Some(ours),
+            n: 2,
+            values: Some(vec![ours, ours]),
+            deterministic: false,
             interval: Some([ours - 1.0, ours + 1.0]),
-            kind: RowKind::Published,
+            kind: RowKind::Paper,
             verdict: Verdict::NotComparable,
             note: String::new(),
         };
-        Recorded { scale, commit: "0123".into(), cost: Cost { wall_s: 1.0, cpu_s: 2.0 }, rows: vec![row] }
+        Recorded {
+            scale,
+            commit: "0123".into(),
+            machine: "test".into(),
+            command: "tidegate reproduce".into(),
+            extra_seeds: 1,
+            digest: None,
+            cost: Cost { wall_s: 1.0, cpu_s: 2.0 },
+            rows: vec![row],
+        }
+    }
+
+    #[test]
+    fn an_old_interval_decides_only_what_it_covers() {
+        use super::super::experiment::Tolerance;
+        let number = Check::Number {
+            measure: "a".parse().unwrap(),
+            published: 10.0,
+            tolerance: Tolerance::Relative(0.1),
+        };
+        let constant = Check::Statement("a <= 12".parse().unwrap());
+        let sides = Check::Statement("a <= b".parse().unwrap());
+        for (check, interval, wanted) in [
+            (&number, Some([9.2, 10.8]), Verdict::Holds),
+            (&number, Some([8.9, 10.8]), Verdict::Undecided),
+            (&number, Some([11.1, 11.8]), Verdict::Differs),
+            (&number, None, Verdict::Undecided),
+            (&constant, Some([10.0, 12.0]), Verdict::Holds),
+            (&constant, Some([11.0, 13.0]), Verdict::Undecided),
+            (&constant, Some([12.5, 13.0]), Verdict::Differs),
+            (&sides, Some([1.0, 2.0]), Verdict::Undecided),
+        ] {
+            assert_eq!(by_interval(check, interval), wanted, "{check:?} {interval:?}");
+        }
     }
 
     #[test]
@@ -174,7 +299,7 @@ mod tests {
         assert_eq!(read(&folder), Ok(Some(medium)));
         let other = fs::read_to_string(folder.join("result-smoke.json")).unwrap();
         assert_eq!(serde_json::from_str::<Recorded>(&other).unwrap(), recorded(Scale::Smoke, 3.0));
-        for key in ["\"scale\": \"smoke\"", "\"kind\": \"published\"", "\"verdict\": \"not comparable\""] {
+        for key in ["\"scale\": \"smoke\"", "\"kind\": \"paper\"", "\"verdict\": \"not comparable\""] {
             assert!(other.contains(key), "{key}: {other}");
         }
 

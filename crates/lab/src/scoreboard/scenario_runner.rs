@@ -36,7 +36,7 @@ use crate::load;
 use crate::monitor::Monitor;
 use crate::report::contents;
 use crate::report::folder::check_place;
-use crate::results::{Results, flatten, whole_summary};
+use crate::results::{CLOCKED, Results, flatten, whole_summary};
 use crate::runs::{Runs, run_tasks, tasks};
 use crate::scenario::Scenario;
 use crate::store::{Store, input_digests};
@@ -68,12 +68,13 @@ fn one() -> u32 {
 /// Measures an experiment that consists of scenario files.
 pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
     let parameters: ScenarioExperiment = experiment.parameters(scale)?;
-    let mut measured = Measured::default();
+    let mut measured = Measured { deterministic: true, ..Measured::default() };
     for (name, entry) in &parameters.scenarios {
         let mut scenario = entry.load(experiment, &parameters.overrides)?;
         scenario.inputs.notices.iter().for_each(|notice| monitor.notice(notice));
         load::settle(&mut scenario, monitor)?;
-        let tasks = tasks(&scenario, entry.seeds().unwrap_or(parameters.seeds));
+        let own = entry.seeds().map(|seeds| seeds + experiment.extra_seeds);
+        let tasks = tasks(&scenario, own.unwrap_or(parameters.seeds));
         let runs = match &experiment.keep {
             Some(keep) => {
                 let folder = [&experiment.paper, &experiment.figure, &scale.to_string(), name];
@@ -86,11 +87,16 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         }
         // With a single scenario, rows omit its name.
         let prefix = if parameters.scenarios.len() == 1 { String::new() } else { format!("{name}.") };
-        measured.push(format!("{prefix}duration_s"), scenario.duration().as_secs_f64());
+        measured.push_fixed(format!("{prefix}duration_s"), scenario.duration().as_secs_f64());
         for run in &runs.finished {
             let system = &scenario.systems[run.system].name;
             for (metric, value) in flatten(&whole_summary(run)) {
-                measured.push(format!("{prefix}{system}.{metric}"), value);
+                let quantity = format!("{prefix}{system}.{metric}");
+                if CLOCKED.contains(&metric.as_str()) {
+                    measured.push_clocked(quantity, value);
+                } else {
+                    measured.push(quantity, value);
+                }
             }
         }
         let cpu_s =
@@ -107,6 +113,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
             }
         }
         let results = Results::new(&scenario, &runs);
+        measured.deterministic &= results.undrawn() || !scenario.is_drawn();
         for system in &results.systems {
             for (part, score) in results.scores(system) {
                 for (metric, value) in flatten(&score.document()) {

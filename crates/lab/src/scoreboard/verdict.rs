@@ -5,25 +5,37 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::experiment::{Check, Experiment, Published, PublishedRow, RowKind, Scale};
+use super::sequence::{Sequence, holm};
 use super::{Measured, RunError};
 use crate::number::format_number;
-use crate::statistics::Estimate;
+
+/// Level of the family-wise error: all rows of one experiment are one family.
+pub const ALPHA: f64 = 0.05;
 
 /// The verdict on a published number. Its text is that of the scoreboard's JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
-    /// Ours is within the tolerance, or the statement is true here.
+    /// The interval of ours lies inside the tolerance, or on the stated side of zero.
     #[serde(rename = "holds")]
     Holds,
-    /// Ours is outside the tolerance, the statement is false, or its quantity was never measured.
+    /// The interval of ours lies outside the tolerance, or on the other side of zero.
     #[serde(rename = "differs")]
     Differs,
+    /// The interval decides neither.
+    #[serde(rename = "undecided")]
+    Undecided,
     /// The two cannot be compared; the note says why.
     #[serde(rename = "not comparable")]
     NotComparable,
-    /// An input or a capability of the machine is missing; the note says which.
+    /// The quantity was not measured; the note says which, or what is missing.
     #[serde(rename = "no data")]
     NoData,
+}
+
+impl Verdict {
+    /// All verdicts, in the order of tables.
+    pub const ALL: [Verdict; 5] =
+        [Verdict::Holds, Verdict::Differs, Verdict::Undecided, Verdict::NoData, Verdict::NotComparable];
 }
 
 impl fmt::Display for Verdict {
@@ -31,10 +43,52 @@ impl fmt::Display for Verdict {
         f.write_str(match self {
             Verdict::Holds => "holds",
             Verdict::Differs => "differs",
+            Verdict::Undecided => "undecided",
             Verdict::NotComparable => "not comparable",
             Verdict::NoData => "no data",
         })
     }
+}
+
+/// What the values of one row say before its family is corrected.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tendency {
+    /// Whether the row's mean agrees with the published number or statement.
+    pub agrees: bool,
+    /// Anytime-valid p-value of the opposite; `None` for a deterministic row, which needs no test.
+    pub p_value: Option<f64>,
+}
+
+impl Tendency {
+    /// Compares the values that decide a row with its tolerance or with zero.
+    pub fn of(check: &Check, values: &[f64], deterministic: bool) -> Tendency {
+        let sequence = Sequence::of(values);
+        let (agrees, p_value) = match check {
+            Check::Number { published, tolerance, .. } => {
+                let width = tolerance.width(*published);
+                let (low, high) = (published - width, published + width);
+                let (low_p, high_p) = (sequence.p_value(low), sequence.p_value(high));
+                let agrees = (sequence.mean - published).abs() <= width;
+                // Two one-sided tests inside, one test against the nearer bound outside.
+                let outside = if sequence.mean < low { low_p } else { high_p };
+                (agrees, if agrees { low_p.max(high_p) } else { outside })
+            }
+            Check::Statement(relation) => (relation.holds(sequence.mean, 0.0), sequence.p_value(0.0)),
+        };
+        Tendency { agrees, p_value: Some(p_value).filter(|_| !deterministic) }
+    }
+}
+
+/// Verdicts of the rows of one experiment, corrected by Holm's procedure; deterministic rows need no correction.
+pub fn settle(tendencies: &[Tendency]) -> Vec<Verdict> {
+    let tested: Vec<f64> = tendencies.iter().filter_map(|row| row.p_value).collect();
+    let mut decided = holm(&tested, ALPHA).into_iter();
+    let verdict = |row: &Tendency| match (row.p_value.is_none() || decided.next() == Some(true), row.agrees) {
+        (false, _) => Verdict::Undecided,
+        (true, true) => Verdict::Holds,
+        (true, false) => Verdict::Differs,
+    };
+    tendencies.iter().map(verdict).collect()
 }
 
 /// One row of the scoreboard; its JSON has exactly these keys.
@@ -52,10 +106,20 @@ pub struct Outcome {
     pub published: Published,
     /// Origin of the published number.
     pub kind: RowKind,
+    /// Why a parameter of ours was chosen by looking at the published value, if one was.
+    pub fitted: Option<String>,
     /// Our number: the mean over seeds; for a statement, its left side.
     pub ours: Option<f64>,
-    /// Half width of the 95 % confidence interval of `ours`; needs two seeds.
-    pub ci95: Option<f64>,
+    /// Number of seeds behind `ours`.
+    pub n: usize,
+    /// Per seed: our number; for a statement, its left side minus its right side on the same network.
+    pub values: Vec<f64>,
+    /// The 95 % confidence sequence of the mean of `values`; needs three seeds.
+    pub interval: Option<[f64; 2]>,
+    /// Anytime-valid p-value of the opposite of what `values` show, before Holm's correction.
+    pub p_value: Option<f64>,
+    /// Whether every seed gives the same value, because the experiment draws nothing at random.
+    pub deterministic: bool,
     /// Permitted distance, as written in the experiment.
     pub tolerance: Option<String>,
     /// The verdict.
@@ -78,26 +142,48 @@ pub fn judge(
     measured: &Result<Measured, RunError>,
     scale: Scale,
 ) -> Vec<Outcome> {
-    rows.iter().map(|row| judge_row(experiment, row, measured, scale)).collect()
+    let mut outcomes: Vec<Outcome> =
+        rows.iter().map(|row| judge_row(experiment, row, measured, scale)).collect();
+    let mut family = Vec::new();
+    for (outcome, row) in outcomes.iter_mut().zip(rows) {
+        // `judge_row` leaves these to the family.
+        if outcome.verdict == Verdict::Undecided {
+            let tendency = Tendency::of(&row.check, &outcome.values, outcome.deterministic);
+            outcome.p_value = tendency.p_value;
+            family.push((outcome, tendency));
+        }
+    }
+    let verdicts = settle(&family.iter().map(|(_, tendency)| *tendency).collect::<Vec<_>>());
+    for ((outcome, _), verdict) in family.into_iter().zip(verdicts) {
+        outcome.verdict = verdict;
+        if outcome.deterministic {
+            outcome.add_note("deterministic");
+        } else if outcome.n == 1 {
+            outcome.add_note("one seed decides nothing");
+        }
+    }
+    outcomes
 }
 
 /// Counts rows by verdict: published numbers, then this project's own goals.
 pub fn count(outcomes: &[Outcome]) -> String {
-    let of = |kind: RowKind| {
-        let verdicts: Vec<Verdict> =
-            outcomes.iter().filter(|row| row.kind == kind).map(|row| row.verdict).collect();
-        let count = |wanted: Verdict| verdicts.iter().filter(|verdict| **verdict == wanted).count();
+    let of = |own: bool| {
+        let count = |wanted: Verdict| {
+            outcomes.iter().filter(|row| (row.kind == RowKind::Own) == own && row.verdict == wanted).count()
+        };
         format!(
-            "{} hold, {} differ, {} not comparable, {} without data",
+            "{} hold, {} differ, {} undecided, {} not comparable, {} without data",
             count(Verdict::Holds),
             count(Verdict::Differs),
+            count(Verdict::Undecided),
             count(Verdict::NotComparable),
             count(Verdict::NoData)
         )
     };
-    format!("published: {}. own goals: {}", of(RowKind::Published), of(RowKind::Own))
+    format!("published: {}. own goals: {}", of(false), of(true))
 }
 
+/// Evaluates a row. A row that its values can decide is `undecided` until [`settle`] has corrected its family.
 fn judge_row(
     experiment: &Experiment,
     row: &PublishedRow,
@@ -113,8 +199,13 @@ fn judge_row(
         unit: row.file.unit.clone(),
         published: row.published(),
         kind: row.file.kind.unwrap_or(experiment.file.kind),
+        fitted: experiment.fitted(&row.file),
         ours: None,
-        ci95: None,
+        n: 0,
+        values: Vec::new(),
+        interval: None,
+        p_value: None,
+        deterministic: false,
         tolerance: row.file.tolerance.map(|tolerance| tolerance.to_string()),
         verdict: Verdict::NotComparable,
         note: row.file.note.clone(),
@@ -125,48 +216,44 @@ fn judge_row(
     let (verdict, cause) = match measured {
         Ok(measured) => match (compare(row, measured, &mut outcome), excuse) {
             (_, Some(why)) => (Verdict::NotComparable, why.clone()),
-            (Ok(true), None) => (Verdict::Holds, String::new()),
-            (Ok(false), None) => (Verdict::Differs, String::new()),
-            // A row differs if its quantity was never measured.
-            (Err(why), None) => (Verdict::Differs, why),
+            (Ok(()), None) => (Verdict::Undecided, String::new()),
+            (Err(why), None) => (Verdict::NoData, why),
         },
         Err(RunError::Unavailable(what)) => (Verdict::NoData, what.clone()),
-        Err(RunError::Failed(why)) => (Verdict::Differs, why.clone()),
-        Err(RunError::Input(error)) => (Verdict::Differs, error.to_string()),
-        Err(RunError::Stopped) => (Verdict::NotComparable, "stopped before it was measured".into()),
+        Err(RunError::Failed(why)) => (Verdict::NoData, format!("the run failed: {why}")),
+        Err(RunError::Input(error)) => (Verdict::NoData, error.to_string()),
+        Err(RunError::Stopped) => (Verdict::NoData, "stopped before it was measured".into()),
     };
     outcome.verdict = verdict;
     outcome.add_note(&cause);
     outcome
 }
 
-/// Sets our number; returns whether the row holds, or which quantity was not measured.
-fn compare(row: &PublishedRow, measured: &Measured, outcome: &mut Outcome) -> Result<bool, String> {
-    let mut set_ours = |values: &[f64]| {
-        let estimate = Estimate::of(values);
-        outcome.ours = Some(estimate.mean).filter(|mean| mean.is_finite());
-        outcome.ci95 = estimate.ci95.filter(|width| width.is_finite());
-        estimate.mean
-    };
-    match &row.check {
-        Check::Number { measure, published, tolerance } => {
-            let ours = set_ours(&measure.evaluate(&measured.values)?);
-            // NaN stands for a metric without values in any seed.
-            if !ours.is_finite() {
-                return Err("the measured value is not finite".into());
-            }
-            Ok((ours - published).abs() <= tolerance.width(*published))
+/// Sets our number and the values that decide the row, or returns which quantity was not measured.
+fn compare(row: &PublishedRow, measured: &Measured, outcome: &mut Outcome) -> Result<(), String> {
+    let (ours, values) = match &row.check {
+        Check::Number { measure, .. } => {
+            let values = measure.evaluate(&measured.values)?;
+            (Sequence::of(&values).mean, values)
         }
         Check::Statement(relation) => {
-            let left = set_ours(&relation.left.evaluate(&measured.values)?);
-            let right = Estimate::of(&relation.right.evaluate(&measured.values)?).mean;
-            if !(left.is_finite() && right.is_finite()) {
-                return Err("the measured value is not finite".into());
-            }
+            let left = Sequence::of(&relation.left.evaluate(&measured.values)?).mean;
+            let right = Sequence::of(&relation.right.evaluate(&measured.values)?).mean;
             outcome.add_note(&format!("here {} against {}", format_number(left), format_number(right)));
-            Ok(relation.holds(left, right))
+            (left, relation.differences(&measured.values)?)
         }
+    };
+    outcome.ours = Some(ours).filter(|mean| mean.is_finite());
+    let sequence = Sequence::of(&values);
+    // NaN stands for a metric without values in some seed.
+    if !(ours.is_finite() && sequence.mean.is_finite()) {
+        return Err("the measured value is not finite".into());
     }
+    outcome.n = values.len();
+    outcome.interval = sequence.half_width(ALPHA).map(|width| [sequence.mean - width, sequence.mean + width]);
+    outcome.deterministic = measured.is_deterministic(&row.check.names());
+    outcome.values = values;
+    Ok(())
 }
 
 #[cfg(test)]
@@ -183,16 +270,13 @@ mod tests {
 
     /// The verdict of a row without `not-comparable`, if every quantity has the value that `of` returns.
     fn verdict(experiment: &Experiment, row: &PublishedRow, of: impl Fn(&str) -> f64) -> Verdict {
-        let names = match &row.check {
-            Check::Number { measure, .. } => measure.names(),
-            Check::Statement(relation) => [relation.left.names(), relation.right.names()].concat(),
-        };
-        let values = names.into_iter().map(|name| (name.to_owned(), vec![of(name)])).collect();
+        let values = row.check.names().into_iter().map(|name| (name.to_owned(), vec![of(name)])).collect();
         let row = PublishedRow {
             file: RowFile { not_comparable: None, not_comparable_at_smoke: None, ..row.file.clone() },
             check: row.check.clone(),
         };
-        judge_row(experiment, &row, &Ok(Measured { values, ..Measured::default() }), Scale::Full).verdict
+        let measured = Measured { values, deterministic: true, ..Measured::default() };
+        judge(experiment, &[row], &Ok(measured), Scale::Full)[0].verdict
     }
 
     /// Upper bound of a quantity: 1 for shares, 100 for percentages, 1e9 for others.
@@ -249,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn unmeasured_rows_differ_and_missing_inputs_have_no_data() {
+    fn what_was_not_measured_has_no_data() {
         let experiment = experiments()
             .into_iter()
             .find(|experiment| experiment.figure == "figure-7-9")
@@ -257,7 +341,7 @@ mod tests {
         let rows = experiment.rows().unwrap();
         let row = rows.iter().find(|row| row.file.quantity == "AIMD is back soon").expect("its row");
         let never = judge_row(&experiment, row, &Ok(Measured::default()), Scale::Full);
-        assert_eq!(never.verdict, Verdict::Differs);
+        assert_eq!(never.verdict, Verdict::NoData);
         assert!(never.note.contains("`aimd.recovered_s` was not measured"), "{}", never.note);
         let smoke = judge_row(&experiment, row, &Ok(Measured::default()), Scale::Smoke);
         assert_eq!(smoke.verdict, Verdict::NotComparable);
@@ -265,7 +349,7 @@ mod tests {
         assert_eq!(judge_row(&experiment, row, &absent, Scale::Full).verdict, Verdict::NoData);
         let mut nan = Measured::default();
         nan.push("aimd.recovered_s", f64::NAN);
-        assert_eq!(judge_row(&experiment, row, &Ok(nan), Scale::Full).verdict, Verdict::Differs);
+        assert_eq!(judge_row(&experiment, row, &Ok(nan), Scale::Full).verdict, Verdict::NoData);
     }
 
     #[test]
@@ -275,8 +359,80 @@ mod tests {
         let stopped = judge(&experiment, &rows, &Err(RunError::Failed("no".into())), Scale::Full);
         assert_eq!(
             count(&stopped),
-            "published: 0 hold, 2 differ, 0 not comparable, 0 without data. \
-             own goals: 0 hold, 1 differ, 0 not comparable, 0 without data"
+            "published: 0 hold, 0 differ, 0 undecided, 0 not comparable, 2 without data. \
+             own goals: 0 hold, 0 differ, 0 undecided, 0 not comparable, 1 without data"
         );
+    }
+    fn tendency(text: &str, values: &[f64]) -> Tendency {
+        Tendency::of(&Check::Statement(text.parse().unwrap()), values, false)
+    }
+
+    #[test]
+    fn a_mean_on_the_right_side_does_not_decide() {
+        let close = tendency("a < b", &[-0.5, 0.4, -0.2, 0.1, -0.1]);
+        assert!(close.agrees);
+        assert_eq!(settle(&[close]), [Verdict::Undecided]);
+        let clear = tendency("a < b", &[-1.0, -1.1, -0.9, -1.05]);
+        assert_eq!(settle(&[clear]), [Verdict::Holds]);
+        assert_eq!(settle(&[tendency("a > b", &[-1.0, -1.1, -0.9, -1.05])]), [Verdict::Differs]);
+        assert_eq!(settle(&[tendency("a < b", &[-1.0])]), [Verdict::Undecided], "one seed");
+        // A count that can only be zero or more holds by the sign test.
+        assert_eq!(settle(&[tendency("a <= 0", &[0.0; 4])]), [Verdict::Undecided]);
+        assert_eq!(settle(&[tendency("a <= 0", &[0.0; 5])]), [Verdict::Holds]);
+        // A family of 20 needs stronger evidence for each row.
+        let fair = tendency("a < b", &[-1.0, -1.3, -0.9, -1.2]);
+        assert_eq!(settle(&[fair]), [Verdict::Holds]);
+        assert_eq!(settle(&[fair; 20]), [Verdict::Undecided; 20]);
+    }
+
+    /// Share of simulated experiments with a wrong verdict, if seeds are added until all rows are decided.
+    fn wrong_families(draw: impl Fn(&mut dyn FnMut() -> f64) -> f64, rows: usize) -> f64 {
+        use tidegate_control::random::Seed;
+        let check = Check::Statement("a < b".parse().unwrap());
+        let experiments = 400u32;
+        let wrong = (0..experiments).filter(|experiment| {
+            let mut random = Seed::root(11).fork_index(u64::from(*experiment)).random();
+            let mut uniform = || random.unit();
+            let mut values = vec![Vec::new(); rows];
+            for seeds in [2, 3, 4, 6, 9, 13, 19, 28] {
+                for row in &mut values {
+                    row.extend((row.len()..seeds).map(|_| draw(&mut uniform)));
+                }
+                let rows: Vec<Tendency> = values.iter().map(|row| Tendency::of(&check, row, false)).collect();
+                // The true difference is zero, so every decision is wrong.
+                if settle(&rows).iter().any(|verdict| *verdict != Verdict::Undecided) {
+                    return true;
+                }
+            }
+            false
+        });
+        wrong.count() as f64 / f64::from(experiments)
+    }
+
+    #[test]
+    fn a_family_is_wrong_in_at_most_five_percent_whenever_seeds_stop() {
+        let normal = |uniform: &mut dyn FnMut() -> f64| {
+            (-2.0 * (1.0 - uniform()).ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos()
+        };
+        for rows in [1, 8] {
+            let share = wrong_families(normal, rows);
+            assert!(share <= 0.05, "{rows} rows: {share}");
+        }
+    }
+
+    #[test]
+    fn a_number_holds_only_with_its_whole_interval() {
+        let number = |values: &[f64]| {
+            let check = Check::Number {
+                measure: "a".parse().unwrap(),
+                published: 10.0,
+                tolerance: super::super::experiment::Tolerance::Relative(0.1),
+            };
+            settle(&[Tendency::of(&check, values, false)])[0]
+        };
+        assert_eq!(number(&[10.0, 10.1, 9.9, 10.05]), Verdict::Holds);
+        assert_eq!(number(&[8.0, 12.0, 9.0, 11.0]), Verdict::Undecided);
+        assert_eq!(number(&[13.0, 13.1, 12.9, 13.05]), Verdict::Differs);
+        assert_eq!(number(&[11.1, 10.8, 11.2, 10.9]), Verdict::Undecided);
     }
 }

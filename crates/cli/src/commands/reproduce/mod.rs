@@ -1,5 +1,9 @@
 //! `tidegate reproduce`: compares published numbers with measured ones.
 
+mod planned;
+mod until;
+mod verify;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -8,19 +12,21 @@ use tidegate_kernel::{peak_memory, process_cpu_s};
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::report::folder::{self, Contents};
 use tidegate_lab::report::{IllustratedExperiment, outcome_table, page_of_outcomes, svg};
-use tidegate_lab::scoreboard::experiment::{self, KeptRuns, PublishedRow};
+use tidegate_lab::scoreboard::experiment::{self, KeptRuns};
 use tidegate_lab::scoreboard::record::{self, Cost, Recorded};
-use tidegate_lab::scoreboard::{Experiment, Measured, Outcome, RunError, Runner, Scale, Verdict, verdict};
+use tidegate_lab::scoreboard::{
+    Dependence, Experiment, Measured, Outcome, RunError, Scale, Verdict, verdict,
+};
 
 use super::artifact;
 use crate::console::{COMMIT, Console, command_line, terminal_width, write_results};
 use crate::failure::Failure;
-use crate::runners::RUNNERS;
+use planned::PlannedExperiment;
 
 /// Measure what papers published and print both numbers side by side
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  tidegate reproduce predictor/table-1\n  tidegate reproduce flashflow --scale medium --record\n  tidegate reproduce predictor --artifact predictor.tar.gz"
+    after_help = "Examples:\n  tidegate reproduce predictor/table-1\n  tidegate reproduce flashflow --scale medium --record\n  tidegate reproduce predictor/figure-8 --budget 600\n  tidegate reproduce --verify 3 --budget 60\n  tidegate reproduce predictor --artifact predictor.tar.gz"
 )]
 pub struct ReproduceArgs {
     /// Run only PAPER or PAPER/FIGURE, such as predictor/table-1 [default: everything]
@@ -31,6 +37,12 @@ pub struct ReproduceArgs {
     /// Exit with code 1 if any row differs
     #[arg(long)]
     strict: bool,
+    /// Add seeds until every row is decided or an experiment has used this many CPU seconds
+    #[arg(long, value_name = "CPU-S")]
+    budget: Option<f64>,
+    /// Repeat N random records and compare digests; --budget limits their recorded cost
+    #[arg(long, value_name = "N", conflicts_with_all = ["record", "strict", "json", "out"])]
+    verify: Option<usize>,
     /// Print the rows as JSON
     #[arg(long)]
     json: bool,
@@ -67,9 +79,6 @@ enum ScaleName {
     Full,
 }
 
-/// An experiment with its checked rows and its runner.
-type PlannedExperiment = (Experiment, Vec<PublishedRow>, Runner);
-
 /// Runs the subcommand.
 pub fn main(arguments: ReproduceArgs) -> Result<ExitCode, Failure> {
     let scale = match arguments.scale {
@@ -83,10 +92,13 @@ pub fn main(arguments: ReproduceArgs) -> Result<ExitCode, Failure> {
         let keep = KeptRuns { place: place.clone(), commit: COMMIT.into() };
         experiments.iter_mut().for_each(|experiment| experiment.keep = Some(keep.clone()));
     }
-    let planned = plan(experiments, arguments.record)?;
+    let planned = planned::plan(experiments, arguments.record)?;
+    if let Some(count) = arguments.verify {
+        return verify::main(planned, count, arguments.budget, arguments.jobs);
+    }
     let contents = Contents {
         name: "reproduce".into(),
-        parameters: json!({ "what": what, "scale": scale, "experiments": arguments.experiments }),
+        parameters: json!({ "what": what, "scale": scale, "experiments": arguments.experiments, "budget": arguments.budget }),
     };
     if let Some(place) = &arguments.out {
         folder::check_place(place, &contents, arguments.force)?;
@@ -97,21 +109,21 @@ pub fn main(arguments: ReproduceArgs) -> Result<ExitCode, Failure> {
     let mut board = Board::default();
     let count = planned.len();
     for (planned, number) in planned.iter().zip(1..) {
-        let (experiment, _, runner) = planned;
+        let experiment = &planned.experiment;
         let console = Console::new(0, arguments.jobs);
         let name = format!("{}/{}", experiment.paper, experiment.figure);
         console.title(&format!("{name} ({number} of {count})"));
         let (wall, cpu) = (console.wall_s(), process_cpu_s());
-        let measured = match experiment.lacks() {
-            _ if console.stopped() => Err(RunError::Stopped),
-            Some(input) => Err(RunError::Unavailable(format!("needs {}", input.display()))),
-            None => runner(experiment, scale, &console),
+        let (measured, extra_seeds) = match experiment.lacks() {
+            _ if console.stopped() => (Err(RunError::Stopped), 0),
+            Some(input) => (Err(RunError::Unavailable(format!("needs {}", input.display()))), 0),
+            None => until::measure(planned, scale, arguments.budget, &console),
         };
         console.finish();
         let cost = Cost { wall_s: console.wall_s() - wall, cpu_s: process_cpu_s() - cpu };
         let megabytes = peak_memory() / 1_000_000;
         eprintln!("{name}: {:.1} s, {:.1} CPU-s, peak memory so far {megabytes} MB", cost.wall_s, cost.cpu_s);
-        board.take(planned, measured, scale, arguments.record.then_some(cost))?;
+        board.take(planned, measured, scale, arguments.record.then_some((cost, extra_seeds)))?;
     }
     let Board { outcomes, illustrated, mut files, stopped } = board;
     let page = page_of_outcomes(&outcomes, &illustrated, scale);
@@ -157,13 +169,13 @@ struct Board {
 }
 
 impl Board {
-    /// Computes verdicts, draws the figures and, if `record` has the cost, stores the record.
+    /// Computes verdicts, draws the figures and, if `record` has cost and added seeds, stores the record.
     fn take(
         &mut self,
-        (experiment, rows, _): &PlannedExperiment,
+        PlannedExperiment { experiment, rows, dependence, .. }: &PlannedExperiment,
         measured: Result<Measured, RunError>,
         scale: Scale,
-        record: Option<Cost>,
+        record: Option<(Cost, u32)>,
     ) -> Result<(), Failure> {
         if let Err(RunError::Input(error)) = measured {
             return Err(error.into());
@@ -173,9 +185,18 @@ impl Board {
             measured.as_ref().map_or_else(|_| Vec::new(), |measured| drawings(experiment, measured));
         let stopped = matches!(measured, Err(RunError::Stopped));
         self.stopped |= stopped;
-        if let Some(cost) = record.filter(|_| !stopped) {
-            let rows = judged.iter().map(record::RecordedRow::from).collect();
-            let recorded = Recorded { scale, commit: COMMIT.into(), cost, rows };
+        if let Some((cost, extra_seeds)) = record.filter(|_| !stopped) {
+            let repeatable = *dependence != Dependence::Machine;
+            let recorded = Recorded {
+                scale,
+                commit: COMMIT.into(),
+                machine: machine(),
+                command: command_line(),
+                extra_seeds,
+                digest: measured.as_ref().ok().filter(|_| repeatable).map(Measured::digest),
+                cost,
+                rows: judged.iter().map(record::RecordedRow::from).collect(),
+            };
             let kept = record::write(&experiment.folder, &recorded)?;
             eprintln!("recorded {}", kept.display());
             if kept.ends_with(record::LARGEST) {
@@ -205,26 +226,19 @@ impl Board {
     }
 }
 
+/// Architecture, operating system, processor and number of cores.
+fn machine() -> String {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    // Only Linux on x86 names its processor in this file.
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let model = model.map_or_else(|| "unknown processor".into(), |(_, name)| name.trim().to_owned());
+    format!("{}-{}, {model}, {cores} cores", std::env::consts::ARCH, std::env::consts::OS)
+}
+
 /// Draws the published figures with the measured values.
 fn drawings(experiment: &Experiment, measured: &Measured) -> Vec<String> {
     experiment.file.figure.iter().map(|figure| svg(&figure.get_ref().draw(measured))).collect()
-}
-
-/// Checks every experiment before the first one runs, because a run can take hours.
-fn plan(experiments: Vec<Experiment>, record: bool) -> Result<Vec<PlannedExperiment>, Failure> {
-    let known: Vec<&str> = RUNNERS.iter().map(|(name, _)| *name).collect();
-    let mut planned = Vec::new();
-    for experiment in experiments {
-        let name = experiment.file.runner.get_ref();
-        let runner = RUNNERS.iter().find(|(known, _)| known == name).map(|(_, runner)| *runner);
-        let runner = runner.ok_or_else(|| experiment.unknown_runner(&known))?;
-        if record {
-            record::read(&experiment.folder)?;
-        }
-        let rows = experiment.rows()?;
-        planned.push((experiment, rows, runner));
-    }
-    Ok(planned)
 }
 
 fn print_table(outcomes: &[Outcome]) {

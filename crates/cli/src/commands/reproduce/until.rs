@@ -1,0 +1,70 @@
+//! Adds seeds to an experiment until its rows are decided or its budget is spent.
+
+use std::path::PathBuf;
+
+use tidegate_kernel::process_cpu_s;
+use tidegate_lab::monitor::Monitor;
+use tidegate_lab::scoreboard::experiment::KeptRuns;
+use tidegate_lab::scoreboard::{Dependence, Measured, RunError, Scale, Verdict, verdict};
+
+use super::planned::PlannedExperiment;
+use crate::console::{COMMIT, Console};
+
+/// Measures an experiment; returns the values and the number of seeds added to those of the scale.
+///
+/// Rows are judged by confidence sequences, which stay valid although the results decide when to stop.
+pub fn measure(
+    planned: &PlannedExperiment,
+    scale: Scale,
+    budget: Option<f64>,
+    console: &Console,
+) -> (Result<Measured, RunError>, u32) {
+    let PlannedExperiment { rows, dependence, runner, .. } = planned;
+    let mut experiment = planned.experiment.clone();
+    let scratch = budget.filter(|_| experiment.keep.is_none()).map(|_| Scratch::new());
+    if let Some(scratch) = &scratch {
+        experiment.keep = Some(KeptRuns { place: scratch.0.clone(), commit: COMMIT.into() });
+    }
+    let start = process_cpu_s();
+    loop {
+        let before = process_cpu_s();
+        let mut measured = runner(&experiment, scale, console);
+        if let Ok(values) = &mut measured {
+            values.deterministic |= *dependence == Dependence::Nothing;
+        }
+        let done = |measured| (measured, experiment.extra_seeds);
+        let more_seeds = measured.is_ok() && *dependence == Dependence::Seeds;
+        let Some(budget) = budget.filter(|_| more_seeds) else { return done(measured) };
+        let outcomes = verdict::judge(&experiment, rows, &measured, scale);
+        let undecided = outcomes.iter().filter(|outcome| outcome.verdict == Verdict::Undecided);
+        let Some(seeds) = undecided.map(|outcome| outcome.n).max() else { return done(measured) };
+        let more = (seeds / 2).max(1);
+        let now = process_cpu_s();
+        // Only the runner `scenario` keeps runs; the others repeat earlier seeds.
+        let next = if experiment.file.runner.get_ref() == "scenario" {
+            (now - start) / seeds as f64 * more as f64
+        } else {
+            (now - before) / seeds as f64 * (seeds + more) as f64
+        };
+        if now - start + next > budget {
+            return done(measured);
+        }
+        console.notice(&format!("{seeds} seeds leave rows undecided; adding {more}"));
+        experiment.extra_seeds += u32::try_from(more).expect("seeds are counted by u32");
+    }
+}
+
+/// A folder for runs that is removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Scratch {
+        Scratch(std::env::temp_dir().join(format!("tidegate-reproduce-{}", std::process::id())))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
