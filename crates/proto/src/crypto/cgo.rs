@@ -12,21 +12,10 @@ use zeroize::Zeroizing;
 
 use super::layer::BODY;
 use uiv::{Expanded, KEYS};
+pub use uiv::{Side, TAG};
 
-/// Bytes of a tag.
-pub const TAG: usize = 16;
 /// Bytes of key material of one direction: the keys and the first nonce.
 pub const SEED: usize = KEYS + TAG;
-
-/// The side of the circuit that a layer is on. Relays encrypt in both directions, because only encryption turns a changed
-/// cell into a random one; clients decrypt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// The client's.
-    Client,
-    /// The relay's.
-    Relay,
-}
 
 /// One direction of one hop.
 pub struct Layer {

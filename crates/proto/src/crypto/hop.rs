@@ -1,13 +1,17 @@
 //! One side's layers of a hop, for both directions, as the key exchange agreed: AES-CTR with SHA-1 ([`layer`]) or
 //! Counter Galois Onion ([`cgo`]).
 
+use super::cgo;
 use super::layer::{self, BODY};
 use super::message::Format;
 use super::negotiation::Wishes;
 use super::ntor::HopKeys;
 use super::ntor_v3::KeyMaterial;
-use super::{cgo, wire};
 use crate::cell::{Digest, Terms};
+
+/// Commands of cells with a relay message. Counter Galois Onion covers them.
+pub(super) const RELAY: u8 = 3;
+pub(super) const RELAY_EARLY: u8 = 9;
 
 /// A layer in one direction.
 enum Layer {
@@ -17,7 +21,7 @@ enum Layer {
 
 /// The command of a cell with a relay message.
 fn command(early: bool) -> u8 {
-    if early { wire::RELAY_EARLY } else { wire::RELAY }
+    if early { RELAY_EARLY } else { RELAY }
 }
 
 impl Layer {
@@ -104,7 +108,7 @@ impl Hop {
         }
     }
 
-    /// What the key exchange agreed on.
+    /// The terms that the key exchange agreed on.
     pub(super) fn terms(&self) -> Terms {
         Terms {
             congestion_control: Some(self.congestion_control),

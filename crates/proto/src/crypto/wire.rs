@@ -1,6 +1,7 @@
 //! Wire format of cells (tor-spec, "Cell packet format"): 514 bytes, or variable length.
 
 use super::encrypted::Encrypted;
+use super::hop::{RELAY, RELAY_EARLY};
 use super::layer::{BODY, Body};
 use crate::cell::{Cell, CircId, Command, Nonce};
 use crate::onion::Onion as _;
@@ -24,10 +25,6 @@ pub mod command {
     /// The initiator's signature.
     pub const AUTHENTICATE: u8 = 131;
 }
-
-/// Commands of cells with a relay message. Counter Galois Onion covers them.
-pub(super) const RELAY: u8 = 3;
-pub(super) const RELAY_EARLY: u8 = 9;
 
 /// Circuit id and command.
 const HEADER: usize = 5;

@@ -7,13 +7,25 @@ use ctr::{CtrCore, flavors};
 use polyval::{Block, Polyval, universal_hash::UniversalHash as _};
 use zeroize::Zeroizing;
 
-use super::{BODY, Side, TAG};
+use crate::crypto::layer::BODY;
 
+/// Bytes of a tag.
+pub const TAG: usize = 16;
 /// Bytes of all keys: for the tag, AES and POLYVAL; for the rest of the body, AES and POLYVAL.
 pub const KEYS: usize = 64;
 
 /// Blocks of key stream that encryption may use; [`Expanded::derive`] takes the blocks behind them.
 const STREAM_BLOCKS: u128 = 31;
+
+/// The side of the circuit that a layer is on. Relays encrypt in both directions, because only encryption turns a changed
+/// cell into a random one; clients decrypt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The client's.
+    Client,
+    /// The relay's.
+    Relay,
+}
 
 /// AES in the direction of this side.
 enum TagCipher {
