@@ -430,7 +430,8 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
         // A connection that closes with unread bytes is reset, and our last cells (DESTROY) would be lost with it.
         let ended = async {
             writer.shutdown().await?;
-            let mut rest = [0; 4096];
+            // On the heap, because an array would be part of every connection's task from its start.
+            let mut rest = vec![0; 4096];
             while reader.read(&mut rest).await? > 0 {}
             Ok(())
         };

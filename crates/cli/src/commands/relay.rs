@@ -358,7 +358,7 @@ async fn handle_signals(
             match load(path, arguments.allow_public_authority) {
                 Ok(Loaded { settings: RelayConfig { config, exit, announce, .. }, .. }) => {
                     let (bandwidth, limits) = (config.bandwidth, config.limits.unwrap_or_default());
-                    Order::Reload(Changes { exit, bandwidth, limits, announce })
+                    Order::Reload(Box::new(Changes { exit, bandwidth, limits, announce }))
                 }
                 Err(why) => {
                     tracing::warn!(cause = %why, "not reloaded");

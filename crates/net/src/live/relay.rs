@@ -124,7 +124,7 @@ type Answer = (u16, String, Vec<u8>);
 /// An operator's order to a running relay.
 pub enum Order {
     /// Change the configuration.
-    Reload(Changes),
+    Reload(Box<Changes>),
     /// Drain: accept no connections and circuits, and end with the last circuit.
     Drain,
 }
@@ -420,7 +420,8 @@ impl RelayLoop {
     async fn obey(&self, orders: &mut mpsc::Receiver<Order>, own: &[SocketAddr], on_event: &dyn Fn(Event)) {
         while let Some(order) = orders.recv().await {
             match order {
-                Order::Reload(Changes { mut exit, bandwidth, limits, announce }) => {
+                Order::Reload(changes) => {
+                    let Changes { mut exit, bandwidth, limits, announce } = *changes;
                     own.iter().for_each(|own| exit.policy.refuse(*own));
                     *self.exit.borrow_mut() = Rc::new(exit);
                     *self.announce.borrow_mut() = announce;
@@ -542,12 +543,14 @@ impl RelayLoop {
             let relay = self.clone();
             tokio::task::spawn_local(async move {
                 // Errors are not propagated, and the peer's address is deliberately not logged.
-                let peer_link = match relay.handshakes.run(from, relay.links.accept(tcp)).await {
+                // On the heap while they last: a task keeps room for its largest future until the connection ends.
+                let handshake = Box::pin(relay.links.accept(tcp));
+                let peer_link = match relay.handshakes.run(from, handshake).await {
                     Some(Ok(Accepted::Neighbour(peer_link))) => peer_link,
                     Some(Ok(Accepted::Measurer(stream, peer, first))) => {
                         if let Some(measured) = relay.overlay.limit().measured() {
                             // A measurement's errors are the coordinator's to report.
-                            measured.serve(*stream, peer, *first).await.unwrap_or_default();
+                            Box::pin(measured.serve(*stream, peer, *first)).await.unwrap_or_default();
                         }
                         return;
                     }
