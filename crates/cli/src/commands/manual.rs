@@ -51,7 +51,7 @@ const HEAD: &str = "# Subcommands and exit codes
 
 *`tidegate manual FOLDER` generates this page, manual pages with every option, and shell completions.*
 
-`tidegate COMMAND --help` lists the options of a subcommand and shows an example. Subcommands that open sockets need a
+The option `--help` of each subcommand lists its options and shows an example. Subcommands that open sockets need a
 build with the feature `live`, which is on by default.
 
 | exit code | meaning |

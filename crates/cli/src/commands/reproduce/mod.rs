@@ -42,7 +42,7 @@ pub struct ReproduceArgs {
     budget: Option<f64>,
     /// Repeat N random records and compare digests; --budget limits their recorded cost
     #[arg(long, value_name = "N", conflicts_with_all = ["record", "strict", "json", "out"])]
-    verify: Option<usize>,
+    verify: Option<std::num::NonZeroUsize>,
     /// Print the rows as JSON
     #[arg(long)]
     json: bool,
@@ -94,7 +94,7 @@ pub fn main(arguments: ReproduceArgs) -> Result<ExitCode, Failure> {
     }
     let planned = planned::plan(experiments, arguments.record)?;
     if let Some(count) = arguments.verify {
-        return verify::main(planned, count, arguments.budget, arguments.jobs);
+        return verify::main(planned, count.get(), arguments.budget, arguments.jobs);
     }
     let contents = Contents {
         name: "reproduce".into(),
@@ -131,7 +131,7 @@ pub fn main(arguments: ReproduceArgs) -> Result<ExitCode, Failure> {
     files.push(("report.html".to_owned(), page.into_bytes()));
     files.push(("scoreboard.json".to_owned(), format!("{json}\n").into_bytes()));
     if let Some(place) = &arguments.artifact {
-        let experiments: Vec<&Experiment> = planned.iter().map(|(experiment, ..)| experiment).collect();
+        let experiments: Vec<&Experiment> = planned.iter().map(|planned| &planned.experiment).collect();
         artifact::write(place, &files, &experiments, scale)?;
         eprintln!("artifact: {}", place.display());
     }

@@ -13,9 +13,9 @@ pub struct PlannedExperiment {
     pub experiment: Experiment,
     /// Its checked rows.
     pub rows: Vec<PublishedRow>,
-    /// What its values depend on.
+    /// The inputs that its values depend on.
     pub dependence: Dependence,
-    /// What measures it.
+    /// The runner that measures it.
     pub runner: Runner,
 }
 

@@ -12,7 +12,7 @@ use super::until;
 use crate::console::Console;
 use crate::failure::Failure;
 
-/// Verifies `count` records whose recorded processor time is at most an equal share of the budget.
+/// Verifies `count` records. Each took at most an equal share of the budget.
 pub fn main(
     planned: Vec<PlannedExperiment>,
     count: usize,
