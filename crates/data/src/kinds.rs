@@ -141,7 +141,7 @@ pub fn expect(document: &Document, contents: &str, kinds: &[&str]) -> Result<(),
 
 fn other(document: &Document, contents: &str, kind: &Kind) -> DataError {
     let cause = format!("is {}, and not {contents}", kind.name);
-    document.error(cause, format!("give {contents}; {}", kind.read_by))
+    document.error(cause, format!("give {contents}. About this file: {}", kind.read_by))
 }
 
 /// Whether the first line that is not an annotation begins with a keyword.

@@ -246,5 +246,5 @@ fn a_whole_network_is_scheduled() {
     let output = run(&["schedule", "--speed-test", &file]);
     assert!(output.status.code() == Some(2) && text(&output).contains("no running relay"));
     let output = run(&["schedule", "--consensus", &file]);
-    assert!(output.status.code() == Some(2) && text(&output).contains("network-status-version"));
+    assert!(output.status.code() == Some(2) && text(&output).contains("is a `speedtest.diffs.json`"));
 }
