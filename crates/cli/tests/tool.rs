@@ -314,7 +314,9 @@ fn experiments_find_measured_inputs_wherever_their_scenario_is() {
 #[test]
 fn flashflow_experiments_run_in_simulated_time() {
     let scratch = Scratch::new("flashflow-experiments");
-    let output = tidegate(&["reproduce", "flashflow/figure-7", "--json", "--out", &scratch.path("o")]);
+    let arguments =
+        ["reproduce", "flashflow/figure-7", "--budget", "60", "--json", "--out", &scratch.path("o")];
+    let output = tidegate(&arguments);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let rows: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let rows = rows.as_array().unwrap();
