@@ -53,7 +53,7 @@ fn layers(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(1));
     for (name, cgo) in [("aes-ctr-sha1", false), ("cgo", true)] {
         let mut case = |case: &str, run: &mut dyn FnMut(u64) -> Duration| {
-            group.bench_function(BenchmarkId::new(case, name), |bencher| bencher.iter_custom(|n| run(n)));
+            group.bench_function(BenchmarkId::new(case, name), |bencher| bencher.iter_custom(&mut *run));
         };
         let (_, mut relay) = hop(cgo);
         let random = Body(Box::new(std::array::from_fn(|n| (n * n) as u8)));

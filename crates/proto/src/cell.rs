@@ -200,7 +200,7 @@ impl ServiceCommand {
     }
 }
 
-/// What a SENDME names a cell by (proposal 289).
+/// The digest or tag by which a SENDME names a cell (proposal 289).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Digest {
     /// The layer's running SHA-1 digest after the cell.

@@ -144,7 +144,7 @@ fn write_table(rows: &[Counts]) -> String {
     text
 }
 
-/// What grew beyond the tolerance, one message per count.
+/// Counts that grew beyond the tolerance, one message each.
 fn growth(now: &Counts, before: &Counts) -> Vec<String> {
     let pairs = [
         ("events", Some(now.events), Some(before.events)),

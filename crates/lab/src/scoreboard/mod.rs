@@ -25,7 +25,7 @@ pub use verdict::{Outcome, Verdict};
 /// Measures an experiment. Except for times on this machine, the result must depend only on experiment and scale.
 pub type Runner = fn(&Experiment, Scale, &dyn Monitor) -> Result<Measured, RunError>;
 
-/// What the values of a runner depend on, besides the experiment and its scale.
+/// Inputs of a runner besides the experiment and its scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dependence {
     /// The parameter `seeds`: each quantity has one value per seed.

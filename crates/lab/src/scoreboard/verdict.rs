@@ -50,12 +50,12 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// What the values of one row say before its family is corrected.
+/// Decision on one row before the correction for its family.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tendency {
     /// Whether the row's mean agrees with the published number or statement.
     pub agrees: bool,
-    /// Anytime-valid p-value of the opposite; `None` for a deterministic row, which needs no test.
+    /// Anytime-valid p-value of the opposite; `None` for a deterministic row.
     pub p_value: Option<f64>,
 }
 
@@ -79,7 +79,7 @@ impl Tendency {
     }
 }
 
-/// Verdicts of the rows of one experiment, corrected by Holm's procedure; deterministic rows need no correction.
+/// Verdicts of the rows of one experiment, corrected by Holm's procedure; deterministic rows do not need it.
 pub fn settle(tendencies: &[Tendency]) -> Vec<Verdict> {
     let tested: Vec<f64> = tendencies.iter().filter_map(|row| row.p_value).collect();
     let mut decided = holm(&tested, ALPHA).into_iter();

@@ -71,7 +71,7 @@ enum Asked {
     Bad,
 }
 
-/// Parses a request; `None` if more of it is to come.
+/// Parses a request; `None` if it is incomplete.
 fn parse(request: &[u8]) -> Option<Asked> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS];
     let mut parsed = httparse::Request::new(&mut fields);
@@ -107,7 +107,7 @@ fn answer(status: &str, body: &str) -> Vec<u8> {
 
 /// Carries out a request that came through the neighbour of a circuit.
 fn act(overlay: &OnSockets, stream: &DirectoryStream<'_>, asked: Option<Asked>) -> Vec<u8> {
-    // Whoever stores or asks here without a circuit shows which services it knows.
+    // A client that asks without a circuit of several relays would reveal which services it uses.
     if overlay.with(|node, _| node.is_from_client(stream.key.circuit)) {
         return answer("503 Use a circuit of several relays", "");
     }

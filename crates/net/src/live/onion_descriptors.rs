@@ -26,7 +26,7 @@ const PLACES: usize = 16_384;
 /// The blinded key of a service in a time period.
 pub type BlindedKey = [u8; 32];
 
-/// What a directory learns from a descriptor.
+/// The parts of a descriptor that a directory reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Outer {
     key: BlindedKey,
@@ -48,8 +48,11 @@ pub fn blinded_key(text: &str) -> Option<BlindedKey> {
     STANDARD_NO_PAD.decode(text).ok()?.try_into().ok()
 }
 
-/// The items of a document: keyword and arguments, and the object behind the line.
-fn items(text: &str) -> Option<Vec<(&str, &str, Option<Vec<u8>>)>> {
+/// Keyword and arguments of a line, and the object behind it.
+type Item<'a> = (&'a str, &'a str, Option<Vec<u8>>);
+
+/// The items of a document.
+fn items(text: &str) -> Option<Vec<Item<'_>>> {
     let mut items = Vec::new();
     let mut lines = text.lines().peekable();
     while let Some(line) = lines.next() {

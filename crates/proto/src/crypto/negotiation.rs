@@ -1,4 +1,4 @@
-//! What a client and a relay agree on in ntor-v3: extensions of the client's message and of the relay's answer
+//! The agreement of a client and a relay in ntor-v3: extensions of the client's message and of the relay's answer
 //! (tor-spec, "Circuit extension negotiation"; proposals 324 and 346).
 
 /// Types of extensions: congestion control in the request and in the answer, and the request for subprotocols.
@@ -12,7 +12,7 @@ const CGO: [u8; 2] = [2, CGO_VERSION];
 /// Cells that a SENDME acknowledges, as the relay announces it.
 const SENDME_INCREMENT: u8 = 31;
 
-/// What a client asks of a relay.
+/// The requests of a client to a relay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wishes {
     /// Congestion control instead of fixed windows.

@@ -31,7 +31,7 @@ pub(super) enum Role {
 #[derive(Debug)]
 pub(super) struct Introduction {
     key: AuthKey,
-    /// What the service accepts, if it has set a limit.
+    /// The limit of introductions that the service has set.
     pub allowance: Option<TokenBucket>,
 }
 
