@@ -372,37 +372,15 @@ impl<T> Underlay<T> {
         (id, bytes): (u32, u32),
         at: Time,
     ) {
-        let packet = &mut self.under_way[id as usize];
-        let to = self.places[packet.to.0 as usize].access;
-        let destination = self.places[to as usize].location;
-        let origin = self.places[from as usize].location;
-        let sender = &mut self.sites[from as usize];
-        if sender.is_cut_by(at) {
-            // The outage hits it in the uplink, which counts it as lost then.
-            self.under_way.remove(id as usize);
-            return;
-        }
-        let path = self.paths.get(origin, destination);
-        let now = queue.now();
-        let extra = if path.loss > 0.0 && sender.draws.chance(path.loss) {
-            None
-        } else {
-            self.faults.pass(now, at, (origin, destination), &mut sender.draws)
-        };
-        let Some(extra) = extra else {
-            sender.lost += 1;
+        let packet = &self.under_way[id as usize];
+        let (flow, to) = (packet.flow, self.places[packet.to.0 as usize].access);
+        // An outage hits it in the uplink, which counts it as lost then.
+        let is_cut = self.sites[from as usize].is_cut_by(at);
+        let arrives = if is_cut { None } else { self.cross(queue.now(), at, (from, to), flow) };
+        let Some(arrives) = arrives else {
             self.under_way.remove(id as usize);
             return;
         };
-        let mut arrives = at + path.delay + extra;
-        if path.jitter > Span::ZERO {
-            let jittered = path.delay.0 as f64 + sender.draws.normal(0.0, path.jitter.0 as f64);
-            arrives = at + Span(jittered as u64).max(path.least_delay()) + extra;
-        }
-        if path.jitter > Span::ZERO || self.faults.can_delay() {
-            let flow = packet.flow;
-            arrives = self.behind(flow, from > to, arrives);
-        }
         self.under_way[id as usize].propagation = arrives.since(at);
         if self.division.hosts.process(to) == self.process {
             queue.push(arrives, NetEvent(Step::Arrived { id, to, bytes }).into());
@@ -411,6 +389,29 @@ impl<T> Underlay<T> {
             let size = Size::new(1, bytes);
             self.leaving.push(Leaving { arrives, size, is_train: false, packet });
         }
+    }
+
+    /// When a packet that leaves the uplink of `from` at `left` reaches the downlink of `to`; `None` if it is lost.
+    fn cross(&mut self, now: Time, left: Time, (from, to): (u32, u32), flow: u32) -> Option<Time> {
+        let [origin, destination] = [from, to].map(|host| self.places[host as usize].location);
+        let path = self.paths.get(origin, destination);
+        let sender = &mut self.sites[from as usize];
+        let lost = path.loss > 0.0 && sender.draws.chance(path.loss);
+        let extra =
+            if lost { None } else { self.faults.pass(now, left, (origin, destination), &mut sender.draws) };
+        let Some(extra) = extra else {
+            sender.lost += 1;
+            return None;
+        };
+        let mut arrives = left + path.delay + extra;
+        if path.jitter > Span::ZERO {
+            let jittered = path.delay.0 as f64 + sender.draws.normal(0.0, path.jitter.0 as f64);
+            arrives = left + Span(jittered as u64).max(path.least_delay()) + extra;
+        }
+        if path.jitter > Span::ZERO || self.faults.can_delay() {
+            arrives = self.behind(flow, from > to, arrives);
+        }
+        Some(arrives)
     }
 
     /// When a packet of a flow and direction arrives that would arrive at `arrives`, if it did not have to follow the

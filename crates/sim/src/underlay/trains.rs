@@ -12,7 +12,6 @@ use tidegate_control::units::{Span, Time};
 use super::{NetEvent, Step, Underlay, insert};
 use crate::observe::Host;
 use crate::packet::{Leaving, Packet, Size, Train, UnderWay};
-use crate::plan::Path;
 use crate::queue::Queue;
 
 /// Cuts packets out of a train of a connection: its number, the train, and which packets. Returns them with their
@@ -79,7 +78,6 @@ impl<T> Underlay<T> {
             return;
         }
         let to = self.places[packet.to.0 as usize].access;
-        let path = self.path(from, to);
         let front = train.front(admitted);
         let down = self.places[to as usize].down;
         let mut left = at - self.sites[from as usize].up.span_for(front.size().bytes() - front.bytes_of(0));
@@ -91,7 +89,7 @@ impl<T> Underlay<T> {
             }
             let left = left.min(at);
             let packet = whole.as_ref().expect("only the last packet takes it");
-            let arrives = self.cross(queue.now(), left, (from, to), packet.flow, path);
+            let arrives = self.cross(queue.now(), left, (from, to), packet.flow);
             if let Some(arrives) = arrives {
                 let on_link = down.span_for(front.bytes_of(number).into());
                 let begun = piece.get_or_insert(Piece {
@@ -122,40 +120,6 @@ impl<T> Underlay<T> {
                 }
             }
         }
-    }
-
-    fn path(&self, from: u32, to: u32) -> Path {
-        let [origin, destination] = [from, to].map(|host| self.places[host as usize].location);
-        *self.paths.get(origin, destination)
-    }
-
-    /// When a packet that leaves the uplink at `left` reaches the downlink; `None` if it is lost.
-    fn cross(
-        &mut self,
-        now: Time,
-        left: Time,
-        (from, to): (u32, u32),
-        flow: u32,
-        path: Path,
-    ) -> Option<Time> {
-        let [origin, destination] = [from, to].map(|host| self.places[host as usize].location);
-        let sender = &mut self.sites[from as usize];
-        let lost = path.loss > 0.0 && sender.draws.chance(path.loss);
-        let extra =
-            if lost { None } else { self.faults.pass(now, left, (origin, destination), &mut sender.draws) };
-        let Some(extra) = extra else {
-            sender.lost += 1;
-            return None;
-        };
-        let mut arrives = left + path.delay + extra;
-        if path.jitter > Span::ZERO {
-            let jittered = path.delay.0 as f64 + sender.draws.normal(0.0, path.jitter.0 as f64);
-            arrives = left + Span(jittered as u64).max(path.least_delay()) + extra;
-        }
-        if path.jitter > Span::ZERO || self.faults.can_delay() {
-            arrives = self.behind(flow, from > to, arrives);
-        }
-        Some(arrives)
     }
 
     /// Schedules the one event of a piece, here or in its receiver's process.
@@ -222,7 +186,7 @@ mod tests {
     use tidegate_control::units::Rate;
 
     use super::*;
-    use crate::plan::{HostPlan, LinkPlan, PathTable, QueuePlan, Role};
+    use crate::plan::{HostPlan, LinkPlan, Path, PathTable, QueuePlan, Role};
 
     /// Host 0 receives.
     const RECEIVER: Host = Host(0);
