@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use tidegate_control::text::hex;
 
 use crate::input::InputError;
 use crate::metrics::Metrics;
@@ -140,8 +141,7 @@ impl Store {
             return Err(error);
         }
         let parameters = serde_json::to_vec(&contents.parameters).expect("JSON values can be written");
-        let study: String =
-            Sha256::digest(parameters).iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+        let study = hex(&Sha256::digest(parameters)[..6]);
         let records = place.join("runs").join(study);
         fs::create_dir_all(&records).map_err(|cause| failed(&records, &cause))?;
         Ok(Store { place: place.to_owned(), records, fresh })
@@ -322,8 +322,7 @@ pub fn input_digests(scenario: &Scenario) -> Result<Value, InputError> {
     let mut all = serde_json::Map::new();
     for (key, path) in scenario.input_files() {
         let bytes = fs::read(&path).map_err(|cause| failed(&path, &cause))?;
-        let digest: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-        all.insert(key, json!(digest));
+        all.insert(key, json!(hex(&Sha256::digest(bytes))));
     }
     Ok(Value::Object(all))
 }

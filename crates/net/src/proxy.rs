@@ -6,6 +6,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use tidegate_control::text::hex;
 use tidegate_proto::crypto::names::Target;
 
 /// Maximum size of a handshake without authentication, bytes: at most 519 are needed.
@@ -276,7 +277,7 @@ impl Handshake {
         let name = usize::from(*self.received.get(1)?);
         let password = usize::from(*self.received.get(2 + name)?);
         let both = self.received.get(..3 + name + password)?;
-        self.user = both.iter().map(|byte| format!("{byte:02x}")).collect();
+        self.user = hex(both);
         self.received.drain(..3 + name + password);
         self.stage = Stage::Request;
         Some(Step::Send(&[1, 0]))
@@ -341,7 +342,7 @@ impl Handshake {
         // Without the final zero the last text is incomplete.
         let whole = 8 + user.len() + 1 + if has_name { name.len() + 1 } else { 0 };
         let rest = self.received.get(whole..)?.to_vec();
-        self.user = user.iter().map(|byte| format!("{byte:02x}")).collect();
+        self.user = hex(&user);
         let host = match (has_name, String::from_utf8(name)) {
             (false, _) => Host::Address(Ipv4Addr::new(a, b, c, d).into()),
             (true, Ok(name)) if is_name(&name) => Host::Name(name),

@@ -10,6 +10,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
+use tidegate_control::text::hex;
 use tidegate_lab::input::InputError;
 use tidegate_lab::report::folder::ResultFile;
 use tidegate_lab::scoreboard::{Experiment, Scale};
@@ -84,7 +85,7 @@ fn take_experiment(
                 let name = format!("{name}/{}", file.to_string_lossy());
                 let bytes = fs::read(&path)?;
                 if is_input {
-                    inputs.insert(name.clone(), hex(&bytes));
+                    inputs.insert(name.clone(), digest(&bytes));
                 }
                 files.insert(name, bytes);
             }
@@ -93,14 +94,14 @@ fn take_experiment(
     for needed in &experiment.file.needs {
         // Measured data stay outside: they belong to others, and can be large.
         let digest =
-            fs::read(experiment.data.join(needed)).map_or_else(|_| "absent".into(), |bytes| hex(&bytes));
+            fs::read(experiment.data.join(needed)).map_or_else(|_| "absent".into(), |bytes| digest(&bytes));
         inputs.insert(format!("data/{needed}"), digest);
     }
     Ok(())
 }
 
-fn hex(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+fn digest(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
 }
 
 fn readme(experiments: &[&Experiment], scale: Scale) -> String {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sha2::{Digest as _, Sha256};
+use tidegate_control::text::hex;
 
 /// Measured quantities: name -> one value per seed.
 ///
@@ -59,7 +60,7 @@ impl Measured {
             hash.update((values.len() as u64).to_le_bytes());
             values.iter().for_each(|value| hash.update(value.to_bits().to_le_bytes()));
         }
-        hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+        hex(&hash.finalize())
     }
 }
 

@@ -117,6 +117,8 @@ impl Layer {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_control::text;
+
     use super::*;
 
     const RELAY: u8 = 3;
@@ -195,8 +197,7 @@ mod tests {
     }
 
     fn unhex<const N: usize>(text: &str) -> [u8; N] {
-        assert_eq!(text.len(), 2 * N);
-        std::array::from_fn(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap())
+        text::unhex(text).expect("vectors are hexadecimal")
     }
 
     /// A layer in the state of a vector: keys, nonce, chained tag.
