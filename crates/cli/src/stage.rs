@@ -186,14 +186,18 @@ impl Events {
     }
 }
 
-/// Fetches the JSON status of a role.
-pub fn status_of(address: SocketAddr) -> io::Result<Value> {
+/// Fetches a page of a role by HTTP.
+pub fn page_of(address: SocketAddr, path: &str) -> io::Result<String> {
     let mut tcp = TcpStream::connect(address)?;
-    write!(tcp, "GET /status.json HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    write!(tcp, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
     let mut answer = String::new();
     tcp.read_to_string(&mut answer)?;
-    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-    serde_json::from_str(body).map_err(io::Error::other)
+    Ok(answer.split_once("\r\n\r\n").map_or("", |(_, body)| body).to_owned())
+}
+
+/// Fetches the JSON status of a role.
+pub fn status_of(address: SocketAddr) -> io::Result<Value> {
+    serde_json::from_str(&page_of(address, "/status.json")?).map_err(io::Error::other)
 }
 
 /// Calls `now_and_then` every 10 s until the user stops the stage.

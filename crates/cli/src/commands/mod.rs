@@ -19,7 +19,7 @@ mod manual;
 #[cfg(feature = "live")]
 pub mod more;
 #[cfg(feature = "live")]
-mod overlay;
+pub mod overlay;
 pub mod predictor;
 #[cfg(feature = "live")]
 mod relay;

@@ -19,6 +19,7 @@ use tidegate_lab::scenario::Scenario;
 use tidegate_lab::scoreboard::{Experiment, Measured, RunError, Scale};
 
 use super::tool::json_of;
+use crate::commands::overlay::measured::LOAD;
 
 /// `[parameters]`.
 #[derive(Deserialize)]
@@ -32,8 +33,7 @@ struct MeasuredExperiment {
     seeds: u64,
 }
 
-/// How long simulated users begin downloads, as in the live demonstration, and the length of a run.
-const LOAD: Span = Span::from_secs(20);
+/// Length of a simulated run. Users begin downloads for [`LOAD`], as in the live demonstration.
 const END: Span = Span::from_secs(120);
 
 /// Measures an experiment.

@@ -5,8 +5,7 @@
 //! before and after the measurement, and while it runs.
 
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -23,7 +22,7 @@ use super::download::{Download, fetch};
 use super::own::{CLOCKS, Network, RelaySetup};
 use crate::commands::flashflow::local::{Processes, identity, measurer, spawn, write};
 use crate::failure::Failure;
-use crate::stage::{Events, Stage};
+use crate::stage::{Events, Stage, page_of};
 
 /// Bandwidths of the relays, the liar's first. A relay below 13 Mbit/s with users would be underestimated: proposal 316
 /// lets it forward as much for users as beside 10 Mbit/s of measurement, and counts a third of the measurement.
@@ -233,16 +232,9 @@ fn said(number: usize, asked: &Measurement) -> Rate {
 /// Fetches and checks the directory.
 fn listed(network: &Network) -> Result<Directory, Failure> {
     let failed = |cause: &dyn std::fmt::Display| Failure::Other(format!("the directory: {cause}"));
-    let get = || -> std::io::Result<String> {
-        let mut tcp = TcpStream::connect(network.directory)?;
-        write!(tcp, "GET /directory HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
-        let mut answer = String::new();
-        tcp.read_to_string(&mut answer)?;
-        Ok(answer.split_once("\r\n\r\n").map_or("", |(_, body)| body).to_owned())
-    };
     let key = unhex(&network.authority).ok_or_else(|| failed(&"it printed no key"))?;
-    directory::check(&get().map_err(|cause| failed(&cause))?, &key, clock::unix(), 0)
-        .map_err(|cause| failed(&cause))
+    let page = page_of(network.directory, "/directory").map_err(|cause| failed(&cause))?;
+    directory::check(&page, &key, clock::unix(), 0).map_err(|cause| failed(&cause))
 }
 
 /// Starts the measurers. Returns the coordinator's configuration file.

@@ -4,7 +4,7 @@ mod crowd;
 mod demo;
 mod download;
 mod matrix;
-mod measured;
+pub mod measured;
 mod onion_service;
 mod own;
 mod soak;

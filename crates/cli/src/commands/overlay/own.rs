@@ -73,6 +73,17 @@ impl RelaySetup {
     }
 }
 
+/// Keys of a relay that shows its circuits on a status page.
+pub const SHOWN: &str = "status = \"127.0.0.1:0\"\nshow-circuits = true\n";
+
+/// The configuration file of a relay on this machine that exits to these addresses, with further keys and tables.
+pub fn relay_file(name: &str, exits: &str, keys: &str, tables: &str) -> String {
+    format!(
+        "nickname = \"{name}\"\nlisten = \"127.0.0.1:0\"\nkeys = \"{name}.keys\"\nexit-policy = [\"accept {exits}\"]\n\
+         exit-to-private-addresses = true\nextend-to-private-addresses = true\n{keys}\n{tables}"
+    )
+}
+
 /// A directory and relays; dropping it stops all processes.
 pub struct Network {
     /// Processes and files of the overlay.
@@ -116,12 +127,10 @@ impl Network {
         for (number, RelaySetup { bandwidth, keys: more, tables }) in setups.iter().enumerate() {
             let path = stage.directory.join(format!("relay{number}.keys"));
             keys::create(&path).map_err(Failure::Other)?;
-            let config = format!(
-                "nickname = \"relay{number}\"\nlisten = \"127.0.0.1:0\"\nkeys = \"relay{number}.keys\"\n\
-                 status = \"127.0.0.1:0\"\nshow-circuits = true\n\
-                 bandwidth = \"{bandwidth}\"\nexit-policy = [\"accept {file}\"]\nexit-to-private-addresses = true\nextend-to-private-addresses = true\n{more}\n\
-                 [directory]\naddress = \"{address}\"\ntoken = \"{words}\"\n\n{tables}{system}",
-            );
+            let keys = format!("{SHOWN}bandwidth = \"{bandwidth}\"\n{more}");
+            let tables =
+                format!("[directory]\naddress = \"{address}\"\ntoken = \"{words}\"\n\n{tables}{system}");
+            let config = relay_file(&format!("relay{number}"), &file.to_string(), &keys, &tables);
             let config = stage.write(&format!("relay{number}.toml"), &config)?.display().to_string();
             let events = stage.role(&["relay", "--config", &config])?;
             started.push((config, events));

@@ -18,7 +18,7 @@ use tidegate_net::private_tor::{self, Network};
 use super::download::{fetch_over, report, serve_file};
 use super::measured::{MEASURED_LOAD, Measurement};
 use super::onion_service;
-use super::own::{VANILLA, system_table, systems};
+use super::own::{SHOWN, VANILLA, relay_file, system_table, systems};
 use super::tor_client::{Hops, start_client};
 use super::tornet_measured;
 use crate::failure::Failure;
@@ -323,11 +323,8 @@ fn start_relays(
     let (system, mut started) = (system_table(system), Vec::new());
     for name in names {
         keys::create(&stage.directory.join(format!("{name}.keys"))).map_err(Failure::Other)?;
-        let config = format!(
-            "nickname = \"{name}\"\nlisten = \"127.0.0.1:0\"\nkeys = \"{name}.keys\"\n\
-             status = \"127.0.0.1:0\"\nshow-circuits = true\n\
-             exit-policy = [\"accept *:*\"]\nexit-to-private-addresses = true\nextend-to-private-addresses = true\n\n[tor]\nauthority = \"{authority}\"\n\n{system}"
-        );
+        let tables = format!("[tor]\nauthority = \"{authority}\"\n\n{system}");
+        let config = relay_file(&name, "*:*", SHOWN, &tables);
         let config = stage.write(&format!("{name}.toml"), &config)?;
         started.push((name, stage.role(&["relay", "--config", &config.display().to_string()])?));
     }

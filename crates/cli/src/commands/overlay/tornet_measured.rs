@@ -1,19 +1,20 @@
 //! `tidegate overlay tornet --measured`: FlashFlow measures Tidegate relays of a private Tor network. Stock tor's
 //! authorities read the bandwidth file, and stock clients select by the consensus.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 
-use tidegate_control::flashflow::bandwidth_file::read_weights;
+use tidegate_data::consensus;
+use tidegate_data::document::Document;
+use tidegate_data::formats::BANDWIDTH_FILES;
 use tidegate_net::identity::{hex, unhex};
 use tidegate_net::live::keys;
 use tidegate_net::private_tor::Network;
 
 use super::download::serve_file;
 use super::measured::{Measurement, Team, World, compare};
-use super::own::{CLOCKS, RelaySetup};
+use super::own::{CLOCKS, RelaySetup, relay_file};
 use super::tor_client::start_client;
 use crate::failure::Failure;
 use crate::stage::Stage;
@@ -49,13 +50,13 @@ fn start_relays(
     for (number, RelaySetup { bandwidth, keys: more, tables }) in setups.iter().enumerate() {
         let path = stage.directory.join(format!("relay{number}.keys"));
         let fingerprint = hex(&keys::create(&path).map_err(Failure::Other)?.fingerprint());
-        let config = format!(
-            "nickname = \"relay{number}\"\nlisten = \"127.0.0.1:0\"\nkeys = \"relay{number}.keys\"\n\
-             bandwidth = \"{bandwidth}\"\nexit-policy = [\"accept *:*\"]\nexit-to-private-addresses = true\n\
-             extend-to-private-addresses = true\n{more}\n[tor]\nauthority = \"{authority}\"\n\
-             further-authorities = {others:?}\n\n{tables}\
+        let name = format!("relay{number}");
+        let keys = format!("bandwidth = \"{bandwidth}\"\n{more}");
+        let tables = format!(
+            "[tor]\nauthority = \"{authority}\"\nfurther-authorities = {others:?}\n\n{tables}\
              [system]\nname = \"vanilla\"\n{CLOCKS}"
         );
+        let config = relay_file(&name, "*:*", &keys, &tables);
         let config = stage.write(&format!("relay{number}.toml"), &config)?.display().to_string();
         started.push((fingerprint, stage.role(&["relay", "--config", &config])?));
     }
@@ -79,40 +80,25 @@ struct PrivateTor {
     started: usize,
 }
 
-impl PrivateTor {
-    /// The relays' weights in the consensus, kB/s.
-    fn consensus_weights(&self) -> BTreeMap<String, u64> {
-        let (consensus, mut weights) = (self.network.consensus(), BTreeMap::new());
-        let mut name = "";
-        for line in consensus.lines() {
-            if let Some(router) = line.strip_prefix("r ") {
-                name = router.split(' ').next().unwrap_or_default();
-            } else if let Some(weight) = line.strip_prefix("w Bandwidth=") {
-                let weight = weight.split(' ').next().and_then(|weight| weight.parse().ok());
-                weights.extend(weight.map(|weight| (name.to_owned(), weight)));
-            }
-        }
-        weights
-    }
-}
-
 impl World for PrivateTor {
     fn relays(&self) -> Result<Vec<(String, SocketAddr)>, Failure> {
         Ok(self.relays.clone())
     }
 
     fn weights(&self) -> Result<Vec<u64>, Failure> {
-        let weights = self.consensus_weights();
-        let weight = |number: usize| {
-            let weight = weights.get(&format!("relay{number}")).copied();
-            weight.ok_or_else(|| Failure::Other(format!("the consensus gives relay{number} no weight")))
+        let document = Document::new("the consensus", self.network.consensus()).map_err(Failure::other)?;
+        let consensus = consensus::read(&document).map_err(Failure::other)?;
+        let weight = |(fingerprint, _): &(String, SocketAddr)| {
+            let mut listed = consensus.relays.iter();
+            let found = listed.find(|listed| hex(&listed.identity.0) == *fingerprint);
+            let found = found.ok_or_else(|| Failure::Other(format!("the consensus lacks {fingerprint}")))?;
+            Ok(u64::from(found.bandwidth))
         };
-        (0..self.relays.len()).map(weight).collect()
+        self.relays.iter().map(weight).collect()
     }
 
     fn await_weights(&self, file: &Path) -> Result<(), Failure> {
-        let text = std::fs::read_to_string(file).map_err(Failure::other)?;
-        let measured = read_weights(&text).map_err(Failure::other)?;
+        let measured = BANDWIDTH_FILES.open(file).map_err(Failure::other)?;
         let expected: Vec<Option<u64>> = (self.relays.iter())
             .map(|(fingerprint, _)| unhex(fingerprint).and_then(|id: [u8; 20]| measured.get(&id).copied()))
             .collect();
