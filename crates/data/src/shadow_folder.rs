@@ -210,7 +210,7 @@ impl Folder {
                 torrc::read(&file, &mut options);
             }
         }
-        torrc::read_arguments(&words.join(" "), &mut options);
+        torrc::read_arguments(&words, &mut options);
         options
     }
 

@@ -34,8 +34,7 @@ fn include(path: &Path, options: &mut Options, depth: usize) {
 }
 
 /// Adds the options of a command line: `--BandwidthRate 1073741824`.
-pub(crate) fn read_arguments(arguments: &str, options: &mut Options) {
-    let words: Vec<&str> = arguments.split_whitespace().collect();
+pub(crate) fn read_arguments(words: &[&str], options: &mut Options) {
     for pair in words.windows(2) {
         if let Some(key) = pair[0].strip_prefix("--") {
             options.entry(key.to_lowercase()).or_default().push(pair[1].to_owned());
@@ -75,7 +74,7 @@ mod tests {
         write("common", "BandwidthRate 1024000\nExitPolicy \"reject *:*\"\nBandwidthBurst 8 Mbits\n");
         let mut options = Options::new();
         read(&folder.join("torrc"), &mut options);
-        read_arguments("-f torrc --Nickname relay1", &mut options);
+        read_arguments(&["-f", "torrc", "--Nickname", "relay1"], &mut options);
         assert_eq!(bytes(&options, "bandwidthrate"), Some(5 << 20), "the last one counts");
         assert_eq!(bytes(&options, "bandwidthburst"), Some(1 << 20));
         assert_eq!(options["exitpolicy"][0], "reject *:*");
