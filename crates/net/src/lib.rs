@@ -1,6 +1,6 @@
 //! Sockets, TLS, UDP, QUIC and timers for the sans-IO machines of the crates below.
 //!
-//! This crate is the only one that reads the wall clock ([`clock`]). [`driver`] connects a machine with that clock.
+//! [`clock`] is the only module of this crate that reads a clock. [`driver`] connects a machine with it.
 //!
 //! - [`overlay`]: drives a node of the onion-routed overlay over TLS or QUIC. [`live`] builds relays, clients and
 //!   directories on it that interoperate with stock tor; [`private_tor`] starts a private Tor network.
