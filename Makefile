@@ -4,12 +4,9 @@
 # Tests with missing requirements are skipped; the last line says how many, and what to install.
 SKIPPED = $(CURDIR)/target/skipped-tests
 
-# More than one per core, because the tests on sockets mostly wait.
-TEST_THREADS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) \* 3 / 2)
-
 test: lint
 	@mkdir -p $(dir $(SKIPPED)) && rm -f $(SKIPPED) && touch $(SKIPPED)
-	TIDEGATE_SKIPPED=$(SKIPPED) RUST_TEST_THREADS=$(TEST_THREADS) cargo test --workspace --quiet
+	TIDEGATE_SKIPPED=$(SKIPPED) cargo test --workspace --quiet
 	@sort $(SKIPPED)
 	@printf 'skipped: %s' "$$(wc -l < $(SKIPPED))"
 	@if [ -s $(SKIPPED) ]; then printf ', missing: %s' "$$(cut -d: -f1 $(SKIPPED) | sort -u | paste -sd, | sed 's/,/, /g')"; fi; echo
