@@ -30,7 +30,7 @@ fn circuits_move_to_other_connections_and_over_other_relays() {
 /// Other combinations each day; `tidegate reproduce live/matrix` runs all of them.
 #[test]
 fn a_sample_of_combinations_carries_every_byte_under_load() {
-    for one in combinations(&["--sample", "2", "--circuits", "40", "--bytes", "400 kB"]) {
+    for one in combinations(&["--sample", "2", "--circuits", "40", "--bytes", "900 kB"]) {
         assert_eq!(one["exact"], 40, "{one:#}");
     }
 }
