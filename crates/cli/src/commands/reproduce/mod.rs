@@ -116,14 +116,24 @@ pub fn main(arguments: ReproduceArgs) -> Result<ExitCode, Failure> {
         let (wall, cpu) = (console.wall_s(), process_cpu_s());
         let (measured, extra_seeds) = match experiment.lacks() {
             _ if console.stopped() => (Err(RunError::Stopped), 0),
-            Some(input) => (Err(RunError::Unavailable(format!("needs {}", input.display()))), 0),
+            Some(input) => {
+                // Records name inputs independently of the machine that measured.
+                let input = input.strip_prefix(&experiment.data).unwrap_or(&input);
+                let why = format!("needs {} in the data folder (TIDEGATE_DATA)", input.display());
+                (Err(RunError::Unavailable(why)), 0)
+            }
             None => until::measure(planned, scale, arguments.budget, &console),
         };
         console.finish();
         let cost = Cost { wall_s: console.wall_s() - wall, cpu_s: process_cpu_s() - cpu };
         let megabytes = peak_memory() / 1_000_000;
         eprintln!("{name}: {:.1} s, {:.1} CPU-s, peak memory so far {megabytes} MB", cost.wall_s, cost.cpu_s);
-        board.take(planned, measured, scale, arguments.record.then_some((cost, extra_seeds)))?;
+        let record = arguments.record.then(|| Record {
+            command: canonical_command(&name, scale, arguments.budget),
+            cost,
+            extra_seeds,
+        });
+        board.take(planned, measured, scale, record)?;
     }
     let Board { outcomes, illustrated, mut files, stopped } = board;
     let page = page_of_outcomes(&outcomes, &illustrated, scale);
@@ -158,6 +168,19 @@ pub fn main(arguments: ReproduceArgs) -> Result<ExitCode, Failure> {
     })
 }
 
+/// What a stored result says about its measurement, besides the values.
+struct Record {
+    command: String,
+    cost: Cost,
+    extra_seeds: u32,
+}
+
+/// The command that repeats a measurement, without paths and options that do not change the values.
+fn canonical_command(experiment: &str, scale: Scale, budget: Option<f64>) -> String {
+    let budget = budget.map_or_else(String::new, |seconds| format!(" --budget {seconds}"));
+    format!("tidegate reproduce {experiment} --scale {scale}{budget}")
+}
+
 /// Results of the experiments that have finished.
 #[derive(Default)]
 struct Board {
@@ -169,13 +192,13 @@ struct Board {
 }
 
 impl Board {
-    /// Computes verdicts, draws the figures and, if `record` has cost and added seeds, stores the record.
+    /// Computes verdicts, draws the figures and, if there is a `record`, stores it.
     fn take(
         &mut self,
         PlannedExperiment { experiment, rows, dependence, .. }: &PlannedExperiment,
         measured: Result<Measured, RunError>,
         scale: Scale,
-        record: Option<(Cost, u32)>,
+        record: Option<Record>,
     ) -> Result<(), Failure> {
         if let Err(RunError::Input(error)) = measured {
             return Err(error.into());
@@ -185,13 +208,13 @@ impl Board {
             measured.as_ref().map_or_else(|_| Vec::new(), |measured| drawings(experiment, measured));
         let stopped = matches!(measured, Err(RunError::Stopped));
         self.stopped |= stopped;
-        if let Some((cost, extra_seeds)) = record.filter(|_| !stopped) {
+        if let Some(Record { command, cost, extra_seeds }) = record.filter(|_| !stopped) {
             let repeatable = *dependence != Dependence::Machine;
             let recorded = Recorded {
                 scale,
                 commit: COMMIT.into(),
                 machine: machine(),
-                command: command_line(),
+                command,
                 extra_seeds,
                 digest: measured.as_ref().ok().filter(|_| repeatable).map(Measured::digest),
                 cost,
