@@ -112,7 +112,7 @@ fn an_artifact_holds_inputs_results_and_pictures() {
     let experiments = root().join("experiments");
     let reproduce = |file: &str, out: &str| {
         let mut command = scratch.command(TIDEGATE);
-        command.args(["reproduce", "predictor/table-1", "--artifact", file, "--out", out, "--experiments"]);
+        command.args(["reproduce", "predictor/figure-3", "--artifact", file, "--out", out, "--experiments"]);
         command.arg(&experiments);
         command
     };
@@ -122,8 +122,8 @@ fn an_artifact_holds_inputs_results_and_pictures() {
     let digests = read("inputs.sha256");
     let mut check = scratch.command("sha256sum");
     scratch.run(check.current_dir(scratch.0.join("artifact")).args(["--check", "--quiet", "inputs.sha256"]));
-    assert!(digests.contains("experiments/predictor/table-1/experiment.toml"), "{digests}");
-    assert!(read("README.md").contains("predictor/table-1: "));
+    assert!(digests.contains("experiments/predictor/figure-3/experiment.toml"), "{digests}");
+    assert!(read("README.md").contains("predictor/figure-3: "));
     assert!(read("environment.json").contains("\"commit\""));
     assert!(read("results/report.html").contains("</html>"));
     let refused = reproduce("artifact.tar.gz", "two").output().unwrap();

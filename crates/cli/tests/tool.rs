@@ -257,7 +257,7 @@ fn wrong_factors_and_combinations_are_refused_at_their_place() {
 #[test]
 fn the_scoreboard_has_exactly_its_keys() {
     let scratch = Scratch::new("score");
-    let output = tidegate(&["reproduce", "predictor/table-1", "--json", "--out", &scratch.path("o")]);
+    let output = tidegate(&["reproduce", "predictor/figure-3", "--json", "--out", &scratch.path("o")]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let rows: Vec<serde_json::Map<String, serde_json::Value>> =
         serde_json::from_slice(&output.stdout).unwrap();
@@ -285,8 +285,7 @@ fn the_scoreboard_has_exactly_its_keys() {
         keys.sort_unstable();
         assert_eq!(keys, wanted);
     }
-    let total = rows.iter().find(|row| row["quantity"] == "vanilla: total rate").unwrap();
-    assert_eq!(total["verdict"], "holds");
+    assert!(rows.iter().all(|row| row["verdict"] == "holds"), "{rows:?}");
 }
 
 #[test]
