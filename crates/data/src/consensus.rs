@@ -333,16 +333,16 @@ impl<'a, Lines: Iterator<Item = (usize, &'a str)>> Reader<'a, Lines> {
         };
         let named = (1..=19).contains(&nickname.len()) && nickname.bytes().all(|b| b.is_ascii_alphanumeric());
         if !named {
-            return Err(self.bad("nickname", nickname));
+            return Err(self.bad("a bad nickname:", nickname));
         }
         if timestamp(&format!("{date} {time}")).is_none() {
-            return Err(self.bad("publication time", &format!("{date} {time}")));
+            return Err(self.bad("a bad publication time:", &format!("{date} {time}")));
         }
         Ok(RouterStatus {
             nickname: nickname.to_owned(),
-            identity: Identity::from_base64(identity).ok_or_else(|| self.bad("identity", identity))?,
-            address: address.parse().map_err(|_| self.bad("IPv4 address", address))?,
-            or_port: or_port.parse().map_err(|_| self.bad("ORPort", or_port))?,
+            identity: Identity::from_base64(identity).ok_or_else(|| self.bad("a bad identity:", identity))?,
+            address: address.parse().map_err(|_| self.bad("a bad IPv4 address:", address))?,
+            or_port: or_port.parse().map_err(|_| self.bad("a bad ORPort:", or_port))?,
             flags: Flags::default(),
             version: None,
             bandwidth: 0,
@@ -358,7 +358,7 @@ impl<'a, Lines: Iterator<Item = (usize, &'a str)>> Reader<'a, Lines> {
         for pair in rest.split_ascii_whitespace() {
             match pair.split_once('=') {
                 Some(("Bandwidth", value)) => {
-                    bandwidth = Some(value.parse().map_err(|_| self.bad("bandwidth", value))?);
+                    bandwidth = Some(value.parse().map_err(|_| self.bad("a bad bandwidth:", value))?);
                 }
                 Some(("Unmeasured", value)) => unmeasured = value == "1",
                 Some(_) => {}

@@ -10,12 +10,15 @@ pub struct Document {
 }
 
 impl Document {
-    /// Makes a document. `name` is usually the path.
+    /// Makes a document. `name` is usually the path. A byte order mark is dropped.
     ///
     /// # Errors
     /// If the text is empty.
     pub fn new(name: impl Into<String>, text: impl Into<String>) -> Result<Document, DataError> {
-        let document = Document { name: name.into(), text: text.into() };
+        let mut document = Document { name: name.into(), text: text.into() };
+        if document.text.starts_with('\u{feff}') {
+            document.text.remove(0);
+        }
         if document.text.trim_ascii().is_empty() {
             return Err(document.error("the file is empty", "give a file with content"));
         }

@@ -117,6 +117,11 @@ pub static KINDS: &[Kind] = &[
     kind!(TPF, COMPARE, tpf::looks_like),
     kind!(PINGS, LATENCY, latency_csv::is_wonderproxy),
     kind!(RIPE, LATENCY, latency_csv::is_ripe_countries),
+    kind!(
+        "a table of Tor Metrics",
+        "no command reads it, since it has summaries by day; CollecTor has OnionPerf's files",
+        |d| { begins(d, "date,") }
+    ),
     kind!(GEOIP, "`geoip = \"FILE\"` in a scenario's [tor] reads it", is_geoip),
     kind!(TORRC, "`tidegate import FOLDER` reads it with its network", is_torrc),
     kind!("a scenario", "`tidegate run FILE` reads it", is_scenario),
@@ -146,8 +151,10 @@ fn other(document: &Document, contents: &str, kind: &Kind) -> DataError {
 
 /// Whether the first line that is not an annotation begins with a keyword.
 fn begins(document: &Document, keyword: &str) -> bool {
-    let mut lines =
-        document.lines().map(|(_, line)| line).filter(|line| !line.is_empty() && !line.starts_with('@'));
+    let mut lines = document
+        .lines()
+        .map(|(_, line)| line)
+        .filter(|line| !line.is_empty() && !line.starts_with(['@', '#']));
     lines.next().is_some_and(|line| line.starts_with(keyword))
 }
 
@@ -159,8 +166,10 @@ fn has_line(document: &Document, start: &str) -> bool {
 fn is_bandwidth_file(document: &Document) -> bool {
     let digits = |line: &str| !line.is_empty() && line.bytes().all(|byte| byte.is_ascii_digit());
     let is_pair = |part: &str| part.starts_with("node_id=") || part.starts_with("version=");
-    digits(document.first_line().trim())
-        && document.lines().skip(1).any(|(_, line)| line.split([' ', '\t']).any(is_pair))
+    // CollecTor puts an annotation first.
+    let mut lines = document.lines().map(|(_, line)| line).skip_while(|line| line.starts_with('@'));
+    lines.next().is_some_and(|line| digits(line.trim()))
+        && lines.any(|line| line.split([' ', '\t']).any(is_pair))
 }
 
 /// Whether GraphML declares an attribute of this name.

@@ -333,6 +333,8 @@ fn no_relay(config: &Config) -> String {
 }
 
 /// Parses lines of `node_id=$... bw=... nick=...`: identity and weight by name.
+///
+/// Lines with `vote=0` do not count, as in tor.
 fn weights_by_name(weights: &Document) -> Result<BTreeMap<&str, (Identity, f64)>, DataError> {
     const CURE: &str = "give the bandwidth file that tornettools wrote";
     let mut by_name = BTreeMap::new();
@@ -341,6 +343,9 @@ fn weights_by_name(weights: &Document) -> Result<BTreeMap<&str, (Identity, f64)>
         let (Some(id), Some(weight), Some(name)) = (value("node_id="), value("bw="), value("nick=")) else {
             continue;
         };
+        if value("vote=") == Some("0") {
+            continue;
+        }
         let identity = Identity::from_hex(id)
             .ok_or_else(|| weights.error_at(line, format!("{} is no identity", quote(id)), CURE))?;
         let weight = weight.parse::<f64>().ok().filter(|weight| weight.is_finite() && *weight >= 0.0);

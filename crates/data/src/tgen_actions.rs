@@ -1,8 +1,8 @@
 //! Reader of tgen's action graphs (GraphML): what a client fetches, and when.
 //!
-//! The id of a node says which action it is (tgen's `TGen-Config-Files`): `start`, `end`, `pause*`, `stream*`,
-//! `flow*`, `traffic*`. Attributes mean different things for different actions: `time` is a pause's duration and a
-//! condition of `end`.
+//! The id of a node says which action it is: the first of `start`, `end`, `pause`, `stream`, `flow` and `traffic` that
+//! it contains, as in tgen. Attributes mean different things for different actions: `time` is a pause's duration and
+//! a condition of `end`.
 
 use tidegate_control::units::Span;
 
@@ -21,9 +21,9 @@ pub struct Actions {
     pub requests: Vec<Request>,
     /// Reasons for which parts of the graph cannot be simulated.
     pub left: Vec<String>,
-    /// Whether the client fetches from an onion service.
+    /// Whether the client fetches from onion services only.
     pub onion_service: bool,
-    /// Whether it only serves: it listens, and lacks peers.
+    /// Whether it only serves: it listens, and has neither streams nor models.
     pub serves: bool,
     /// The Markov models that it follows (`flow`, `traffic`).
     pub models: Option<Models>,
@@ -52,16 +52,25 @@ pub struct Pause {
 }
 
 /// A request (`stream`).
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Request {
+    /// The action's id.
+    pub name: String,
     /// Bytes from the server.
     pub size: u64,
     /// Bytes to the server.
     pub sent: Option<u64>,
     /// Time after which the client gives up.
     pub timeout: Option<Span>,
-    /// Relative frequency.
+    /// Relative frequency; zero if tgen never chooses it.
     pub weight: f64,
+}
+
+/// The kinds of actions, in the order in which tgen looks for them in an id.
+const KINDS: [&str; 6] = ["start", "end", "pause", "stream", "flow", "traffic"];
+
+fn kind(node: &Node) -> Option<&'static str> {
+    KINDS.into_iter().find(|kind| node.id.contains(kind))
 }
 
 /// Reads an action graph.
@@ -71,49 +80,121 @@ pub struct Request {
 /// not know.
 pub fn read(document: &Document) -> Result<Actions, DataError> {
     let graph = graphml::read(document)?;
-    let reader = Reader { document, graph: &graph };
-    if !graph.nodes.iter().any(|node| node.id == "start") {
+    let Some(start) = graph.nodes.iter().find(|node| kind(node) == Some("start")) else {
         return Err(document.error("the action `start` is missing", CURE));
-    }
+    };
+    let reader = Reader { document, graph: &graph, start };
     let mut actions = Actions::default();
     graph.nodes.iter().enumerate().try_for_each(|(at, node)| reader.action(at, node, &mut actions))?;
+    reader.sort_peers(&mut actions);
+    reader.say_order(&mut actions);
+    actions.serves = start.attributes.contains_key("serverport")
+        && actions.requests.is_empty()
+        && actions.models.is_none();
     Ok(actions)
 }
 
 struct Reader<'a> {
     document: &'a Document,
     graph: &'a Graph,
+    start: &'a Node,
 }
 
 impl Reader<'_> {
     fn action(&self, at: usize, node: &Node, actions: &mut Actions) -> Result<(), DataError> {
-        let is = |kind: &str| node.id.starts_with(kind);
-        if node.id == "start" {
-            let peers = node.attributes.get("peers").map_or("", String::as_str);
-            actions.onion_service = peers.split(',').any(|peer| peer.contains(".onion"));
-            actions.serves = node.attributes.contains_key("serverport") && peers.is_empty();
-        } else if is("pause") {
-            self.pause(at, node, actions)?;
-        } else if is("stream") {
-            actions.requests.push(self.request(at, node)?);
-        } else if is("flow") || is("traffic") {
-            match actions.models {
-                None => actions.models = Some(self.models(node)?),
-                Some(_) => {
-                    actions.left.push(format!("the action `{}`: a client follows one model here", node.id))
+        match kind(node) {
+            Some("start") => {
+                if let Some(time) = node.attributes.get("time") {
+                    actions.left.push(format!("the delay of `{}`: {time}", node.id));
                 }
             }
-        } else if is("end") {
-            let conditions: Vec<&str> = node.attributes.keys().map(String::as_str).collect();
-            if !conditions.is_empty() {
-                actions.left.push(format!("the conditions of `{}`: {}", node.id, conditions.join(", ")));
+            Some("end") => {
+                let conditions: Vec<&str> = node.attributes.keys().map(String::as_str).collect();
+                if !conditions.is_empty() {
+                    actions.left.push(format!("the conditions of `{}`: {}", node.id, conditions.join(", ")));
+                }
             }
-        } else {
-            let cause =
-                format!("the action {} is none of start, end, pause, stream, flow, traffic", quote(&node.id));
-            return Err(self.document.error_at(node.line, cause, CURE));
+            Some("pause") => self.pause(at, node, actions)?,
+            Some("stream") => match self.request(at, node)? {
+                Some(request) => actions.requests.push(request),
+                None => actions.left.push(format!(
+                    "the stream `{}`: it lacks `recvsize`, so that a packet model sets its size",
+                    node.id
+                )),
+            },
+            Some(_) => match actions.models {
+                None => actions.models = Some(self.models(node)?),
+                Some(_) => {
+                    actions.left.push(format!("the action `{}`: a client follows one model here", node.id));
+                }
+            },
+            None => {
+                let cause = format!("the action {} is none of {}", quote(&node.id), KINDS.join(", "));
+                return Err(self.document.error_at(node.line, cause, CURE));
+            }
         }
         Ok(())
+    }
+
+    /// Whether all peers of an action are onion services, and whether some are.
+    fn onion_peers(&self, node: &Node) -> [bool; 2] {
+        let peers: Vec<&str> = self
+            .option(node, "peers")
+            .unwrap_or("")
+            .split(',')
+            .filter(|peer| !peer.trim().is_empty())
+            .collect();
+        let onions = peers.iter().filter(|peer| peer.contains(".onion")).count();
+        [onions > 0 && onions == peers.len(), onions > 0]
+    }
+
+    /// Keeps the streams from public servers, if there are any.
+    fn sort_peers(&self, actions: &mut Actions) {
+        let of = |id: &str| self.graph.nodes.iter().find(|node| node.id == id).unwrap_or(self.start);
+        let is_onion = |request: &Request| self.onion_peers(of(&request.name))[0];
+        actions.onion_service = match actions.requests.as_slice() {
+            [] => self.onion_peers(self.start)[0],
+            requests => requests.iter().all(is_onion),
+        };
+        if actions.onion_service {
+            return;
+        }
+        let Actions { requests, left, .. } = actions;
+        requests.retain(|request| {
+            let onion = is_onion(request);
+            if onion {
+                left.push(format!("the stream `{}`: it fetches from an onion service", request.name));
+            }
+            !onion
+        });
+        if actions.requests.iter().any(|request| self.onion_peers(of(&request.name))[1]) {
+            actions
+                .left
+                .push("peers that are onion services: other peers of the same streams stand in".into());
+        }
+    }
+
+    /// Says if tgen makes several streams between two pauses. It follows every edge without a weight.
+    fn say_order(&self, actions: &mut Actions) {
+        let is_choice = |request: &&Request| {
+            let at = self.graph.nodes.iter().position(|node| node.id == request.name);
+            self.graph
+                .edges
+                .iter()
+                .any(|edge| Some(edge.target) == at && edge.attributes.contains_key("weight"))
+        };
+        let all: Vec<&str> = actions
+            .requests
+            .iter()
+            .filter(|request| !is_choice(request))
+            .map(|request| request.name.as_str())
+            .collect();
+        if actions.requests.len() > 1 && !all.is_empty() {
+            actions.left.push(format!(
+                "the order of streams: tgen makes each of {} in every round; here a user draws one and then pauses",
+                all.join(", ")
+            ));
+        }
     }
 
     /// A pause without `time` waits for other actions and has no duration.
@@ -137,8 +218,7 @@ impl Reader<'_> {
 
     /// An option of an action; those of `start` are the defaults.
     fn option<'n>(&'n self, node: &'n Node, key: &str) -> Option<&'n str> {
-        let start = || self.graph.nodes.iter().find(|node| node.id == "start");
-        let value = node.attributes.get(key).or_else(|| start()?.attributes.get(key));
+        let value = node.attributes.get(key).or_else(|| self.start.attributes.get(key));
         value.map(String::as_str)
     }
 
@@ -158,21 +238,29 @@ impl Reader<'_> {
         Ok(timeout.filter(|time| time.0 > 0))
     }
 
-    fn request(&self, at: usize, node: &Node) -> Result<Request, DataError> {
+    /// Reads a stream; none if a packet model sets its size.
+    fn request(&self, at: usize, node: &Node) -> Result<Option<Request>, DataError> {
         let option = |key| self.option(node, key);
-        let Some(size) = option("recvsize") else {
-            let cause = format!("the stream {} lacks `recvsize`", quote(&node.id));
-            let cure = "give the bytes that it fetches; streams without a size follow a Markov model";
-            return Err(self.document.error_at(node.line, cause, cure));
-        };
+        let Some(size) = option("recvsize") else { return Ok(None) };
         let weights = self.graph.edges.iter().filter(|edge| edge.target == at);
-        let weight = weights.filter_map(|edge| edge.attributes.get("weight")?.parse::<f64>().ok()).next();
-        Ok(Request {
+        let mut weights = weights.filter_map(|edge| Some((edge.line, edge.attributes.get("weight")?)));
+        let weight = match weights.next() {
+            None => 1.0,
+            Some((line, text)) => {
+                let weight = text.trim().parse::<f64>().ok();
+                weight.filter(|weight| weight.is_finite() && *weight >= 0.0).ok_or_else(|| {
+                    let cause = format!("the weight {} is not a number of zero or more", quote(text));
+                    self.document.error_at(line, cause, CURE)
+                })?
+            }
+        };
+        Ok(Some(Request {
+            name: node.id.clone(),
             size: self.size(node, size)?,
             sent: option("sendsize").map(|text| self.size(node, text)).transpose()?,
             timeout: self.timeout(node)?,
-            weight: weight.unwrap_or(1.0),
-        })
+            weight,
+        }))
     }
 
     fn time(&self, node: &Node, text: &str) -> Result<Span, DataError> {
@@ -304,14 +392,12 @@ mod tests {
         for order in [[&end, &start, &rest], [&rest, &start, &end], [&start, &rest, &end]] {
             let actions = graph(&order.map(String::as_str).concat(), "").unwrap();
             assert_eq!(actions.pause, Some(Pause { time: [Span::from_secs(2); 2], again: false }));
-            let request =
-                Request { size: 102_400, sent: Some(1024), timeout: Some(Span::from_secs(10)), weight: 1.0 };
+            let (sent, timeout) = (Some(1024), Some(Span::from_secs(10)));
+            let request = Request { name: "stream".into(), size: 102_400, sent, timeout, weight: 1.0 };
             assert_eq!(actions.requests, [request]);
-            assert!(
-                !actions.onion_service && actions.left[0].contains("recvsize, time"),
-                "{:?}",
-                actions.left
-            );
+            let left = actions.left.join("; ");
+            assert!(!actions.onion_service && left.contains("recvsize, time"), "{left}");
+            assert!(left.contains("the delay of `start`: 3"), "{left}");
         }
     }
 
@@ -331,11 +417,58 @@ mod tests {
         for (nodes, cause) in [
             (node("pause", &[]), "`start` is missing"),
             (start.clone() + &node("dance", &[]), "none of start"),
-            (start.clone() + &node("stream", &[]), "lacks `recvsize`"),
             (start + &node("stream", &[("recvsize", "9 shoes")]), "unknown unit"),
         ] {
             let error = graph(&nodes, "").unwrap_err();
             assert!(error.cause.contains(cause), "{nodes}: {error}");
+        }
+    }
+
+    #[test]
+    fn ids_contain_the_kind_and_streams_have_own_peers() {
+        let start = node("start", &[("serverport", "80")]);
+        let ids = start.clone()
+            + &node("my-pause", &[("time", "7 min")])
+            + &node("bulk_stream", &[("recvsize", "1 tib"), ("peers", "a:1")])
+            + &node("stream_upload_end", &[("recvsize", "1")]);
+        let actions = graph(&ids, "").unwrap();
+        assert_eq!(actions.pause.map(|pause| pause.time[0]), Some(Span::from_secs(420)));
+        assert!(!actions.serves && actions.requests.len() == 1 && actions.requests[0].size == 1 << 40);
+        let peers = |of: &str| {
+            let stream = node("stream2", &[("recvsize", "5"), ("peers", of)]);
+            graph(
+                &(start.clone() + &node("stream1", &[("recvsize", "9"), ("peers", "b.onion:1")]) + &stream),
+                "",
+            )
+        };
+        assert!(peers("c.onion:2").unwrap().onion_service);
+        for (of, left) in [("a:1", "the stream `stream1`"), ("a:1,c.onion:2", "other peers")] {
+            let actions = peers(of).unwrap();
+            assert!(!actions.onion_service && actions.requests.len() == 1, "{actions:?}");
+            assert!(actions.left.join("; ").contains(left), "{:?}", actions.left);
+        }
+        let modelled = graph(&(start + &node("stream", &[("sendsize", "50 KiB")])), "").unwrap();
+        assert!(modelled.left[0].contains("lacks `recvsize`") && modelled.requests.is_empty());
+    }
+
+    #[test]
+    fn weights_choose_and_edges_without_weights_are_all_followed() {
+        let nodes = node("start", &[("peers", "a:1"), ("recvsize", "1 MiB")])
+            + &node("stream1", &[])
+            + &node("stream2", &[("recvsize", "5 MiB")]);
+        let edge = |target: &str, weight: &str| {
+            let data =
+                if weight.is_empty() { String::new() } else { format!("<data key='weight'>{weight}</data>") };
+            format!("<edge source='start' target='{target}'>{data}</edge>")
+        };
+        let both = graph(&nodes, &(edge("stream1", "") + &edge("stream2", ""))).unwrap();
+        assert!(both.left.join("; ").contains("each of stream1, stream2 in every round"), "{:?}", both.left);
+        let chosen = graph(&nodes, &(edge("stream1", "0") + &edge("stream2", "2.5"))).unwrap();
+        assert!(chosen.left.is_empty(), "{:?}", chosen.left);
+        assert_eq!(chosen.requests.iter().map(|one| one.weight).collect::<Vec<_>>(), [0.0, 2.5]);
+        for bad in ["x", "nan", "-1"] {
+            let error = graph(&nodes, &edge("stream1", bad)).unwrap_err();
+            assert!(error.cause.contains("zero or more"), "{error}");
         }
     }
 }

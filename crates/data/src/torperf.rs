@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use crate::document::{DataError, Document, quote, timestamp};
 
@@ -93,7 +93,12 @@ pub(crate) fn is_summary(document: &Document) -> bool {
 pub(crate) fn check(document: &Document, mut measured: Measured) -> Result<Measured, DataError> {
     measured.downloads.retain(|download| !download.ttlb_s.is_empty());
     if measured.downloads.is_empty() {
-        return Err(document.error("does not hold any successful download", "give a file with measurements"));
+        let of = measured.requests.map_or(String::new(), |requests| {
+            let Requests { made, timed_out, failed } = requests;
+            format!(": {timed_out} of {made} requests timed out, {failed} failed")
+        });
+        let cause = format!("does not hold any successful download{of}");
+        return Err(document.error(cause, "give a file with measurements"));
     }
     measured.downloads.sort_by_key(|download| download.bytes);
     for download in &mut measured.downloads {
@@ -111,6 +116,26 @@ pub(crate) fn json<'a, T: Deserialize<'a>>(document: &'a Document) -> Result<T, 
         line: Some(error.line()),
         column: Some(error.column()),
         ..document.error(format!("is not the expected JSON: {error}"), "fetch the file again")
+    })
+}
+
+/// A value of JSON, or its default for `null`.
+fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
+}
+
+/// A number that some versions write as text; none for other text.
+fn number<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Number(f64),
+        Text(String),
+    }
+    Ok(match Option::<Written>::deserialize(from)? {
+        Some(Written::Number(number)) => Some(number),
+        Some(Written::Text(text)) => text.parse().ok(),
+        None => None,
     })
 }
 
@@ -210,7 +235,8 @@ struct Analysis {
 #[derive(Deserialize)]
 struct Host {
     tgen: TGen,
-    #[serde(default)]
+    /// `null` if OnionPerf had no log of tor.
+    #[serde(default, deserialize_with = "or_default")]
     tor: Tor,
 }
 
@@ -288,16 +314,16 @@ struct Stream {
 
 #[derive(Default, Deserialize)]
 struct Elapsed {
-    /// Seconds until this number of bytes had arrived.
-    #[serde(default)]
-    payload_bytes_recv: BTreeMap<String, f64>,
+    /// Seconds until this number of bytes had arrived; `null` if they did not.
+    #[serde(default, deserialize_with = "or_default")]
+    payload_bytes_recv: BTreeMap<String, Option<f64>>,
 }
 
 #[derive(Default, Deserialize)]
 struct TimeInfo {
-    /// Microseconds as text; -1 if the byte did not arrive.
-    #[serde(rename = "usecs-to-first-byte-recv")]
-    first_byte: Option<String>,
+    /// Microseconds, mostly as text; -1 if the byte did not arrive.
+    #[serde(default, rename = "usecs-to-first-byte-recv", deserialize_with = "number")]
+    first_byte: Option<f64>,
 }
 
 /// The result of a stream.
@@ -318,8 +344,8 @@ struct Transport {
 
 #[derive(Deserialize)]
 struct Transfer {
-    #[serde(default)]
-    filesize_bytes: u64,
+    #[serde(default, deserialize_with = "number")]
+    filesize_bytes: Option<f64>,
     #[serde(default)]
     is_success: bool,
     #[serde(default)]
@@ -363,7 +389,7 @@ impl Measured {
         requests.count(transfer.is_success, transfer.error_code.as_deref());
         let TransferTimes { first_byte, last_byte } = &transfer.elapsed_seconds;
         let (true, Some(last)) = (transfer.is_success, last_byte) else { return };
-        self.take(transfer.filesize_bytes, *first_byte, *last);
+        self.take(transfer.filesize_bytes.unwrap_or(0.0) as u64, *first_byte, *last);
     }
 
     /// Extends the period to a time in seconds since 1970.
@@ -424,10 +450,10 @@ pub fn analysis(document: &Document) -> Result<Measured, DataError> {
                 continue;
             }
             // The time may be missing, and -1 means that the byte did not arrive.
-            let first = stream.time_info.first_byte.as_deref().and_then(|us| us.parse::<f64>().ok());
+            let first = stream.time_info.first_byte;
             for download in &mut measured.downloads {
-                let Some(last) = stream.elapsed_seconds.payload_bytes_recv.get(&download.bytes.to_string())
-                else {
+                let times = &stream.elapsed_seconds.payload_bytes_recv;
+                let Some(Some(last)) = times.get(&download.bytes.to_string()) else {
                     continue;
                 };
                 download.ttlb_s.push(*last);
@@ -509,6 +535,23 @@ mod tests {
         assert_eq!((measured.downloads[0].ttfb_s[0], measured.downloads[0].ttlb_s[0]), (0.7, 1.0));
         assert_eq!(measured.circuit_build_s, [1.25]);
         assert_eq!(measured.requests.unwrap().failed, 1);
+    }
+
+    #[test]
+    fn numbers_may_be_text_and_values_may_be_null() {
+        let of = |stream: &str| {
+            read_text(&format!(
+                r#"{{"type": "onionperf", "version": 3.0, "data": {{"op": {{"tor": null, "tgen": {{"streams": {{"1": {stream}}}}}}}}}}}"#
+            ))
+        };
+        let good = r#"{"is_success": true, "time_info": {"usecs-to-first-byte-recv": 700000},
+            "elapsed_seconds": {"payload_bytes_recv": {"51200": 1.0, "1048576": null}}}"#;
+        let measured = of(good).unwrap();
+        assert_eq!((measured.downloads.len(), measured.downloads[0].ttfb_s[0]), (1, 0.7));
+        let late = of(r#"{"is_success": false, "stream_info": {"error": "TIMEOUT"}}"#).unwrap_err();
+        assert!(late.cause.ends_with("1 of 1 requests timed out, 0 failed"), "{late}");
+        let bom = Document::new("x.json", "\u{feff}{\"download_times\": {\"51200\": [1]}}").unwrap();
+        assert_eq!(DOWNLOADS.read(Path::new("x.json"), &bom).unwrap().downloads[0].ttlb_s, [1.0]);
     }
 
     #[test]

@@ -45,7 +45,9 @@ pub(crate) fn read(document: &Document) -> Result<Measured, DataError> {
         let start = seconds("START")?.ok_or_else(|| missing("START"))?;
         measured.date(Some(start));
         requests.made += 1;
-        if value(line, "DIDTIMEOUT") == Some("1") {
+        // OnionPerf writes tgen's errors as `TGEN/TIMEOUT`.
+        let late = |error: &str| error.ends_with("TIMEOUT") || error.ends_with("STALLOUT");
+        if value(line, "DIDTIMEOUT") == Some("1") || value(line, "ERRORCODE").is_some_and(late) {
             requests.timed_out += 1;
             continue;
         }
@@ -82,6 +84,7 @@ mod tests {
             + &line("BUILDTIMES=0.25,0.5,0.75 DATARESPONSE=1000.50 DATACOMPLETE=1001.25 DIDTIMEOUT=0")
             + "@type torperf 1.1\n"
             + &line("DATARESPONSE=0.0 DATACOMPLETE=0.0 DIDTIMEOUT=1")
+            + &line("DATACOMPLETE=0.0 DIDTIMEOUT=0 ERRORCODE=TGEN/STALLOUT")
             + &line("DATACOMPLETE=0.0 DIDTIMEOUT=0")
             + &line("DATACOMPLETE=1009.0 ENDPOINTREMOTE=abc.onion:0.0.0.0:80");
         let measured = read_text(&text).unwrap();
@@ -92,7 +95,7 @@ mod tests {
         );
         assert_eq!(measured.circuit_build_s, [0.75]);
         assert_eq!(measured.period, Some([1000, 1000]));
-        assert_eq!(measured.requests, Some(Requests { made: 3, timed_out: 1, failed: 1 }));
+        assert_eq!(measured.requests, Some(Requests { made: 4, timed_out: 2, failed: 1 }));
         let error = read_text(&text.replace("DATACOMPLETE=1001.25", "DATACOMPLETE=x")).unwrap_err();
         assert!(error.line == Some(2) && error.cause.contains("not a number"), "{error}");
         assert!(read_text(&(line("") + "FILESIZE=x START=1\n")).unwrap_err().cause.contains("`FILESIZE`"));

@@ -179,6 +179,7 @@ impl std::error::Error for ReadError {}
 
 /// Reads the weights of a bandwidth file of version 1.0 or later, in kB/s.
 ///
+/// An annotation of CollecTor may come first (`@type bandwidth-file 1.0`).
 /// Lines with `vote=0` do not count (bandwidth-file-spec 2.4.2), lines before the terminator are headers, and keys other
 /// than `node_id`, `bw` and `vote` are ignored. Spaces or tabs separate the pairs, as in tor.
 ///
@@ -190,12 +191,13 @@ pub fn read_weights(text: &str) -> Result<BTreeMap<RelayId, u64>, ReadError> {
     }
     let is_terminator = |line: &str| line == "=====" || line == "====";
     // Files of version 1.0 have neither headers nor a terminator.
-    let header = text.lines().position(is_terminator).unwrap_or(0);
+    let first = text.lines().position(|line| !line.starts_with('@')).unwrap_or(0);
+    let header = text.lines().position(is_terminator).unwrap_or(first);
     let mut weights = BTreeMap::new();
     let mut seen = BTreeSet::new();
     for (n, line) in text.lines().enumerate() {
         let fail = |cause| Err(ReadError { line: n + 1, cause });
-        if n == 0 {
+        if n == first {
             if line.trim_end().parse::<u64>().is_err() {
                 return fail("a bandwidth file begins with a Unix time");
             }
@@ -297,7 +299,8 @@ mod tests {
         let weights = read_weights(text).unwrap();
         assert_eq!(weights.values().copied().collect::<Vec<_>>(), [7], "`vote=0` does not count");
         assert_eq!(weights.keys().next().unwrap()[19], 0xab);
-        assert_eq!(read_weights(&text.replace(' ', "\t")), Ok(weights), "tabs");
+        assert_eq!(read_weights(&text.replace(' ', "\t")), Ok(weights.clone()), "tabs");
+        assert_eq!(read_weights(&format!("@type bandwidth-file 1.0\n{text}")), Ok(weights), "of CollecTor");
         let headed = text.replace("version=1.5.0", "node_id=x bw=y");
         assert!(read_weights(&headed).is_ok(), "a header is not a relay");
         let no_vote = read_weights(&text.replace("bw=7", "bw=7 vote=0")).unwrap_err();

@@ -4,6 +4,7 @@
 
 mod draft;
 mod network;
+mod requests;
 mod text;
 
 use std::path::{Path, PathBuf};
@@ -138,8 +139,9 @@ impl Draft {
 
     /// Imports an action graph; the error is the reason for skipping it.
     fn take_actions(&mut self, document: &Document, file: &Path, name: &str) -> Result<&'static str, String> {
-        let stem = name.split('.').next().unwrap_or("actions").to_owned();
-        let actions = tgen_actions::read(document).map_err(|error| error.to_string())?;
+        let stem = requests::key(name.split('.').next().unwrap_or("actions"));
+        let mut actions = tgen_actions::read(document).map_err(|error| error.to_string())?;
+        requests::fit(&mut actions);
         fetches(&actions)?;
         if actions.onion_service {
             return Err("downloads from an onion service, for which no client is known".into());

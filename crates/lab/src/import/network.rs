@@ -119,7 +119,9 @@ impl Draft {
                 Some(file) => {
                     self.use_file(&file);
                     if !read.contains_key(&file) {
-                        read.insert(file.clone(), tgen_actions::read(&open::open(&file)?)?);
+                        let mut actions = tgen_actions::read(&open::open(&file)?)?;
+                        super::requests::fit(&mut actions);
+                        read.insert(file.clone(), actions);
                     }
                     let actions = &read[&file];
                     onion |= actions.onion_service;
@@ -220,8 +222,13 @@ impl Draft {
                 self.traffic.push((name.clone(), markov(&name, streams, packets, *timeout)));
                 Behaviour::Table(name.clone())
             }
-            Does::Unknown if kind.starts_with("perf") => Behaviour::Measures,
-            Does::Unknown => Behaviour::Browses,
+            Does::Unknown => {
+                let measures = kind.starts_with("perf");
+                let instead =
+                    if measures { "measuring downloads stand in" } else { "browsing users stand in" };
+                self.left.push(format!("{kind}: the files of their traffic are missing; {instead}"));
+                if measures { Behaviour::Measures } else { Behaviour::Browses }
+            }
         };
         let why = "a user has one flow at a time, where a client of tgen has many";
         self.count(format!("clients {kind}"), group.hosts.into(), count.into(), why);
@@ -291,7 +298,7 @@ fn script(folder: &Folder, host: &Host) -> Option<PathBuf> {
 
 /// The kind of a host: its name without its number.
 fn kind(host: &Host) -> String {
-    host.name.chars().filter(|c| !c.is_ascii_digit()).collect()
+    super::requests::key(&host.name.chars().filter(|c| !c.is_ascii_digit()).collect::<String>())
 }
 
 fn count(folder: &Folder, role: Role) -> u64 {

@@ -131,11 +131,10 @@ impl Inputs {
         let Some([first, last]) = measured.period else { return };
         let apart = first.saturating_sub(network).max(network.saturating_sub(last));
         if apart > YEAR {
+            let (first, last, network) = (day(first), day(last), day(network));
+            let period = if first == last { first } else { format!("{first} to {last}") };
             self.notices.push(format!(
-                "{file}: measured {} to {}, more than a year apart from the network of {}; compare with measurements of its time",
-                day(first),
-                day(last),
-                day(network)
+                "{file}: measured {period}, more than a year apart from the network of {network}; compare with measurements of its time"
             ));
         }
     }

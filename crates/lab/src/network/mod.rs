@@ -136,7 +136,17 @@ fn check_paths(scenario: &Scenario, plan: &Plan) -> Result<(), InputError> {
     for (system, table) in scenario.systems.iter().zip(&scenario.file.system) {
         Selector::new(&plan.directory, &system.paths).map_err(|none| {
             let cause = format!("system `{}`: {none}", system.name);
-            let cure = "raise [tor] `fraction`, or change the system's `paths`";
+            let whole = scenario.file.tor.as_ref().is_none_or(|tor| tor.fraction >= 1.0);
+            let cure = match none.position {
+                "middle" if whole => "add relays, or change the system's `paths`",
+                "exit" if whole => {
+                    "give a network with relays that have the flag Exit, or change the system's `paths`"
+                }
+                _ if whole => {
+                    "give a network with relays that have the flag Guard, or change the system's `paths`"
+                }
+                _ => "raise [tor] `fraction`, or change the system's `paths`",
+            };
             scenario.source.error(table.span(), cause, cure)
         })?;
     }
