@@ -49,10 +49,7 @@ pub struct SystemResult<'a> {
 impl<'a> Results<'a> {
     /// Whether all seeds gave the same runs; needs two seeds.
     pub fn undrawn(&self) -> bool {
-        let alike = |system: &SystemResult<'_>| {
-            system.runs.len() > 1 && system.runs.iter().all(|run| run.digest == system.runs[0].digest)
-        };
-        !self.systems.is_empty() && self.systems.iter().all(alike)
+        !self.systems.is_empty() && self.systems.iter().all(SystemResult::is_fixed)
     }
 
     /// Aggregates the finished runs.
@@ -203,6 +200,9 @@ impl<'a> Results<'a> {
     }
 
     /// Mean ratio of a number between two systems, paired by network.
+    ///
+    /// `None` if the number is zero under `base` on one of the networks, unless both systems have zero there: a mean
+    /// of the other networks' ratios would hide the largest difference.
     pub fn paired(
         &self,
         system: &SystemResult<'_>,
@@ -210,8 +210,9 @@ impl<'a> Results<'a> {
         path: &[&str],
     ) -> Option<Estimate> {
         let ratios = self.pairs(system, base, path).map(|(value, other)| value / other);
-        let ratios: Vec<f64> = ratios.filter(|ratio| ratio.is_finite()).collect();
-        (!ratios.is_empty()).then(|| Estimate::of(&ratios))
+        let ratios: Vec<f64> = ratios.filter(|ratio| !ratio.is_nan()).collect();
+        let is_known = !ratios.is_empty() && ratios.iter().all(|ratio| ratio.is_finite());
+        is_known.then(|| Estimate::of(&ratios))
     }
 
     /// Differences of a number between two systems, paired by network.
@@ -252,9 +253,14 @@ impl SystemResult<'_> {
         look_up(&self.mean, path)
     }
 
-    /// Half width of a number's confidence interval.
+    /// Half width of a number's confidence interval; `None` if all runs are the same one.
     pub fn half_width(&self, path: &[&str]) -> Option<f64> {
-        look_up(&self.ci95, path)
+        if self.is_fixed() { None } else { look_up(&self.ci95, path) }
+    }
+
+    /// Whether several seeds gave the same run.
+    fn is_fixed(&self) -> bool {
+        self.runs.len() > 1 && self.runs.iter().all(|run| run.digest == self.runs[0].digest)
     }
 
     /// Merges a histogram over all seeds.

@@ -1,7 +1,7 @@
 //! The first lines of a report: the load, and which system is better, by how much and with what confidence.
 
 use super::page::Ratio;
-use crate::number::{format_number, rate_unit, short_number, size_unit};
+use crate::number::{rate_unit, short_number, size_unit};
 use crate::results::{Results, SystemResult, flatten, look_up};
 use crate::runs::Run;
 use crate::scoreboard::sequence::Sequence;
@@ -49,7 +49,7 @@ impl Aspect {
 
     /// A value in the displayed unit.
     pub fn shown(&self, value: f64) -> String {
-        format_number(value * self.scale)
+        short_number(value * self.scale)
     }
 
     /// A system's value, with its confidence interval if `interval`.
@@ -200,7 +200,6 @@ fn best(results: &Results<'_>, aspect: &Aspect) -> Option<String> {
     } else {
         *ranked.iter().find(|(system, _)| system.name == first.name)?
     };
-    let ratio = results.paired(winner, other, &aspect.keys())?;
     let seeds = results.seeds().len();
     let unit = if aspect.unit.is_empty() { String::new() } else { format!(" {}", aspect.unit) };
     let (label, value, others) = (&aspect.label, aspect.shown(value), aspect.shown(others));
@@ -208,6 +207,12 @@ fn best(results: &Results<'_>, aspect: &Aspect) -> Option<String> {
     if let Some((least, system)) = aspect.downloads(results).filter(|(least, _)| *least < LEAST_DOWNLOADS) {
         return Some(format!("{both}; {least} downloads under {system} are too few to compare."));
     }
+    let Some(ratio) = results.paired(winner, other, &aspect.keys()) else {
+        let equal = aspect.value(winner) == aspect.value(other);
+        let why =
+            if equal { "equal".into() } else { format!("no ratio, because {} has 0 for a seed", other.name) };
+        return Some(format!("{both}: {why}."));
+    };
     if (ratio.mean - 1.0).abs() <= TIE {
         return Some(format!("{both}: equal within 1 %."));
     }

@@ -180,7 +180,8 @@
       if (row.label !== label) add(box, "div", { class: "group" }, (label = row.label));
       const line = add(box, "div", { class: "ratio" });
       add(line, "span", {}, row.system);
-      const sure = row.ends && (row.ends[0] > 1 || row.ends[1] < 1);
+      // As in the sentences above the chart, a difference of 1 % or less is none.
+      const sure = row.ends && (row.ends[0] > 1 || row.ends[1] < 1) && Math.abs(row.mean - 1) > 0.01;
       const kind = !sure ? "unsure" : row.less === null ? "sure" : (row.mean < 1) === row.less ? "better" : "worse";
       const track = add(line, "div", { class: "axis " + kind });
       add(track, "i", { class: "one", style: "left:" + at(1) + "%" });
@@ -201,7 +202,7 @@
     for (const tick of ticks) add(track, "span", { style: "left:" + at(tick) + "%" }, String(tick));
     if (spec.open) {
       const keys = add(box, "div", { class: "keys" });
-      const kinds = [["better", "significantly better"], ["worse", "significantly worse"], ["unsure", "not significant, or one seed"]];
+      const kinds = [["better", "significantly better"], ["worse", "significantly worse"], ["unsure", "not significant, within 1 %, or one seed"]];
       for (const [kind, text] of kinds) {
         const key = add(keys, "span");
         add(key, "i", { class: kind });
