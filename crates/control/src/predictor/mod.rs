@@ -3,7 +3,7 @@
 //! Every relay solves, every 40 ms, one convex quadratic program over the incoming and outgoing rates of
 //! its circuits for the next `horizon` steps. There are two versions: the public prototype's
 //! ([`Formulation::Prototype`]) and the journal's with virtual rates ([`Formulation::Journal`]). The paper's text leaves the
-//! journal's objective partly open; `docs/predictor.md` lists our choices.
+//! journal's objective partly open; `docs/predictor-solver.md` lists our choices.
 //!
 //! Rates are in cells/s, queues in cells, time in seconds. All circuits' arrays are flat, circuit by
 //! circuit, `horizon` numbers each.
