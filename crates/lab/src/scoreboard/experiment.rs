@@ -1,5 +1,6 @@
 //! The file `experiment.toml`: published numbers, their source, and how they are measured here.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -7,6 +8,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
+use super::calibration::CalibrateFile;
 use super::drawing::FigureFile;
 use super::expression::{Expression, Relation};
 use crate::input::{InputError, SourceFile, suggest};
@@ -108,7 +110,31 @@ pub struct Experiment {
     pub extra_seeds: u32,
     /// Where to store finished runs of its scenarios, if at all.
     pub keep: Option<KeptRuns>,
-    source: SourceFile,
+    /// Values of its free parameters; without them, the centres of their ranges apply.
+    pub trial: Option<ParameterTrial>,
+    pub(super) source: SourceFile,
+}
+
+/// A measurement with given values of the free parameters.
+#[derive(Clone, Debug, Default)]
+pub struct ParameterTrial {
+    /// Values by parameter.
+    pub values: BTreeMap<String, f64>,
+    /// Number of seeds; default: the scale's.
+    pub seeds: Option<u32>,
+    /// Measures only this system.
+    pub system: Option<String>,
+    /// With `system`: measures only the scenarios of these quantities.
+    pub quantities: Vec<String>,
+}
+
+impl ParameterTrial {
+    /// Whether one of several scenarios is needed.
+    pub fn needs(&self, scenario: &str) -> bool {
+        let of =
+            |quantity: &String| quantity.strip_prefix(scenario).is_some_and(|rest| rest.starts_with('.'));
+        self.system.is_none() || self.quantities.iter().any(of)
+    }
 }
 
 /// A folder for finished runs.
@@ -142,6 +168,8 @@ pub struct ExperimentFile {
     /// `{data}` stands for that folder.
     #[serde(default)]
     pub needs: Vec<String>,
+    /// Parameters that the publication does not state, and the rows that fit them; only for the runner `scenario`.
+    pub calibrate: Option<Spanned<CalibrateFile>>,
     /// Parameters of the runner at any scale.
     #[serde(default)]
     pub parameters: toml::Table,
@@ -320,9 +348,11 @@ impl Experiment {
             file,
             extra_seeds: 0,
             keep: None,
+            trial: None,
             source,
         };
-        experiment.rows()?;
+        let rows = experiment.rows()?;
+        experiment.check_calibration(&rows)?;
         for figure in &experiment.file.figure {
             if let Some(cause) = figure.get_ref().wrong() {
                 return Err(experiment.source.error(figure.span(), cause, "see CONTRIBUTING.md"));
@@ -334,6 +364,68 @@ impl Experiment {
     /// The checked rows.
     pub fn rows(&self) -> Result<Vec<PublishedRow>, InputError> {
         self.file.row.iter().map(|row| self.check(row)).collect()
+    }
+
+    /// Refuses a calibration that fits other numbers than the baseline's, or parameters without effect.
+    fn check_calibration(&self, rows: &[PublishedRow]) -> Result<(), InputError> {
+        let Some(spanned) = &self.file.calibrate else { return Ok(()) };
+        let file = spanned.get_ref();
+        let fail = |cause: String, cure: &str| Err(self.source.error(spanned.span(), cause, cure));
+        if self.file.runner.get_ref() != "scenario" {
+            return fail("only the runner `scenario` has free parameters".into(), "remove [calibrate]");
+        }
+        if file.parameter.is_empty() || file.fit.is_empty() || file.candidates == 0 {
+            return fail("needs a parameter, a fitted row and a candidate".into(), "see CONTRIBUTING.md");
+        }
+        for parameter in &file.parameter {
+            if let Some(cause) = parameter.wrong() {
+                return fail(cause, "correct it, or remove the parameter");
+            }
+            let place = format!("{{{}}}", parameter.name);
+            if !self.source.text.contains(&place) {
+                return fail(format!("no override contains `{place}`"), "use it, or remove the parameter");
+            }
+        }
+        for quantity in file.fit.iter().chain(file.predict.iter().flatten()) {
+            let Some(row) = rows.iter().find(|row| row.file.quantity == *quantity) else {
+                let known: Vec<&str> = rows.iter().map(|row| &*row.file.quantity).collect();
+                return fail(format!("no row has the quantity `{quantity}`"), &suggest(quantity, &known));
+            };
+            if !file.fit.contains(quantity) {
+                continue;
+            }
+            if file.predict.iter().flatten().any(|predicted| predicted == quantity) {
+                return fail(
+                    format!("`{quantity}` is fitted and predicted"),
+                    "remove it from one of the lists",
+                );
+            }
+            let baseline = |name: &&str| name.split('.').take(2).any(|part| part == file.baseline);
+            if let Some(name) = row.check.names().into_iter().find(|name| !baseline(name)) {
+                let cause = format!("fitting `{quantity}` would use `{name}`, which is not the baseline's");
+                return fail(cause, "fit rows of the baseline only");
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces `{data}` by the data folder, and `{name}` by the value of a free parameter.
+    pub fn substitute(&self, text: &str) -> String {
+        let free = self.file.calibrate.iter().flat_map(|file| &file.get_ref().parameter);
+        let value = |name: &str| self.trial.as_ref().and_then(|trial| trial.values.get(name).copied());
+        let text = text.replace("{data}", &self.data.display().to_string());
+        free.fold(text, |text, parameter| {
+            let value = value(&parameter.name).unwrap_or_else(|| parameter.value(0.5));
+            text.replace(&format!("{{{}}}", parameter.name), &value.to_string())
+        })
+    }
+
+    /// Whether a row is judged at every point of the posterior range.
+    pub fn predicted(&self, row: &RowFile) -> bool {
+        self.file.calibrate.as_ref().is_some_and(|file| match &file.get_ref().predict {
+            Some(predict) => predict.contains(&row.quantity),
+            None => !file.get_ref().fit.contains(&row.quantity),
+        })
     }
 
     fn check(&self, spanned: &Spanned<RowFile>) -> Result<PublishedRow, InputError> {
@@ -369,7 +461,9 @@ impl Experiment {
             Scale::Full => &self.file.full,
         };
         table.extend(scaled.clone());
-        if self.extra_seeds > 0 {
+        if let Some(seeds) = self.trial.as_ref().and_then(|trial| trial.seeds) {
+            table.insert("seeds".into(), seeds.into());
+        } else if self.extra_seeds > 0 {
             let seeds = table.get("seeds").and_then(toml::Value::as_integer).unwrap_or(1);
             table.insert("seeds".into(), (seeds + i64::from(self.extra_seeds)).into());
         }
@@ -381,7 +475,17 @@ impl Experiment {
 
     /// Why a row counts as fitted, if it does.
     pub fn fitted(&self, row: &RowFile) -> Option<String> {
-        row.fitted.clone().or_else(|| self.file.fitted.clone())
+        let calibrated = self
+            .file
+            .calibrate
+            .as_ref()
+            .map(Spanned::get_ref)
+            .filter(|file| file.fit.contains(&row.quantity));
+        let names = |file: &CalibrateFile| {
+            let names: Vec<&str> = file.parameter.iter().map(|parameter| &*parameter.name).collect();
+            format!("calibrated {}", names.join(", "))
+        };
+        row.fitted.clone().or_else(|| calibrated.map(names)).or_else(|| self.file.fitted.clone())
     }
 
     /// The claim of a row: its quantity without the names of presets; and the preset.

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use sha2::{Digest as _, Sha256};
 use tidegate_control::text::hex;
 
+use super::calibration::Calibration;
+
 /// Measured quantities: name -> one value per seed.
 ///
 /// Names are dotted paths of letters, digits, `_` and `-`, such as
@@ -23,6 +25,10 @@ pub struct Measured {
     pub figures: Vec<Figure>,
     /// Remarks on this measurement for readers of the scoreboard.
     pub notes: Vec<String>,
+    /// The search for the values of free parameters; `values` are of its first point.
+    pub calibration: Option<Calibration>,
+    /// The values at the further points of the posterior range.
+    pub elsewhere: Vec<BTreeMap<String, Vec<f64>>>,
 }
 
 impl Measured {
@@ -51,10 +57,11 @@ impl Measured {
         quantities.iter().all(|name| same(name) || self.fixed.contains(*name))
     }
 
-    /// SHA-256 of every name and the bits of every value, in order, without the quantities that depend on clocks.
+    /// SHA-256 of every name and the bits of every value, in order and at every point, without the quantities that depend on clocks.
     pub fn digest(&self) -> String {
         let mut hash = Sha256::new();
-        for (name, values) in self.values.iter().filter(|(name, _)| !self.clocked.contains(*name)) {
+        let all = std::iter::once(&self.values).chain(&self.elsewhere).flatten();
+        for (name, values) in all.filter(|(name, _)| !self.clocked.contains(*name)) {
             hash.update((name.len() as u64).to_le_bytes());
             hash.update(name);
             hash.update((values.len() as u64).to_le_bytes());

@@ -4,6 +4,8 @@
 //! measures quantities ([`Measured`]), and rows are expressions over them ([`expression`]). The tool's list `runners`
 //! registers all runners by name.
 
+pub mod calibrated;
+pub mod calibration;
 pub mod drawing;
 pub mod experiment;
 pub mod expression;

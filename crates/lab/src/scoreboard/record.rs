@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::calibration::Calibration;
 use super::experiment::{Check, Published, PublishedRow, RowKind, Scale};
 use super::verdict::{self, Outcome, Tendency, Verdict};
 use crate::input::{InputError, SourceFile};
@@ -32,6 +33,9 @@ pub struct Recorded {
     /// SHA-256 of all measured values; `None` if they depend on the machine.
     #[serde(default)]
     pub digest: Option<String>,
+    /// The search for the values of free parameters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibration: Option<Calibration>,
     /// Time that the measurement took.
     pub cost: Cost,
     /// Its rows.
@@ -64,6 +68,9 @@ pub struct RecordedRow {
     /// Per seed: our number, or the left side minus the right side of a statement. Older records lack them.
     #[serde(default)]
     pub values: Option<Vec<f64>>,
+    /// The same at the further points of the posterior range of calibrated parameters.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub elsewhere: Vec<Vec<f64>>,
     /// Whether every seed gives the same value.
     #[serde(default)]
     pub deterministic: bool,
@@ -92,6 +99,7 @@ impl From<&Outcome> for RecordedRow {
             ours: outcome.ours,
             n: outcome.n,
             values: Some(outcome.values.clone()).filter(|values| !values.is_empty()),
+            elsewhere: outcome.elsewhere.clone(),
             deterministic: outcome.deterministic,
             interval: outcome.interval,
             kind: outcome.kind,
@@ -118,7 +126,7 @@ pub fn settled(rows: &[PublishedRow], recorded: Option<&Recorded>) -> Vec<Option
         match (&old.values, excused) {
             (_, true) => {}
             (Some(values), false) => {
-                let tendency = Tendency::of(&row.check, values, old.deterministic);
+                let tendency = Tendency::over(&row.check, values, &old.elsewhere, old.deterministic);
                 family.push((old, tendency));
             }
             (None, false) => {
@@ -243,6 +251,7 @@ mod tests {
             ours: Some(ours),
             n: 2,
             values: Some(vec![ours, ours]),
+            elsewhere: Vec::new(),
             deterministic: false,
             interval: Some([ours - 1.0, ours + 1.0]),
             kind: RowKind::Paper,
@@ -256,6 +265,7 @@ mod tests {
             command: "tidegate reproduce".into(),
             extra_seeds: 1,
             digest: None,
+            calibration: None,
             cost: Cost { wall_s: 1.0, cpu_s: 2.0 },
             rows: vec![row],
         }

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::experiment::KeptRuns;
+use super::experiment::{KeptRuns, ParameterTrial};
 use super::largest::Largest;
 use super::ranking::{self, Criteria};
 use super::sweep::{ScenarioEntry, Sweep};
@@ -69,16 +69,26 @@ fn one() -> u32 {
 pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
     let parameters: ScenarioExperiment = experiment.parameters(scale)?;
     let mut measured = Measured { deterministic: true, ..Measured::default() };
+    let trial = experiment.trial.as_ref();
     for (name, entry) in &parameters.scenarios {
+        if parameters.scenarios.len() > 1 && trial.is_some_and(|trial| !trial.needs(name)) {
+            continue;
+        }
         let mut scenario = entry.load(experiment, &parameters.overrides)?;
         scenario.inputs.notices.iter().for_each(|notice| monitor.notice(notice));
         load::settle(&mut scenario, monitor)?;
+        if let Some(system) = trial.and_then(|trial| trial.system.as_deref()) {
+            scenario.systems.retain(|other| other.name == system);
+        }
         let own = entry.seeds().map(|seeds| seeds + experiment.extra_seeds);
+        let own = trial.and_then(|trial| trial.seeds).or(own);
         let tasks = tasks(&scenario, own.unwrap_or(parameters.seeds));
         let runs = match &experiment.keep {
             Some(keep) => {
-                let folder = [&experiment.paper, &experiment.figure, &scale.to_string(), name];
-                kept(&scenario, tasks, keep, &folder.iter().collect::<PathBuf>(), monitor)?
+                let mut folder =
+                    PathBuf::from_iter([&experiment.paper, &experiment.figure, &scale.to_string()]);
+                folder.extend(trial.map(label));
+                kept(&scenario, tasks, keep, &folder.join(name), monitor)?
             }
             None => run_tasks(&scenario, tasks, monitor, &|_| Ok(()))?,
         };
@@ -131,6 +141,12 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         measured.figures.splice(0..0, curves);
     }
     Ok(measured)
+}
+
+/// Name of the folder for the runs of a trial.
+fn label(trial: &ParameterTrial) -> String {
+    let values: Vec<String> = trial.values.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    format!("{} {}", trial.system.as_deref().unwrap_or("all"), values.join(" "))
 }
 
 /// Returns the runs of all tasks; makes and stores those that the folder lacks.

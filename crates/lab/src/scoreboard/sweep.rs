@@ -45,15 +45,14 @@ impl ScenarioEntry {
         }
     }
 
-    /// Reads the scenario. Paths are relative to the experiment's folder; `{data}` in overrides is its data folder.
+    /// Reads the scenario. Paths are relative to the experiment's folder; Overrides are [substituted](Experiment::substitute).
     pub fn load(&self, experiment: &Experiment, overrides: &[String]) -> Result<Scenario, InputError> {
         let (file, own) = match self {
             ScenarioEntry::File(file) => (file, &[][..]),
             ScenarioEntry::Varied { file, overrides, .. } => (file, &overrides[..]),
         };
-        let data = experiment.data.display().to_string();
         let overrides: Vec<String> =
-            overrides.iter().chain(own).map(|text| text.replace("{data}", &data)).collect();
+            overrides.iter().chain(own).map(|text| experiment.substitute(text)).collect();
         Scenario::load(&experiment.folder.join(file), &overrides)
     }
 }

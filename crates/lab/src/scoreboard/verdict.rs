@@ -77,6 +77,21 @@ impl Tendency {
         };
         Tendency { agrees, p_value: Some(p_value).filter(|_| !deterministic) }
     }
+
+    /// Decides a row by its values at every point of a posterior range. It agrees or differs only if it does so at every
+    /// point: the largest p-value counts (intersection-union test).
+    pub fn over(check: &Check, values: &[f64], elsewhere: &[Vec<f64>], deterministic: bool) -> Tendency {
+        let first = Tendency::of(check, values, deterministic);
+        elsewhere.iter().fold(first, |sum, values| {
+            let here = Tendency::of(check, values, deterministic);
+            let p_value = if here.agrees == sum.agrees {
+                sum.p_value.map(|p| here.p_value.map_or(p, |other| p.max(other)))
+            } else {
+                Some(1.0)
+            };
+            Tendency { p_value, ..sum }
+        })
+    }
 }
 
 /// Verdicts of the rows of one experiment, corrected by Holm's procedure; deterministic rows do not need it.
@@ -114,7 +129,11 @@ pub struct Outcome {
     pub n: usize,
     /// Per seed: our number; for a statement, its left side minus its right side on the same network.
     pub values: Vec<f64>,
-    /// The 95 % confidence sequence of the mean of `values`; needs three seeds.
+    /// The same at the further points of the posterior range of calibrated parameters.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub elsewhere: Vec<Vec<f64>>,
+    /// The 95 % confidence sequence of the mean of `values`; over several points, from the least to the greatest.
+    /// Needs three seeds.
     pub interval: Option<[f64; 2]>,
     /// Anytime-valid p-value of the opposite of what `values` show, before Holm's correction.
     pub p_value: Option<f64>,
@@ -148,7 +167,8 @@ pub fn judge(
     for (outcome, row) in outcomes.iter_mut().zip(rows) {
         // `judge_row` leaves these to the family.
         if outcome.verdict == Verdict::Undecided {
-            let tendency = Tendency::of(&row.check, &outcome.values, outcome.deterministic);
+            let (values, elsewhere) = (&outcome.values, &outcome.elsewhere);
+            let tendency = Tendency::over(&row.check, values, elsewhere, outcome.deterministic);
             outcome.p_value = tendency.p_value;
             family.push((outcome, tendency));
         }
@@ -203,6 +223,7 @@ fn judge_row(
         ours: None,
         n: 0,
         values: Vec::new(),
+        elsewhere: Vec::new(),
         interval: None,
         p_value: None,
         deterministic: false,
@@ -214,7 +235,7 @@ fn judge_row(
         outcome.add_note(&format!("published number derived: {how}"));
     }
     let (verdict, cause) = match measured {
-        Ok(measured) => match (compare(row, measured, &mut outcome), excuse) {
+        Ok(measured) => match (compare(experiment, row, measured, &mut outcome), excuse) {
             (_, Some(why)) => (Verdict::NotComparable, why.clone()),
             (Ok(()), None) => (Verdict::Undecided, String::new()),
             (Err(why), None) => (Verdict::NoData, why),
@@ -230,7 +251,12 @@ fn judge_row(
 }
 
 /// Sets our number and the values that decide the row, or returns which quantity was not measured.
-fn compare(row: &PublishedRow, measured: &Measured, outcome: &mut Outcome) -> Result<(), String> {
+fn compare(
+    experiment: &Experiment,
+    row: &PublishedRow,
+    measured: &Measured,
+    outcome: &mut Outcome,
+) -> Result<(), String> {
     let (ours, values) = match &row.check {
         Check::Number { measure, .. } => {
             let values = measure.evaluate(&measured.values)?;
@@ -250,9 +276,32 @@ fn compare(row: &PublishedRow, measured: &Measured, outcome: &mut Outcome) -> Re
         return Err("the measured value is not finite".into());
     }
     outcome.n = values.len();
-    outcome.interval = sequence.half_width(ALPHA).map(|width| [sequence.mean - width, sequence.mean + width]);
+    let interval = |sequence: &Sequence| {
+        sequence.half_width(ALPHA).map(|width| [sequence.mean - width, sequence.mean + width])
+    };
+    outcome.interval = interval(&sequence);
     outcome.deterministic = measured.is_deterministic(&row.check.names());
     outcome.values = values;
+    if experiment.predicted(&row.file) && !measured.elsewhere.is_empty() {
+        let (mut low, mut high) = (sequence.mean, sequence.mean);
+        for values in &measured.elsewhere {
+            let values = match &row.check {
+                Check::Number { measure, .. } => measure.evaluate(values)?,
+                Check::Statement(relation) => relation.differences(values)?,
+            };
+            let here = Sequence::of(&values);
+            if !here.mean.is_finite() {
+                return Err("the measured value is not finite at a point of the posterior range".into());
+            }
+            (low, high) = (low.min(here.mean), high.max(here.mean));
+            let hull = |[a, b]: [f64; 2], [c, d]: [f64; 2]| [a.min(c), b.max(d)];
+            outcome.interval = outcome.interval.zip(interval(&here)).map(|(all, here)| hull(all, here));
+            outcome.elsewhere.push(values);
+        }
+        let what = if matches!(row.check, Check::Number { .. }) { "" } else { "left minus right " };
+        let (points, low, high) = (measured.elsewhere.len() + 1, format_number(low), format_number(high));
+        outcome.add_note(&format!("over the posterior range ({points} points): {what}{low} to {high}"));
+    }
     Ok(())
 }
 

@@ -217,6 +217,7 @@ impl Board {
                 command,
                 extra_seeds,
                 digest: measured.as_ref().ok().filter(|_| repeatable).map(Measured::digest),
+                calibration: measured.as_ref().ok().and_then(|measured| measured.calibration.clone()),
                 cost,
                 rows: judged.iter().map(record::RecordedRow::from).collect(),
             };

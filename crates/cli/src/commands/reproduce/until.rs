@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use tidegate_kernel::process_cpu_s;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::scoreboard::experiment::KeptRuns;
-use tidegate_lab::scoreboard::{Dependence, Measured, RunError, Scale, Verdict, verdict};
+use tidegate_lab::scoreboard::{Dependence, Measured, RunError, Scale, Verdict, calibrated, verdict};
 
 use super::planned::PlannedExperiment;
 use crate::console::{COMMIT, Console};
@@ -21,14 +21,16 @@ pub fn measure(
 ) -> (Result<Measured, RunError>, u32) {
     let PlannedExperiment { rows, dependence, runner, .. } = planned;
     let mut experiment = planned.experiment.clone();
-    let scratch = budget.filter(|_| experiment.keep.is_none()).map(|_| Scratch::new());
+    // Rounds of a calibration share seeds, as steps towards a budget do.
+    let repeats = budget.is_some() || experiment.file.calibrate.is_some();
+    let scratch = (repeats && experiment.keep.is_none()).then(Scratch::new);
     if let Some(scratch) = &scratch {
         experiment.keep = Some(KeptRuns { place: scratch.0.clone(), commit: COMMIT.into() });
     }
     let start = process_cpu_s();
     loop {
         let before = process_cpu_s();
-        let mut measured = runner(&experiment, scale, console);
+        let mut measured = calibrated::measure(&experiment, scale, *runner, console);
         if let Ok(values) = &mut measured {
             values.deterministic |= *dependence == Dependence::Nothing;
         }
