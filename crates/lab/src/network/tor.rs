@@ -38,9 +38,10 @@ pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed:
         let listed = inputs.capacities.as_ref().and_then(|table| table.get(&relay.identity)?.country);
         let known = || inputs.countries.get(&relay.address).copied();
         let country = listed.or_else(known).unwrap_or_else(|| builtin::relay_country(&mut draws));
-        let by_bucket = as_weight || table.limit_by_bucket;
+        let by_bucket = as_weight || table.limit_by_bucket || table.relay_link.is_some();
         let (link, limits) =
             if by_bucket { bucket_below_link(quantities) } else { link_and_limit(quantities) };
+        let link = table.relay_link.map_or(link, |rate| rate.as_bytes_per_s() as u64);
         let [up, down] = table.links([Rate::from_bytes_per_s(link); 2]);
         // A separate branch keeps the other draws independent of `cell-cost-share`.
         let slow = seed.fork("slow").fork_index(number as u64).random().unit() < table.cell_cost_share;

@@ -186,6 +186,10 @@ pub struct TorFile {
     /// Limits a relay's capacity by its token bucket, with a link that is 25 % faster; default: the link is the limit.
     /// Always true with `capacity = "weight"`.
     pub limit_by_bucket: bool,
+    /// Rate of every relay's link, both ways; its token bucket then limits its capacity. Default: see `limit-by-bucket`.
+    #[schemars(extend("x-range" = "1 bit/s.."))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relay_link: Option<Rate>,
     /// Processor time per cell of the relays of `cell-cost-share`.
     pub cell_cost: Span,
     /// Share of the relays that have `cell-cost`, drawn at random; it is zero at the others.
@@ -241,6 +245,7 @@ impl Default for TorFile {
             shared_machines: false,
             count_exit_connections: false,
             limit_by_bucket: false,
+            relay_link: None,
             cell_cost: Span::ZERO,
             cell_cost_share: 1.0,
             bandwidth_factor: 1.0,
