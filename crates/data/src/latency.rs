@@ -79,6 +79,17 @@ impl LatencyTable {
         &self.paths[from * n + to]
     }
 
+    /// Adds the loss of each location's hosts to the paths to and from other locations.
+    pub(crate) fn lose_at_ends(&mut self, losses: &[f64]) {
+        let n = self.locations.len();
+        for (cell, path) in self.paths.iter_mut().enumerate() {
+            let (from, to) = (losses[cell / n], losses[cell % n]);
+            if cell / n != cell % n && (from > 0.0 || to > 0.0) {
+                path.loss = 1.0 - (1.0 - path.loss) * (1.0 - from) * (1.0 - to);
+            }
+        }
+    }
+
     /// The possible locations of hosts in a country.
     ///
     /// These are the locations in it, or else in the nearest country that has some. If countries are unknown, these

@@ -1,7 +1,7 @@
 //! Latency tables from Shadow's network graphs: GML (Shadow 2 and 3) and GraphML (Shadow 1).
 //!
-//! Edges have `latency` (one way), `jitter` and `packet_loss`; nodes have bandwidths and a location. Quantities in
-//! GML have units. In GraphML, bare latencies are ms and bare bandwidths KiB/s, as Shadow 1 defines them.
+//! Edges have `latency` (one way), `jitter` and `packet_loss`; nodes have bandwidths, a location and, in Shadow 1, the
+//! loss of their hosts' access. Quantities in GML have units. In GraphML, bare latencies are ms and bare bandwidths KiB/s, as Shadow 1 defines them.
 
 use tidegate_control::units::{Rate, Span};
 
@@ -50,12 +50,11 @@ pub fn table(document: &Document, graph: &Graph, bare: BareNumbers) -> Result<La
     }
     let direct =
         graph.attributes.get("preferdirectpaths").is_some_and(|value| value == "true" || value == "1");
-    LatencyTable::complete(
-        document,
-        locations,
-        known,
-        if direct { Routing::Direct } else { Routing::Shortest },
-    )
+    let routing = if direct { Routing::Direct } else { Routing::Shortest };
+    let mut table = LatencyTable::complete(document, locations, known, routing)?;
+    let losses = graph.nodes.iter().map(|node| reader.loss(&node.attributes, node.line));
+    table.lose_at_ends(&losses.collect::<Result<Vec<f64>, DataError>>()?);
+    Ok(table)
 }
 
 struct Reader<'a> {
@@ -96,15 +95,19 @@ impl Reader<'_> {
             Some(jitter) => self.span("jitter", jitter, line)?,
             None => Span::ZERO,
         };
+        Ok(Path { delay, jitter, loss: self.loss(attributes, line)? })
+    }
+
+    /// The loss of an edge or a node.
+    fn loss(&self, attributes: &Attributes, line: usize) -> Result<f64, DataError> {
         let loss = attributes.get("packet_loss").or(attributes.get("packetloss"));
-        let loss = loss.map_or(Ok(0.0), |text| match text.parse::<f64>() {
+        loss.map_or(Ok(0.0), |text| match text.parse::<f64>() {
             Ok(loss) if (0.0..=1.0).contains(&loss) => Ok(loss),
             _ => {
                 let cause = format!("packet loss {} is not a probability", quote(text));
                 Err(self.document.error_at(line, cause, "give a number from 0 to 1"))
             }
-        })?;
-        Ok(Path { delay, jitter, loss })
+        })
     }
 
     fn span(&self, what: &str, text: &str, line: usize) -> Result<Span, DataError> {
@@ -210,5 +213,26 @@ mod tests {
         assert_eq!(table.locations[0].up, Some(Rate(2 * 1024 * 8)));
         assert_eq!(table.locations[0].country, Country::from_code("US"));
         assert_eq!(table.locations[0].city.as_deref(), Some("AR"));
+    }
+
+    #[test]
+    fn nodes_lose_packets_at_both_ends_of_a_path() {
+        let text = "<graphml><key id='a' attr.name='latency'/><key id='l' attr.name='packetloss'/>\
+            <graph edgedefault='undirected'><node id='p1'><data key='l'>0.02</data></node>\
+            <node id='p2'><data key='l'>0.05</data></node><node id='p3'/>\
+            <edge source='p1' target='p2'><data key='a'>5</data><data key='l'>0.1</data></edge>\
+            <edge source='p2' target='p3'><data key='a'>5</data></edge></graph></graphml>";
+        let read = |text: &str| {
+            let document = Document::new("x", text).unwrap();
+            table(&document, &graphml::read(&document).unwrap(), BareNumbers::Shadow1)
+        };
+        let lossy = read(text).unwrap();
+        let loss = |from, to| (lossy.path(from, to).loss * 1e6).round() / 1e6;
+        assert_eq!((loss(0, 1), loss(1, 0)), (0.1621, 0.1621), "1 - 0.98 * 0.9 * 0.95");
+        // The host in between does not lose: only ends do (Shadow 1's `topology.c`).
+        assert_eq!((loss(0, 2), loss(1, 2)), (0.118, 0.05));
+        assert_eq!(loss(1, 1), 0.0, "within a node Shadow counts edges only");
+        let error = read(&text.replace(">0.05<", ">1.05<")).unwrap_err();
+        assert!(error.cause.contains("probability"), "{error}");
     }
 }
