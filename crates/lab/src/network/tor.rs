@@ -38,7 +38,8 @@ pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed:
         let listed = inputs.capacities.as_ref().and_then(|table| table.get(&relay.identity)?.country);
         let known = || inputs.countries.get(&relay.address).copied();
         let country = listed.or_else(known).unwrap_or_else(|| builtin::relay_country(&mut draws));
-        let by_bucket = as_weight || table.limit_by_bucket || table.relay_link.is_some();
+        let by_bucket =
+            as_weight || table.limit_by_bucket || table.relay_link.is_some() || table.refill.is_some();
         let (link, limits) =
             if by_bucket { bucket_below_link(quantities) } else { link_and_limit(quantities) };
         let link = table.relay_link.map_or(link, |rate| rate.as_bytes_per_s() as u64);
@@ -47,6 +48,7 @@ pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed:
         let slow = seed.fork("slow").fork_index(number as u64).random().unit() < table.cell_cost_share;
         let cell_cost = if slow { table.cell_cost } else { Span::ZERO };
         let limits = RelayLimits { cell_cost, servers: table.count_exit_connections, ..limits };
+        let limits = table.refill.map_or(limits, |every| refilled(limits, every));
         let place = node(inputs, relay.identity).unwrap_or_else(|| place(inputs, country, hosts, &mut draws));
         let name = format!("relay{}", number + 1);
         let host = match machines.get(&relay.address) {
@@ -101,6 +103,12 @@ fn limited(rate_bytes_per_s: u64) -> RelayLimits {
     let bucket = BucketPlan { rate_bytes_per_s, burst_bytes, refill_every, drop_fractions: false };
     let retry_after = Span::from_millis(100);
     RelayLimits { bucket: Some(bucket), retry_after, ..RelayLimits::default() }
+}
+
+/// A token bucket as in tor before 0.3.5: connections that find it empty wait for the next refill.
+fn refilled(limits: RelayLimits, refill_every: Span) -> RelayLimits {
+    let bucket = limits.bucket.map(|bucket| BucketPlan { refill_every, ..bucket });
+    RelayLimits { bucket, retry_after: Span::ZERO, ..limits }
 }
 
 /// Limits the relay's capacity by a token bucket, with a link that is 25 % faster.

@@ -190,6 +190,11 @@ pub struct TorFile {
     #[schemars(extend("x-range" = "1 bit/s.."))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relay_link: Option<Rate>,
+    /// Interval between refills of relays' token buckets, as in tor before 0.3.5 (100 ms, or 1 s before 0.2.3); connections
+    /// that find a bucket empty wait for the next refill. Limits relays as `limit-by-bucket` does. Default: 2^24 ns and a retry after 100 ms, as in tor since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-range" = "1 ms..=10 s"))]
+    pub refill: Option<Span>,
     /// Processor time per cell of the relays of `cell-cost-share`.
     pub cell_cost: Span,
     /// Share of the relays that have `cell-cost`, drawn at random; it is zero at the others.
@@ -246,6 +251,7 @@ impl Default for TorFile {
             count_exit_connections: false,
             limit_by_bucket: false,
             relay_link: None,
+            refill: None,
             cell_cost: Span::ZERO,
             cell_cost_share: 1.0,
             bandwidth_factor: 1.0,
