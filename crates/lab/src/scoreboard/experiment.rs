@@ -400,7 +400,11 @@ impl Experiment {
                     "remove it from one of the lists",
                 );
             }
-            let baseline = |name: &&str| name.split('.').take(2).any(|part| part == file.baseline);
+            let baseline = |name: &&str| {
+                let free = file.parameter.iter().any(|parameter| parameter.name == **name);
+                free || name.ends_with("duration_s")
+                    || name.split('.').take(2).any(|part| part == file.baseline)
+            };
             if let Some(name) = row.check.names().into_iter().find(|name| !baseline(name)) {
                 let cause = format!("fitting `{quantity}` would use `{name}`, which is not the baseline's");
                 return fail(cause, "fit rows of the baseline only");

@@ -13,7 +13,7 @@
 //!
 //! Quantities have the name `<scenario>.<system>.<metric>`, with metrics as in `tidegate run --json`:
 //! `scenario2.vanilla.throughput_bytes_per_s.circuit1`. With only one scenario, its name is omitted.
-//! `<scenario>.duration_s` is the simulated time.
+//! `<scenario>.duration_s` is the simulated time. A free parameter of `[calibrate]` is a quantity, too.
 //!
 //! `rank = { least = [metrics], most = [metrics] }` ranks the systems of each scenario: `mean_rank` is the mean of a
 //! system's ranks by these metrics, 1 if it is the best by all. [`super::largest`] finds, for each system, the largest
@@ -70,6 +70,9 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     let parameters: ScenarioExperiment = experiment.parameters(scale)?;
     let mut measured = Measured { deterministic: true, ..Measured::default() };
     let trial = experiment.trial.as_ref();
+    for (parameter, value) in trial.iter().flat_map(|trial| &trial.values) {
+        measured.push_fixed(parameter, *value);
+    }
     for (name, entry) in &parameters.scenarios {
         if parameters.scenarios.len() > 1 && trial.is_some_and(|trial| !trial.needs(name)) {
             continue;
