@@ -24,7 +24,11 @@ pub fn measure(
     let Some(file) = experiment.file.calibrate.as_ref().map(|file| file.get_ref()) else {
         return runner(experiment, scale, monitor);
     };
-    let calibration = fit(experiment, file, scale, runner, monitor)?;
+    let mut calibration = fit(experiment, file, scale, runner, monitor)?;
+    // Runs of seconds complete no download, and smoke scale only shows that the experiment runs.
+    if scale == Scale::Smoke && calibration.points.is_empty() {
+        calibration.points.push(calibration.trials[0].point.clone());
+    }
     let mut points = Vec::new();
     for point in &calibration.points {
         let trial = ParameterTrial { values: named(&calibration, point), ..ParameterTrial::default() };
@@ -112,6 +116,9 @@ fn named(calibration: &Calibration, point: &[f64]) -> BTreeMap<String, f64> {
 /// "Calibrated on 16 candidates: factor 0.004 (0.002 to 0.008)."
 fn sentence(calibration: &Calibration) -> String {
     let best = &calibration.trials[0];
+    if calibration.range.is_empty() {
+        return format!("None of {} candidates fits the baseline.", calibration.trials.len());
+    }
     let parameters = calibration.parameters.iter().zip(&best.point).zip(&calibration.range);
     let parameters: Vec<String> = parameters
         .map(|((name, value), [low, high])| {
