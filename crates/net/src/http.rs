@@ -108,6 +108,11 @@ pub struct PageRequest {
 
 /// A router that calls `answer` on the thread that runs the returned future, where the role's state lives.
 pub fn answers(answer: impl Fn(PageRequest) -> Response) -> (Router, impl Future<Output = ()>) {
+    answers_later(async move |asked| answer(asked))
+}
+
+/// As [`answers`], for answers that wait for others.
+fn answers_later(answer: impl AsyncFn(PageRequest) -> Response) -> (Router, impl Future<Output = ()>) {
     let (ask, mut asked) = mpsc::channel::<(PageRequest, oneshot::Sender<Response>)>(WAITING);
     let pass_on = move |Extension(Client(from)): Extension<Client>, method: Method, uri: Uri, body: Bytes| async move {
         let (reply, replied) = oneshot::channel();
@@ -118,7 +123,7 @@ pub fn answers(answer: impl Fn(PageRequest) -> Response) -> (Router, impl Future
     };
     let answering = async move {
         while let Some((asked, reply)) = asked.recv().await {
-            let _ = reply.send(answer(asked));
+            let _ = reply.send(answer(asked).await);
         }
     };
     (Router::new().fallback(pass_on).layer(DefaultBodyLimit::max(BODY)), answering)
@@ -126,7 +131,12 @@ pub fn answers(answer: impl Fn(PageRequest) -> Response) -> (Router, impl Future
 
 /// A router for pages that `make` builds by path; see [`answers`].
 pub fn pages(make: impl Fn(&str) -> Option<Page>) -> (Router, impl Future<Output = ()>) {
-    answers(move |asked| match make(&asked.path) {
+    pages_later(async move |path| make(&path))
+}
+
+/// As [`pages`], for pages that wait for other threads.
+pub fn pages_later(make: impl AsyncFn(String) -> Option<Page>) -> (Router, impl Future<Output = ()>) {
+    answers_later(async move |asked| match make(asked.path).await {
         Some(page) => ([(CONTENT_TYPE, page.kind)], page.text).into_response(),
         None => (StatusCode::NOT_FOUND, "no such page\n").into_response(),
     })

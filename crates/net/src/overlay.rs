@@ -120,8 +120,20 @@ struct Channels<N, G, D> {
     overlay: Handle<N, G, D>,
     owner: Owner<N>,
     channels: BTreeMap<ChannelId, Rc<Channel>>,
+    /// Number of channels without connections.
+    attached: usize,
     waits: Waits,
     controller_time: ControllerTime,
+}
+
+/// Signals that the node has cells for a channel without a connection.
+pub struct CellSignal(Rc<Channel>);
+
+impl CellSignal {
+    /// Waits for the next signal.
+    pub async fn wait(&self) {
+        self.0.wake.notified().await;
+    }
 }
 
 /// Timeouts of a connection.
@@ -279,6 +291,7 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
             overlay: handle(&driver),
             owner: owner(handle(&driver)),
             channels: BTreeMap::new(),
+            attached: 0,
             waits: Waits::default(),
             controller_time: ControllerTime::default(),
         });
@@ -313,7 +326,17 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
 
     /// Connections that are open or being opened.
     pub fn connections(&self) -> usize {
-        self.driver.handler(|channels| channels.channels.len())
+        self.driver.handler(|channels| channels.channels.len() - channels.attached)
+    }
+
+    /// Adds a channel without a connection: the caller moves its cells when the signal says so. It never closes.
+    pub fn attach(&self, id: ChannelId) -> CellSignal {
+        let channel = Rc::<Channel>::default();
+        self.driver.handler(|channels| {
+            channels.channels.insert(id, channel.clone());
+            channels.attached += 1;
+        });
+        CellSignal(channel)
     }
 
     /// Kernel memory that connections may take with neighbours that do not read.

@@ -79,6 +79,7 @@ async fn relay(setup: Setup) -> (Relay, SocketAddr) {
         status: Some(Status { listener: page, circuits: false }),
         measurement: None,
         published: None,
+        threads: std::num::NonZeroUsize::MIN,
     };
     let (orders, taken) = mpsc::channel(1);
     spawn_local(async move {

@@ -55,6 +55,7 @@ async fn closed_during_downloads(transport: Transport) -> [f64; 2] {
         status: Some(Status { listener: page, circuits: false }),
         measurement: None,
         published: None,
+        threads: std::num::NonZeroUsize::MIN,
     };
     let (_orders, taken) = mpsc::channel(1);
     spawn_local(async move { run(settings, vec![listener], taken, &|_| {}).await });

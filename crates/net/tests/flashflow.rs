@@ -148,6 +148,7 @@ fn a_relay_is_measured_while_it_carries_a_user() {
             status: None,
             measurement: Some(Measurement { identity, permissions }),
             published: None,
+            threads: std::num::NonZeroUsize::MIN,
         };
         let (_orders, taken) = mpsc::channel(1);
         run(settings, vec![listener], taken, &|_| {}).await.unwrap();

@@ -62,6 +62,7 @@ fn settings(keys: RouterKeys, address: Addresses, transport: Transport, announce
         status: None,
         measurement: None,
         published: None,
+        threads: std::num::NonZeroUsize::MIN,
     }
 }
 

@@ -76,6 +76,7 @@ async fn relay(
         status: None,
         measurement: None,
         published: None,
+        threads: std::num::NonZeroUsize::MIN,
     };
     let said = Rc::<RefCell<Vec<Change>>>::default();
     let heard = said.clone();

@@ -54,6 +54,7 @@ fn relays(authority: SocketAddr, said: Said) {
                     status: None,
                     measurement: None,
                     published: None,
+                    threads: std::num::NonZeroUsize::MIN,
                 };
                 let said = said.clone();
                 let hear = move |event| {

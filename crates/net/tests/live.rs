@@ -37,6 +37,7 @@ fn against_a_relay<F: Future>(limits: Limits, client: impl FnOnce(Router) -> F) 
             status: None,
             measurement: None,
             published: None,
+            threads: std::num::NonZeroUsize::MIN,
         };
         let (_orders, taken) = mpsc::channel(1);
         spawn_local(run(settings, vec![listener], taken, &|_| {}));

@@ -15,6 +15,7 @@ mod more_streams;
 mod one_hop;
 mod pctcp;
 mod quic;
+mod shards;
 #[path = "../../../tests/skipped.rs"]
 mod skipped;
 mod stock_relay;

@@ -62,6 +62,7 @@ fn a_client_has_one_connection_per_circuit_to_our_guard() {
             status: None,
             measurement: None,
             published: None,
+            threads: std::num::NonZeroUsize::MIN,
         };
         spawn_local(async move {
             let (_orders, taken) = mpsc::channel(1);

@@ -58,6 +58,7 @@ async fn relay(transport: Transport) -> Router {
         status: None,
         measurement: None,
         published: None,
+        threads: std::num::NonZeroUsize::MIN,
     };
     let (orders, taken) = mpsc::channel(1);
     spawn_local(async move {

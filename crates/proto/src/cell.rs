@@ -308,8 +308,8 @@ pub trait Onion: Sized + Clone + Debug + PartialEq {
     type Address: Clone + Debug + PartialEq;
     /// How an EXTEND message names the next relay.
     type Peer: Clone + Debug + PartialEq;
-    /// A relay's state of one circuit.
-    type RelayHop;
+    /// A relay's state of one circuit. The default stands for a state that another owner has taken.
+    type RelayHop: Default;
     /// A client's state of one hop of a circuit.
     type ClientHop;
     /// A client's state of an unfinished key exchange.

@@ -5,6 +5,7 @@ mod linked;
 mod memory;
 mod points;
 mod roles;
+mod shards;
 mod shown;
 mod table;
 mod watch;
@@ -27,8 +28,11 @@ use crate::node::{CircuitKey, Output, StreamKey};
 use crate::onion::Onion;
 use linked::Unlinked;
 use roles::{Points, Role};
+use shards::Shards;
+pub use shards::{Between, HandedOver};
 pub use shown::Shown;
 use table::{CELL_COST, Circuit, Switch, Table};
+pub use watch::AddressCounts;
 use watch::Watch;
 
 /// A relay without its sockets.
@@ -42,6 +46,7 @@ pub struct Relay<O: Onion> {
     controller: Option<Box<dyn Controller>>,
     watch: Option<Watch>,
     points: Points,
+    shards: Shards<O>,
     /// Bytes that streams' local sides have not consumed, and bytes of messages that wait for a LEAVE or for earlier
     /// messages of linked circuits.
     held: u64,
@@ -77,6 +82,7 @@ impl<O: Onion> Relay<O> {
             controller,
             watch,
             points,
+            shards: Shards::default(),
             held: 0,
             shed: 0,
             endings: Endings::default(),
@@ -167,7 +173,7 @@ impl<O: Onion> Relay<O> {
 
     /// Number of circuits that pass or end here.
     pub fn circuits(&self) -> usize {
-        self.table.circuits.len()
+        self.table.circuits.len() - self.passed()
     }
 
     fn create(&mut self, now: Time, channel: ChannelId, circ: CircId, body: &O::Body, fast: bool) {
@@ -281,6 +287,9 @@ impl<O: Onion> Relay<O> {
 
     fn peel(&mut self, now: Time, key: CircuitKey, command: Command, mut body: O::Body) {
         let circuit = &mut self.table.circuits[key.0 as usize];
+        if let (Role::Passed, Some(next)) = (&circuit.role, circuit.next) {
+            return self.push(now, key, next, command, body);
+        }
         let early = command == Command::Early;
         circuit.early += u8::from(early);
         if circuit.early > MAX_EARLY {
@@ -306,7 +315,10 @@ impl<O: Onion> Relay<O> {
         let circuit = &mut self.table.circuits[key.0 as usize];
         match command {
             Command::Relay if circuit.extending.is_none() => {
-                O::wrap(&mut circuit.hop, &mut body);
+                // The shard with the circuit's end has added the layer.
+                if !matches!(circuit.role, Role::Passed) {
+                    O::wrap(&mut circuit.hop, &mut body);
+                }
                 let prev = circuit.prev;
                 self.push(now, key, prev, Command::Relay, body);
             }
@@ -429,10 +441,12 @@ impl<O: Onion> Relay<O> {
         if !self.table.contains(key) {
             return None;
         }
-        self.endings.add(ending);
-        self.table.outputs.push_back(Output::CircuitEnded(key, ending));
         self.waits_no_more(key);
         let circuit = self.table.circuits.remove(key.0 as usize);
+        if self.is_counted(&circuit.role) {
+            self.endings.add(ending);
+            self.table.outputs.push_back(Output::CircuitEnded(key, ending));
+        }
         self.disown(circuit.owner);
         self.forget_switch(&circuit.switch);
         self.points.forget(key, &circuit.role);
@@ -499,6 +513,9 @@ impl<O: Onion> Relay<O> {
 
     /// Handles a message from the client, unless a switch of circuits holds it.
     fn message(&mut self, now: Time, key: CircuitKey, message: Message<O>) {
+        if let Some(to) = self.elsewhere(&message.payload) {
+            return self.hand_over(now, key, to, message);
+        }
         let circuit = &mut self.table.circuits[key.0 as usize];
         match &mut circuit.switch {
             Switch::None => {}
@@ -518,6 +535,7 @@ impl<O: Onion> Relay<O> {
 
     /// Carries out a message.
     fn act(&mut self, now: Time, key: CircuitKey, message: Message<O>) {
+        let is_shard = self.is_shard();
         let circuit = &mut self.table.circuits[key.0 as usize];
         let stream = StreamKey { circuit: key, stream: message.stream };
         if !matches!(circuit.role, Role::None) && message.payload.uses_the_end() {
@@ -571,12 +589,14 @@ impl<O: Onion> Relay<O> {
                 edge.stop(message.stream, *payload == Payload::Xoff);
                 self.table.resume(key);
             }
-            (Payload::Leave(nonce), Some(_)) if !self.left.contains_key(&nonce) => {
+            (Payload::Leave(nonce), Some(_)) if !self.left.contains_key(&nonce) && !is_shard => {
                 circuit.switch = Switch::Left(nonce);
                 self.left.insert(nonce, key);
                 self.switch(now, nonce);
             }
-            (Payload::Join(nonce), None) if circuit.next.is_none() && !self.joined.contains_key(&nonce) => {
+            (Payload::Join(nonce), None)
+                if circuit.next.is_none() && !self.joined.contains_key(&nonce) && !is_shard =>
+            {
                 circuit.switch = Switch::Joined(nonce, now, Vec::new());
                 self.joined.insert(nonce, key);
                 self.switch(now, nonce);

@@ -51,7 +51,7 @@ impl Tls for Session {
 
 fn start(keys: Option<Arc<Certified>>) -> Start {
     let address = IpAddr::from([192, 0, 2, 1]);
-    Start { keys, now: NOW, random: [5; 32], address, ours: vec![address], quic: true }
+    Start { keys, now: NOW, random: [5; 32], address, ours: vec![address], quic: true, extensions: true }
 }
 
 /// The cells of a flight that does not begin with VERSIONS.

@@ -10,5 +10,6 @@ mod points;
 mod predictor;
 mod roles;
 mod schedulers;
+mod shards;
 mod states;
 mod taken;

@@ -29,28 +29,28 @@ const FINGERPRINT: [u8; 20] = [1; 20];
 const IDENTITY: [u8; 32] = [4; 32];
 const COOKIE: [u8; 20] = [8; 20];
 
-fn relay(points: u32) -> Relay<Encrypted> {
+pub fn relay(points: u32) -> Relay<Encrypted> {
     let mut onion = Encrypted::new(None, BTreeMap::new(), [3; 32]).with_names(SharedNames::default());
     onion.answer_with(OwnKeys::new(FINGERPRINT, IDENTITY, [2; 32], None));
     Relay::new(onion, Config { limits: Some(Limits { points, ..Limits::default() }), ..Config::default() })
 }
 
 /// A connection from a relay at an address, or from a client.
-fn channel(relay: &mut Relay<Encrypted>, address: u8, peer: Option<u32>) -> ChannelId {
+pub fn channel(relay: &mut Relay<Encrypted>, address: u8, peer: Option<u32>) -> ChannelId {
     let channel = relay.channel_accepted(peer.map(RelayId));
     relay.channel_is_from(Time::ZERO, channel, IpAddr::from([192, 0, 2, address]));
     channel
 }
 
 /// The end of a circuit of one hop.
-struct Party {
-    channel: ChannelId,
-    circ: CircId,
-    hops: Vec<Hop>,
+pub struct Party {
+    pub channel: ChannelId,
+    pub circ: CircId,
+    pub hops: Vec<Hop>,
 }
 
 /// Reads a channel's cells.
-fn read(relay: &mut Relay<Encrypted>, channel: ChannelId) -> Vec<Cell<Encrypted>> {
+pub fn read(relay: &mut Relay<Encrypted>, channel: ChannelId) -> Vec<Cell<Encrypted>> {
     let mut cells = Taken::default();
     relay.drain(Time::ZERO, channel, &mut cells);
     while relay.poll().is_some() {}
@@ -59,7 +59,7 @@ fn read(relay: &mut Relay<Encrypted>, channel: ChannelId) -> Vec<Cell<Encrypted>
 
 impl Party {
     /// Builds a circuit, with Counter Galois Onion or with ntor.
-    fn new(relay: &mut Relay<Encrypted>, channel: ChannelId, circ: u32, cgo: bool) -> Party {
+    pub fn new(relay: &mut Relay<Encrypted>, channel: ChannelId, circ: u32, cgo: bool) -> Party {
         let mut client = Encrypted::new(None, BTreeMap::new(), [circ as u8; 32]);
         let wishes = cgo.then_some((IDENTITY, Wishes { congestion_control: true, cgo: true }));
         client.learn(RelayId(0), *RelaySecret::new(FINGERPRINT, [2; 32]).public(), wishes);
@@ -71,33 +71,40 @@ impl Party {
         Party { channel, circ, hops: vec![client.finish(handshake, &created.body).unwrap()] }
     }
 
-    fn says(&mut self, relay: &mut Relay<Encrypted>, payload: Payload<Encrypted>, now: Time) {
+    pub fn says(&mut self, relay: &mut Relay<Encrypted>, payload: Payload<Encrypted>, now: Time) {
         let stream = StreamId(u16::from(payload.is_of_stream()));
         let body = Encrypted::seal(&mut self.hops, 0, false, Message { stream, payload });
         relay.cell(now, self.channel, Cell { circ: self.circ, command: Command::Relay, body });
     }
 
-    fn asks(&mut self, relay: &mut Relay<Encrypted>, command: ServiceCommand, data: &[u8]) {
+    pub fn asks(&mut self, relay: &mut Relay<Encrypted>, command: ServiceCommand, data: &[u8]) {
         self.says(relay, Payload::Service(command, data.into()), Time::ZERO);
     }
 
+    /// The messages of onion services that arrived, and whether the circuit was closed.
+    pub fn hears(&mut self, relay: &mut Relay<Encrypted>) -> (Vec<(ServiceCommand, Vec<u8>)>, bool) {
+        let (heard, closed) = self.receives(relay);
+        let of_services = heard.into_iter().map(|payload| match payload {
+            Payload::Service(command, data) => (command, data.into()),
+            other => panic!("{other:?}"),
+        });
+        (of_services.collect(), closed)
+    }
+
     /// The messages that arrived, and whether the circuit was closed.
-    fn hears(&mut self, relay: &mut Relay<Encrypted>) -> (Vec<(ServiceCommand, Vec<u8>)>, bool) {
+    pub fn receives(&mut self, relay: &mut Relay<Encrypted>) -> (Vec<Payload<Encrypted>>, bool) {
         let (mut heard, mut closed) = (Vec::new(), false);
         for cell in read(relay, self.channel).into_iter().filter(|cell| cell.circ == self.circ) {
             if cell.command == Command::Destroy {
                 closed = true;
-                continue;
-            }
-            match Encrypted::open(&mut self.hops, cell.body).unwrap().1.payload {
-                Payload::Service(command, data) => heard.push((command, data.into())),
-                other => panic!("{other:?}"),
+            } else {
+                heard.push(Encrypted::open(&mut self.hops, cell.body).unwrap().1.payload);
             }
         }
         (heard, closed)
     }
 
-    fn establishes(&mut self, relay: &mut Relay<Encrypted>, key: u8, extensions: &[u8]) {
+    pub fn establishes(&mut self, relay: &mut Relay<Encrypted>, key: u8, extensions: &[u8]) {
         let key = SigningKey::from_bytes(&[key; 32]);
         let head = [&[2, 0, 32], &key.verifying_key().to_bytes()[..], extensions].concat();
         let binding = Encrypted::binding(&self.hops[0]).unwrap();
@@ -109,7 +116,7 @@ impl Party {
 }
 
 /// INTRODUCE1 to a service.
-fn introduction(key: u8, encrypted: usize) -> Vec<u8> {
+pub fn introduction(key: u8, encrypted: usize) -> Vec<u8> {
     let key = SigningKey::from_bytes(&[key; 32]).verifying_key().to_bytes();
     [&[0; 20][..], &[2, 0, 32], &key, &[0], &vec![9; encrypted]].concat()
 }

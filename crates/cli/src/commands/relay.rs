@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -20,7 +21,9 @@ use tidegate_net::live::directory::is_nickname;
 use tidegate_net::live::exit::Exit;
 use tidegate_net::live::keys;
 use tidegate_net::live::policy::{Policy, Rule};
-use tidegate_net::live::relay::{Announce, Changes, Event, Measurement, Order, RelayConfig, Status, run};
+use tidegate_net::live::relay::{
+    Announce, Changes, Event, Measurement, Order, RelayConfig, Status, not_on_threads, run,
+};
 use tidegate_net::live::renewal::{Change, Keys};
 use tidegate_net::{clock, os};
 use tidegate_proto::combinations::{Neighbours, check_on_sockets};
@@ -65,6 +68,8 @@ struct RelayFile {
     address: Option<Spanned<Value>>,
     /// Key file written by `tidegate relay --keygen`.
     keys: PathBuf,
+    /// Number of threads, or `"all"` for one per core; 1 by default.
+    threads: Option<Spanned<Value>>,
     /// Rate limit of the token bucket; unlimited by default.
     bandwidth: Option<Rate>,
     /// Bandwidth that the directory gets; `bandwidth` by default. A lower one attracts fewer circuits (tor's
@@ -273,6 +278,32 @@ fn published(file: &RelayFile, source: &SourceFile) -> Result<Option<u64>, Input
     published.transpose()
 }
 
+/// Maximum number of threads. Every two of them are connected by a queue.
+const MOST_THREADS: u64 = 64;
+
+/// Reads the number of threads, which must fit the rest of the configuration.
+fn threads(file: &RelayFile, config: &Config, source: &SourceFile) -> Result<NonZeroUsize, InputError> {
+    let Some(given) = &file.threads else { return Ok(NonZeroUsize::MIN) };
+    let fail = |cause: String, cure: &str| Err(source.error(given.span(), cause, cure));
+    let number = match given.get_ref() {
+        Value::String(all) if all == "all" => {
+            std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
+        }
+        value => match value.as_u64() {
+            Some(number @ 1..=MOST_THREADS) => number as usize,
+            _ => {
+                let cause = format!("`threads` is {value}");
+                return fail(cause, "set a number from 1 to 64, or \"all\" for one thread per core");
+            }
+        },
+    };
+    let number = number.min(MOST_THREADS as usize);
+    if let Some(why) = not_on_threads(number, config, file.measurement.is_some()) {
+        return fail(format!("`threads` is {number}, but {why}"), "set `threads = 1`, or change that part");
+    }
+    Ok(NonZeroUsize::new(number).expect("it is at least 1"))
+}
+
 /// Reads and checks a configuration file.
 fn load(path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
     let source = SourceFile::read(path)?;
@@ -330,6 +361,7 @@ fn load(path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
     let extends = Gate::allowing_private(file.extend_to_private_addresses);
     let measurement = measurement(file.measurement.as_ref(), folder, &source)?;
     let published = published(&file, &source)?;
+    let threads = threads(&file, &config, &source)?;
     let settings = RelayConfig {
         nickname,
         address,
@@ -341,6 +373,7 @@ fn load(path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
         status: None,
         measurement,
         published,
+        threads,
     };
     Ok(Loaded { listen, status, settings })
 }

@@ -1,6 +1,7 @@
 //! A relay's bandwidth limit.
 
-use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tidegate_control::units::{Rate, Span, Time};
 use tidegate_proto::bucket::{BucketPlan, TokenBucket};
@@ -14,13 +15,29 @@ use crate::overlay::RateLimit;
 ///
 /// If the relay can be measured, the measurement's pace is the bucket instead: it divides the rate between users and
 /// measurers (FlashFlow, section 4.1).
+///
+/// The shards of a relay share one bucket and its counters ([`share`](Self::share)).
 #[derive(Default)]
 pub struct Limit {
-    bucket: RefCell<Option<TokenBucket>>,
+    shared: SharedLimit,
     measured: Option<Measured>,
-    rate: Cell<Option<u64>>,
-    written: Cell<u64>,
-    read: Cell<u64>,
+}
+
+/// A limit that other threads take part in.
+#[derive(Clone, Default)]
+pub struct SharedLimit(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    bucket: Mutex<Bucket>,
+    written: AtomicU64,
+    read: AtomicU64,
+}
+
+#[derive(Default)]
+struct Bucket {
+    tokens: Option<TokenBucket>,
+    rate: Option<u64>,
 }
 
 /// Refill interval and burst of the bucket.
@@ -32,12 +49,23 @@ pub fn as_rate(bytes_per_s: f64) -> Rate {
     if bytes_per_s.is_finite() { Rate((bytes_per_s * 8.0) as u64) } else { Rate::UNLIMITED }
 }
 
+impl From<SharedLimit> for Limit {
+    fn from(shared: SharedLimit) -> Limit {
+        Limit { shared, measured: None }
+    }
+}
+
 impl Limit {
     /// Limits the rate to `bytes_per_s`; infinity means unlimited.
     pub fn new(bytes_per_s: f64) -> Limit {
         let limit = Limit::default();
         limit.set(bytes_per_s);
         limit
+    }
+
+    /// The limit for another shard of the relay. A shard cannot be measured.
+    pub fn share(&self) -> SharedLimit {
+        self.shared.clone()
     }
 
     /// Lets `measured`, which has the same rate, pace the cells.
@@ -62,24 +90,30 @@ impl Limit {
             refill_every: REFILL,
             drop_fractions: false,
         });
-        self.rate.set(plan.map(|plan| plan.rate_bytes_per_s));
-        *self.bucket.borrow_mut() = plan.map(TokenBucket::new);
+        let rate = plan.map(|plan| plan.rate_bytes_per_s);
+        *self.bucket() = Bucket { tokens: plan.map(TokenBucket::new), rate };
     }
 
     /// The limit, bytes per second; `None` if unlimited.
     pub fn rate(&self) -> Option<u64> {
-        self.rate.get()
+        self.bucket().rate
     }
 
     /// Bytes of cells written and read so far.
     pub fn totals(&self) -> (u64, u64) {
-        (self.written.get(), self.read.get())
+        let shared = &self.shared.0;
+        (shared.written.load(Ordering::Relaxed), shared.read.load(Ordering::Relaxed))
+    }
+
+    fn bucket(&self) -> MutexGuard<'_, Bucket> {
+        self.shared.0.bucket.lock().expect("no shard panics while it takes tokens")
     }
 
     /// When `bytes` may leave; `None` means now.
     fn take(&self, bytes: u64) -> Option<Time> {
-        let mut bucket = self.bucket.borrow_mut();
-        let bucket = bucket.as_mut()?;
+        let mut bucket = self.bucket();
+        let bucket = bucket.tokens.as_mut()?;
+        // The time is read under the lock, so it never runs backwards for the bucket.
         if bucket.available(clock::now()) == 0 {
             return Some(bucket.next_refill());
         }
@@ -98,7 +132,7 @@ impl RateLimit for Limit {
                 clock::until(later).await;
             }
         }
-        self.written.set(self.written.get() + bytes);
+        self.shared.0.written.fetch_add(bytes, Ordering::Relaxed);
     }
 
     fn outside(&self, sent: u64, received: u64) {
@@ -111,6 +145,6 @@ impl RateLimit for Limit {
         if let Some(measured) = &self.measured {
             measured.received(bytes);
         }
-        self.read.set(self.read.get() + bytes);
+        self.shared.0.read.fetch_add(bytes, Ordering::Relaxed);
     }
 }

@@ -40,7 +40,7 @@ const LEAST_PATIENCE: Span = Span::from_millis(2500);
 
 /// The certificates that a relay presents on new connections. Open connections keep theirs.
 #[derive(Clone)]
-struct Shown {
+pub struct Shown {
     keys: Arc<Certified>,
     server: Arc<ServerConfig>,
     quic: Option<Arc<quinn::ServerConfig>>,
@@ -55,6 +55,8 @@ pub struct Links {
     /// The relays that it may connect to.
     gate: Gate,
     quic: Option<Quic>,
+    /// It announces this project's extensions.
+    extensions: bool,
     /// TLS configuration for FlashFlow's coordinators and measurers.
     measurement: Option<Arc<ServerConfig>>,
     /// QUIC connections that this node opened. The node's owner accepts the neighbour's streams on them.
@@ -125,6 +127,7 @@ impl Links {
             addresses,
             gate: Gate::Public,
             quic,
+            extensions: true,
             measurement: None,
             opened: (tell, RefCell::new(Some(told))),
         };
@@ -144,6 +147,32 @@ impl Links {
         Ok(())
     }
 
+    /// Links of another shard of a relay without QUIC, with the same keys.
+    ///
+    /// # Errors
+    /// If TLS cannot be set up.
+    pub fn shard(shown: Shown, names: SharedNames, addresses: Vec<IpAddr>) -> io::Result<Links> {
+        let links = Links { addresses, ..Links::client(names, false)? };
+        links.present(shown);
+        Ok(links.without_extensions())
+    }
+
+    /// The keys that it presents, for another shard.
+    pub fn shown(&self) -> Option<Shown> {
+        self.shown.borrow().clone()
+    }
+
+    /// Presents the keys of another shard on new connections.
+    pub fn present(&self, shown: Shown) {
+        *self.shown.borrow_mut() = Some(shown);
+    }
+
+    /// Announces none of this project's extensions: to its neighbours, the node is like one of Tor.
+    #[must_use]
+    pub fn without_extensions(self) -> Links {
+        Links { extensions: false, ..self }
+    }
+
     /// Links of a client, which does not authenticate. `quic`: whether it supports QUIC.
     ///
     /// # Errors
@@ -158,6 +187,7 @@ impl Links {
             addresses: Vec::new(),
             gate: Gate::Public,
             quic,
+            extensions: true,
             measurement: None,
             opened: (mpsc::unbounded_channel().0, RefCell::new(None)),
         })
@@ -193,7 +223,15 @@ impl Links {
     fn start(&self, keys: Option<Arc<Certified>>, address: SocketAddr) -> Start {
         let ours = self.addresses.clone();
         let quic = self.quic.is_some();
-        Start { keys, now: clock::unix(), random: random(), address: address.ip(), ours, quic }
+        Start {
+            keys,
+            now: clock::unix(),
+            random: random(),
+            address: address.ip(),
+            ours,
+            quic,
+            extensions: self.extensions,
+        }
     }
 
     /// Connects to `router`, at the address that answers first, and authenticates it.

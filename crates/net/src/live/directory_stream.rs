@@ -1,9 +1,9 @@
 //! Directory streams of a relay (BEGIN_DIR). The relay itself stores and serves the descriptors of onion services
 //! (rend-spec-v3, "Where to publish a hidden service descriptor"). The network's directory answers everything else.
 
-use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::sync::Mutex;
 
 use tidegate_control::units::Span;
 use tidegate_proto::cell::EndReason;
@@ -32,7 +32,7 @@ const POST: &[u8] = b"POST /tor/hs/";
 const PUBLISH: &str = "/tor/hs/3/publish";
 
 /// Descriptors that a relay's directory streams share.
-pub type SharedDescriptors = RefCell<Descriptors>;
+pub type SharedDescriptors = Mutex<Descriptors>;
 
 /// A relay on sockets.
 type OnSockets = Overlay<Relay<Encrypted>, Limit, Rc<Links>>;
@@ -111,7 +111,8 @@ fn act(overlay: &OnSockets, stream: &DirectoryStream<'_>, asked: Option<Asked>) 
     if overlay.with(|node, _| node.is_from_client(stream.key.circuit)) {
         return answer("503 Use a circuit of several relays", "");
     }
-    let (now, mut descriptors) = (clock::now(), stream.descriptors.borrow_mut());
+    let now = clock::now();
+    let mut descriptors = stream.descriptors.lock().expect("no shard panics while it stores");
     match asked {
         Some(Asked::Find(name)) => match blinded_key(&name).map(|key| descriptors.find(now, &key)) {
             None => answer("400 Bad request", ""),

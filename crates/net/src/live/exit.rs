@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use tidegate_control::units::Span;
 use tidegate_proto::cell::EndReason;
@@ -51,7 +52,7 @@ pub struct Request {
     /// The exit's lookups.
     pub lookups: Rc<Lookups>,
     /// The descriptors of onion services that it stores.
-    pub descriptors: Rc<SharedDescriptors>,
+    pub descriptors: Arc<SharedDescriptors>,
 }
 
 impl Request {
@@ -65,7 +66,7 @@ impl Request {
 }
 
 /// Serves one stream from its request to its end.
-pub async fn serve(overlay: Exiting, exit: Rc<Exit>, request: Request, local: Rc<Local>) {
+pub async fn serve(overlay: Exiting, exit: Arc<Exit>, request: Request, local: Rc<Local>) {
     tokio::select! {
         biased;
         () = local.aborted() => {}

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use tidegate_proto::node::CircuitKey;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -22,16 +22,14 @@ pub type Holder = (Option<IpAddr>, CircuitKey);
 #[derive(Default)]
 pub struct Lookups {
     circuits: RefCell<BTreeMap<CircuitKey, Weak<Semaphore>>>,
-    neighbours: RefCell<BTreeMap<Option<IpAddr>, Weak<Semaphore>>>,
+    neighbours: NeighbourLookups,
 }
 
+/// Lookups of each neighbour, which the shards of a relay share.
+pub type NeighbourLookups = Arc<Mutex<BTreeMap<Option<IpAddr>, Weak<Semaphore>>>>;
+
 /// The permits of a key, shared as long as a lookup waits for one or holds one.
-fn permits<K: Ord + Clone>(
-    all: &RefCell<BTreeMap<K, Weak<Semaphore>>>,
-    key: &K,
-    most: usize,
-) -> Arc<Semaphore> {
-    let mut all = all.borrow_mut();
+fn permits<K: Ord + Clone>(all: &mut BTreeMap<K, Weak<Semaphore>>, key: &K, most: usize) -> Arc<Semaphore> {
     if let Some(known) = all.get(key).and_then(Weak::upgrade) {
         return known;
     }
@@ -42,6 +40,11 @@ fn permits<K: Ord + Clone>(
 }
 
 impl Lookups {
+    /// Lookups that count with those of other shards.
+    pub fn counting(neighbours: NeighbourLookups) -> Lookups {
+        Lookups { circuits: RefCell::default(), neighbours }
+    }
+
     /// Resolves a name.
     ///
     /// # Errors
@@ -57,8 +60,11 @@ impl Lookups {
         (neighbour, circuit): &Holder,
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
-        let of_circuit = permits(&self.circuits, circuit, OF_CIRCUIT);
-        let of_neighbour = permits(&self.neighbours, neighbour, OF_NEIGHBOUR);
+        let of_circuit = permits(&mut self.circuits.borrow_mut(), circuit, OF_CIRCUIT);
+        let of_neighbour = {
+            let mut neighbours = self.neighbours.lock().expect("no shard panics while it counts");
+            permits(&mut neighbours, neighbour, OF_NEIGHBOUR)
+        };
         let permit = |permits: Arc<Semaphore>| async {
             permits.acquire_owned().await.map_err(|_| io::Error::from(io::ErrorKind::Interrupted))
         };
@@ -88,7 +94,7 @@ mod tests {
     fn hanging_lookups_delay_only_their_neighbour() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let (hang, ends) = channel::<()>();
-        let ends = Arc::new(std::sync::Mutex::new(ends));
+        let ends = Arc::new(Mutex::new(ends));
         runtime.block_on(LocalSet::new().run_until(async {
             let lookups = Rc::new(Lookups::default());
             let of = |neighbour: u8, circuit| {

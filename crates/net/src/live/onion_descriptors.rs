@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
@@ -103,7 +103,7 @@ fn outer(text: &str, now: u64) -> Option<Outer> {
 }
 
 struct Stored {
-    text: Rc<str>,
+    text: Arc<str>,
     revision: u64,
     until: Time,
     used: Time,
@@ -172,7 +172,7 @@ impl Descriptors {
     }
 
     /// The descriptor of a blinded key.
-    pub fn find(&mut self, now: Time, key: &BlindedKey) -> Option<Rc<str>> {
+    pub fn find(&mut self, now: Time, key: &BlindedKey) -> Option<Arc<str>> {
         self.expire(now);
         let stored = self.stored.get_mut(key)?;
         stored.used = now;

@@ -4,43 +4,41 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::rc::{Rc, Weak};
+use std::num::NonZeroUsize;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use tidegate_control::shares::Shares;
-use tidegate_control::units::{Span, Time};
-use tidegate_proto::cell::{EndReason, RelayId};
-use tidegate_proto::crypto::encrypted::Encrypted;
-use tidegate_proto::crypto::names::{SharedNames, Target};
-use tidegate_proto::ending::Ending;
+use tidegate_control::units::Span;
+use tidegate_proto::cell::RelayId;
+use tidegate_proto::control::Place;
+use tidegate_proto::crypto::names::SharedNames;
 use tidegate_proto::flashflow::relay::Config as Permissions;
 use tidegate_proto::links::{Config, Limits};
-use tidegate_proto::node::{CircuitKey, Node as _, Output, StreamKey};
-use tidegate_proto::relay::Relay;
 use tidegate_proto::transport::Transport;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc};
+use tokio::task::spawn_local;
 
 use super::addresses::Addresses;
 use super::bandwidth::{Limit, as_rate};
 use super::channel::{Accepted, Links};
+use super::crossing::crossings;
 use super::descriptor::{self, Facts};
 use super::directory::{self, Entry};
-use super::directory_stream::SharedDescriptors;
-use super::exit::{self, Exit, Exiting};
+use super::exit::Exit;
 use super::fetch::fetch;
-use super::lookups::Lookups;
 use super::quic::Neighbour;
 use super::renewal::{Change, Keys, Renewed};
-use super::status;
-use super::stream::{Local, Locals, Outside};
+use super::shard::{Common, Shard, ShardSettings, log_failed_handshake};
+use super::shards::{EndOnDrop, OtherShards, Start};
+use super::status::{self, Counts, count};
 use crate::admission::{Admission, next_connection};
 use crate::clock;
 use crate::flashflow::measured::Measured;
 use crate::gate::Gate;
-use crate::identity::{Identity, random};
+use crate::identity::Identity;
 use crate::link::Carrier;
-use crate::overlay::{Handle, Overlay, Owner, PeerLink};
+use crate::overlay::PeerLink;
 use crate::runtime::Running;
 
 /// Where a relay publishes itself.
@@ -76,6 +74,8 @@ pub struct RelayConfig {
     pub measurement: Option<Measurement>,
     /// Bandwidth that it publishes, bytes per second; its limit by default.
     pub published: Option<u64>,
+    /// Number of threads; see [`not_on_threads`].
+    pub threads: NonZeroUsize,
 }
 
 /// How a relay can be measured by FlashFlow.
@@ -141,23 +141,16 @@ pub struct Changes {
     pub announce: Announce,
 }
 
-/// Interval of comparing the memory of streams with the limit.
-const MEMORY_CHECK: Span = Span::from_secs(1);
 /// How long a draining relay waits for its circuits.
 const DRAINING: Span = Span::from_secs(30);
 
 /// A running relay. Clones are handles to the same relay.
 #[derive(Clone)]
 struct RelayLoop {
-    overlay: Exiting,
-    links: Rc<Links>,
+    /// The shard of this thread, which accepts connections for all shards.
+    shard: Shard,
+    others: Rc<OtherShards>,
     handshakes: Rc<Admission>,
-    /// Local ends of exit streams.
-    leaving: Locals,
-    /// Bytes that they hold outside of the node, and closed streams that still hold some.
-    outside: Outside,
-    closing: Closing,
-    exit: Rc<RefCell<Rc<Exit>>>,
     announce: Rc<RefCell<Announce>>,
     /// Wakes the publisher.
     changed: Rc<Notify>,
@@ -196,10 +189,11 @@ async fn run_on(
 ) -> io::Result<()> {
     let RelayConfig { nickname, address, keys, config, mut exit, extends, announce, .. } = settings;
     let (status, measurement, published) = (settings.status, settings.measurement, settings.published);
-    let own = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
-    // The status page trusts this machine, and exit streams come from it.
-    let page = status.as_ref().map(|status| status.listener.local_addr()).transpose()?;
-    let own: Vec<SocketAddr> = own.into_iter().chain(page).collect();
+    let threads = settings.threads.get();
+    if let Some(why) = not_on_threads(threads, &config, measurement.is_some()) {
+        return Err(io::Error::other(why));
+    }
+    let own = own_addresses(&listeners, status.as_ref())?;
     own.iter().for_each(|own| exit.policy.refuse(*own));
     let names = SharedNames::default();
     let keys = Renewed::new(keys, !matches!(announce, Announce::Overlay(..)));
@@ -207,30 +201,32 @@ async fn run_on(
     keys.renew_onion().await.into_iter().for_each(|change| on_event(Event::Keys(change)));
     let (identity, certified) = keys.everyday(None).await;
     let quic = if config.transport == Transport::Quic { &own[..] } else { &[] };
-    let named = address.all().iter().map(SocketAddr::ip).collect();
+    let named: Vec<IpAddr> = address.all().iter().map(SocketAddr::ip).collect();
     let rate = as_rate(config.bandwidth);
     let measured = measurement.map(|own| Measured::new(&own.identity, rate, own.permissions));
     let measured = measured.transpose().map_err(io::Error::other)?;
-    let links = Links::relay(certified, names.clone(), named, &identity, quic)?.with_gate(extends);
-    let links = Rc::new(links.with_measurement(measured.as_ref().map(Measured::tls)));
-    let mut onion = Encrypted::new(None, Default::default(), random()).with_names(names);
-    onion.answer_with(keys.own());
+    let links = Links::relay(certified, names.clone(), named.clone(), &identity, quic)?.with_gate(extends);
+    let links = links.with_measurement(measured.as_ref().map(Measured::tls));
+    let links = Rc::new(if threads > 1 { links.without_extensions() } else { links });
     let limit = Limit::new(config.bandwidth).with_measurement(measured);
-    let inspects = config.kist.is_some();
-    let mut relay = RelayLoop::new(Relay::new(onion, config), limit, links, exit, announce);
-    relay.says = published;
-    if inspects {
-        relay.overlay.inspect_sockets();
-    }
-    let shown = async {
-        match status {
-            Some(Status { listener, circuits }) => {
-                status::serve(listener, relay.shown(&nickname, circuits)).await
-            }
-            None => std::future::pending().await,
-        }
-    };
-    let announced = Announced { nickname: nickname.clone(), address, keys };
+    let settings = shard_settings(exit, &announce, config.limits);
+    let common = Common::new(threads, limit.share());
+    let mut crossings = crossings(threads);
+    let first = crossings.remove(0);
+    let mut others = OtherShards::start(crossings, || Start {
+        common: common.clone(),
+        config: config.clone(),
+        settings: settings.clone(),
+        keys: keys.own(),
+        shown: links.shown().expect("a relay has keys"),
+        addresses: named.clone(),
+        extends,
+    })?;
+    let failed = others.failed();
+    let others = EndOnDrop(Rc::new(others));
+    let (shard, between) = Shard::new(0, common, limit, links, (config, names, keys.own()), settings);
+    let relay = RelayLoop::new(shard, others.0.clone(), announce, published);
+    let announced = Announced { nickname, address, keys };
     let serving = async {
         tokio::select! {
             () = relay.accept_all(&listeners) => {}
@@ -239,181 +235,87 @@ async fn run_on(
             () = relay.announce(&announced, on_event) => {}
             () = relay.renew(&announced.keys, on_event) => {}
             () = relay.measure() => {}
-            () = relay.bound_memory() => {}
+            () = relay.shard.bound_memory() => {}
             () = relay.obey(&mut orders, &own, on_event) => {}
         }
     };
+    let crossing = relay.shard.cross(between, first);
+    tokio::pin!(crossing);
     tokio::select! {
         () = serving => {}
-        result = shown => return result,
+        () = &mut crossing => {}
+        result = relay.show(status, &announced.nickname) => return result,
+        shard = failed => return Err(io::Error::other(format!("the thread of shard {shard} ended"))),
     }
     // Refuse new connections. Clients that wait select another relay.
     drop(listeners);
     tokio::select! {
         () = relay.drained() => {}
+        () = crossing => {}
         () = relay.measure() => {}
     }
-    if let Some(quic) = relay.links.quic() {
+    if let Some(quic) = relay.shard.links.quic() {
         quic.close().await;
     }
     Ok(())
 }
 
-/// Closed streams that may still hold data for their servers.
-type Closing = Rc<RefCell<Vec<Weak<Local>>>>;
+/// The addresses that exit streams must not reach. The status page trusts this machine, and exit streams come from it.
+fn own_addresses(listeners: &[TcpListener], status: Option<&Status>) -> io::Result<Vec<SocketAddr>> {
+    let page = status.map(|status| &status.listener);
+    listeners.iter().chain(page).map(TcpListener::local_addr).collect()
+}
 
-/// Logs that the relay closed a circuit: at debug level if a neighbour closed it, as happens to every circuit.
-fn log_ending(circuit: CircuitKey, ending: Ending) {
-    let (circuit, reason) = (circuit.0, ending.about());
-    if ending.is_passed_on() {
-        tracing::debug!(circuit, reason, "circuit closed");
-    } else {
-        tracing::info!(circuit, reason, "circuit closed");
+/// Why a relay with this configuration runs on one thread only; `None` if it does not.
+pub fn not_on_threads(threads: usize, config: &Config, is_measured: bool) -> Option<&'static str> {
+    let place = Place { bandwidth: config.bandwidth, clock: config.clock };
+    match () {
+        () if threads < 2 => None,
+        () if config.transport != Transport::Vanilla => {
+            Some("its neighbours use one shared connection, as with `transport = \"vanilla\"`")
+        }
+        () if config.switching.is_some() => {
+            Some("the two connections of a move (`switching`) can be on different threads")
+        }
+        () if config.control.controller(&place).is_some() => {
+            Some("its controller (`control`) plans for all circuits on one thread")
+        }
+        () if is_measured => Some("a measurement (`[measurement]`) divides the rate of one thread"),
+        () => None,
     }
 }
 
+/// Settings of shards.
+fn shard_settings(exit: Exit, announce: &Announce, limits: Option<Limits>) -> ShardSettings {
+    let refuses_single_hop = matches!(announce, Announce::Tor(_));
+    ShardSettings { exit: Arc::new(exit), refuses_single_hop, limits }
+}
+
 impl RelayLoop {
-    fn new(
-        node: Relay<Encrypted>,
-        limit: Limit,
-        links: Rc<Links>,
-        exit: Exit,
-        announce: Announce,
-    ) -> RelayLoop {
-        let exit = Rc::new(RefCell::new(Rc::new(exit)));
-        let exiting = exit.clone();
-        let locals = Locals::default();
-        let leaving = locals.clone();
-        let (outside, closing) = (Outside::default(), Closing::default());
-        let (counted, lasting) = (outside.clone(), closing.clone());
-        let announce = Rc::new(RefCell::new(announce));
-        let announced = announce.clone();
-        let streams = node.limits().map_or(usize::MAX, |limits| limits.streams.max(1) as usize);
-        let (mut places, lookups) = (Shares::new(streams), Rc::<Lookups>::default());
-        let descriptors = Rc::<SharedDescriptors>::default();
-        let owner = |own: Handle<_, _, _>| -> Owner<Relay<Encrypted>> {
-            Box::new(move |node, now, output| match output {
-                Output::Connect(key, target) => {
-                    let Some(overlay) = own.get() else { return };
-                    // Tor's exits refuse one-hop proxying.
-                    let alone = matches!(&target, Target::Host { .. }) && node.is_from_client(key.circuit);
-                    if alone && matches!(&*announced.borrow(), Announce::Tor(_)) {
-                        return node.end_stream(now, key, EndReason::PROTOCOL);
-                    }
-                    // The group is the neighbour that the circuit comes from, the holder is the circuit.
-                    let of = (node.network_of(key.circuit), key.circuit);
-                    let last = |key: &StreamKey| {
-                        locals.borrow().get(key).map_or(Time::ZERO, |local| local.used().get())
-                    };
-                    while let Some(displaced) = places.displaced(&of, last) {
-                        tracing::debug!("a stream made room for a newer one");
-                        node.end_stream(now, displaced, EndReason::RESOURCE_LIMIT);
-                        locals.borrow_mut().remove(&displaced).inspect(|local| local.abort());
-                    }
-                    places.admit(now, of, key);
-                    let local = Rc::new(Local::noting(Rc::new(Cell::new(now)), counted.clone()));
-                    locals.borrow_mut().insert(key, local.clone());
-                    let (lookups, descriptors) = (lookups.clone(), descriptors.clone());
-                    let request = exit::Request { key, target, of, lookups, descriptors };
-                    tokio::task::spawn_local(exit::serve(overlay, exiting.borrow().clone(), request, local));
-                }
-                Output::Deliver(key, _, data) => {
-                    if let Some(local) = locals.borrow().get(&key) {
-                        node.backlog(now, key, local.deliver(now, data));
-                    }
-                }
-                Output::Package(key, cells) => {
-                    if let Some(local) = locals.borrow().get(&key) {
-                        local.package(cells);
-                    }
-                }
-                Output::StreamClosed(key, _) => {
-                    places.release(&key);
-                    if let Some(local) = locals.borrow_mut().remove(&key) {
-                        local.end();
-                        lasting.borrow_mut().extend(local.holds_outside().then(|| Rc::downgrade(&local)));
-                    }
-                }
-                Output::CircuitEnded(circuit, ending) => log_ending(circuit, ending),
-                _ => {}
-            })
-        };
-        let overlay = Overlay::with_dial(node, limit, links.clone(), owner);
+    fn new(shard: Shard, others: Rc<OtherShards>, announce: Announce, says: Option<u64>) -> RelayLoop {
         RelayLoop {
-            overlay,
-            links,
+            shard,
+            others,
             handshakes: Rc::new(Admission::new(HANDSHAKES)),
-            leaving,
-            outside,
-            closing,
-            exit,
-            announce,
+            announce: Rc::new(RefCell::new(announce)),
             changed: Rc::default(),
             published: Rc::default(),
-            says: None,
+            says,
         }
     }
 
-    fn shown(&self, nickname: &str, circuits: bool) -> status::Shown {
-        let overlay = self.overlay.clone();
-        let circuits = circuits.then(|| self.leaving.clone());
-        status::Shown { overlay, nickname: nickname.to_owned(), circuits }
+    /// The counts of all shards.
+    async fn counts(&self, circuits: bool) -> Vec<Counts> {
+        let own = count(&self.shard.overlay, circuits.then_some(&self.shard.leaving));
+        let mut counts = vec![own];
+        counts.extend(self.others.counts(circuits).await);
+        counts
     }
 
-    /// Keeps cells, streams' bytes and kernel buffers together below the memory limit: above it, streams end that hold
-    /// bytes outside of the node, the idlest first, until 90 % of the limit is in use.
-    async fn bound_memory(&self) {
-        loop {
-            clock::until(clock::now() + MEMORY_CHECK).await;
-            self.closing.borrow_mut().retain(|local| local.strong_count() > 0);
-            let (limit, held) = self
-                .overlay
-                .with(|node, _| (node.limits().map_or(u64::MAX, |limits| limits.memory.0), node.memory()));
-            let held = held + self.overlay.stalled_bytes();
-            if held + self.outside.get() > limit {
-                self.relieve_memory((limit / 10 * 9).saturating_sub(held));
-            }
-            let mut cut = 0;
-            while self.outside.get()
-                + self.overlay.with(|node, _| node.memory())
-                + self.overlay.stalled_bytes()
-                > limit
-                && self.overlay.cut_most_stalled()
-            {
-                cut += 1;
-            }
-            if cut > 0 {
-                tracing::warn!(
-                    connections = cut,
-                    "ended connections that are not read above the memory limit"
-                );
-            }
-        }
-    }
-
-    /// Ends the idlest streams with bytes outside of the node until `target` of those bytes remain.
-    fn relieve_memory(&self, target: u64) {
-        let closing =
-            self.closing.borrow().iter().filter_map(Weak::upgrade).map(|local| (None, local)).collect();
-        let mut holding: Vec<(Option<StreamKey>, Rc<Local>)> = closing;
-        let open = self.leaving.borrow();
-        let open_ones = open.iter().filter(|(_, local)| local.holds_outside());
-        holding.extend(open_ones.map(|(key, local)| (Some(*key), local.clone())));
-        drop(open);
-        holding.sort_by_key(|(_, local)| local.used().get());
-        let mut ended = 0;
-        for (key, local) in holding {
-            if self.outside.get() <= target {
-                break;
-            }
-            if let Some(key) = key {
-                self.overlay.with(|node, now| node.end_stream(now, key, EndReason::RESOURCE_LIMIT));
-            }
-            local.abort();
-            local.forget_outside();
-            ended += 1;
-        }
-        tracing::warn!(streams = ended, "ended streams above the memory limit");
+    /// Serves the status page, if there is one.
+    async fn show(&self, status: Option<Status>, nickname: &str) -> io::Result<()> {
+        let Some(Status { listener, circuits }) = status else { return std::future::pending().await };
+        status::serve(listener, nickname, circuits, async || self.counts(circuits).await).await
     }
 
     /// Follows orders until one is to drain.
@@ -423,15 +325,18 @@ impl RelayLoop {
                 Order::Reload(changes) => {
                     let Changes { mut exit, bandwidth, limits, announce } = *changes;
                     own.iter().for_each(|own| exit.policy.refuse(*own));
-                    *self.exit.borrow_mut() = Rc::new(exit);
+                    let before = self.shard.settings().limits;
+                    let settings = shard_settings(exit, &announce, before.map(|_| limits));
                     *self.announce.borrow_mut() = announce;
-                    self.overlay.limit().set(bandwidth);
-                    self.overlay.with(|node, _| node.set_limits(limits));
+                    self.shard.overlay.limit().set(bandwidth);
+                    self.others.reload(&settings);
+                    self.shard.reload(settings);
                     self.changed.notify_one();
                     on_event(Event::Reloaded);
                 }
                 Order::Drain => {
-                    self.overlay.with(|node, _| node.drain_circuits());
+                    self.shard.overlay.with(|node, _| node.drain_circuits());
+                    self.others.drain();
                     on_event(Event::Draining);
                     return;
                 }
@@ -445,14 +350,20 @@ impl RelayLoop {
     async fn renew(&self, keys: &Renewed, on_event: &dyn Fn(Event)) {
         let hear = |change: Change| {
             if matches!(change, Change::Onion | Change::Forgotten) {
-                self.overlay.with(|node, _| node.onion().answer_with(keys.own()));
+                self.shard.overlay.with(|node, _| node.onion().answer_with(keys.own()));
+                self.others.answer_with(&keys.own());
             }
             if matches!(change, Change::Onion | Change::Signing) {
                 self.changed.notify_one();
             }
+            if matches!(change, Change::Signing | Change::Link)
+                && let Some(shown) = self.shard.links.shown()
+            {
+                self.others.present(&shown);
+            }
             on_event(Event::Keys(change));
         };
-        keys.run(&self.links, hear).await;
+        keys.run(&self.shard.links, hear).await;
     }
 
     /// Publishes the relay periodically, and at once after a change.
@@ -489,11 +400,11 @@ impl RelayLoop {
     }
 
     fn bandwidth(&self) -> u64 {
-        self.says.or(self.overlay.limit().rate()).unwrap_or(UNLIMITED)
+        self.says.or(self.shard.overlay.limit().rate()).unwrap_or(UNLIMITED)
     }
 
     async fn join(&self, who: &Announced, at: SocketAddr, token: Option<&str>) -> io::Result<Answer> {
-        let facts = (self.bandwidth(), self.exit.borrow().policy.is_exit(), clock::unix());
+        let facts = (self.bandwidth(), self.shard.settings().exit.policy.is_exit(), clock::unix());
         let line = Entry::new(&who.nickname, who.address, &who.keys.router(), facts).line();
         let token = token.map_or(String::new(), |token| format!("token {token}\n"));
         let proof = directory::proof(&who.keys.router());
@@ -503,7 +414,7 @@ impl RelayLoop {
     /// Publishes the descriptor at all authorities (dir-spec, "Uploading server descriptors"). Returns the first answer that
     /// is not a success, or else the last one.
     async fn publish(&self, who: &Announced, authorities: &[SocketAddr]) -> Option<io::Result<Answer>> {
-        let exit = self.exit.borrow().clone();
+        let exit = self.shard.settings().exit;
         self.published.set(clock::unix().max(self.published.get() + 1));
         let facts = Facts {
             nickname: &who.nickname,
@@ -513,7 +424,7 @@ impl RelayLoop {
             directory: exit.directory.is_some(),
             published: self.published.get(),
         };
-        let certified = self.links.certified().expect("a relay has keys");
+        let certified = self.shard.links.certified().expect("a relay has keys");
         let text = descriptor::build(&who.keys.router(), &certified, &facts);
         let mut last = None;
         for at in authorities {
@@ -535,65 +446,79 @@ impl RelayLoop {
         loop {
             let (tcp, from) = next_connection(listener).await;
             let from = from.ip();
-            // A measurement's connections are not the neighbours' (proposal 316).
-            let expected = self.overlay.limit().measured().is_some_and(|measured| measured.expects(from));
-            if !expected && self.overlay.with(|node, now| node.turns_away(now, from)) {
+            let (shard, counted) = self.others.least_loaded();
+            let relay = self.clone();
+            if shard > 0 {
+                spawn_local(async move {
+                    // The shard logs failures.
+                    let _ = relay.handshakes.run(from, relay.others.shake(shard, tcp, from, counted)).await;
+                });
                 continue;
             }
-            let relay = self.clone();
-            tokio::task::spawn_local(async move {
-                // Errors are not propagated, and the peer's address is deliberately not logged.
-                // On the heap while they last: a task keeps room for its largest future until the connection ends.
-                let handshake = Box::pin(relay.links.accept(tcp));
-                let peer_link = match relay.handshakes.run(from, handshake).await {
-                    Some(Ok(Accepted::Neighbour(peer_link))) => peer_link,
-                    Some(Ok(Accepted::Measurer(stream, peer, first))) => {
-                        if let Some(measured) = relay.overlay.limit().measured() {
-                            // A measurement's errors are the coordinator's to report.
-                            Box::pin(measured.serve(*stream, peer, *first)).await.unwrap_or_default();
-                        }
-                        return;
-                    }
-                    Some(Err(cause)) => return tracing::debug!(%cause, "handshake failed"),
-                    None => {
-                        return tracing::debug!(cause = "displaced by newer connections", "handshake failed");
-                    }
-                };
-                tracing::debug!(relay = peer_link.peer.is_some(), ours = peer_link.ours, "connection");
-                // The limit may have been reached during the handshake.
-                relay.serve(peer_link, from).await;
+            // A measurement's connections are not the neighbours' (proposal 316).
+            let measured = self.shard.overlay.limit().measured();
+            let expected = measured.is_some_and(|measured| measured.expects(from));
+            if !expected && self.shard.turns_away(from) {
+                continue;
+            }
+            spawn_local(async move {
+                let _counted = counted;
+                relay.accept_here(tcp, from).await;
             });
+        }
+    }
+
+    /// Accepts a connection that this thread's shard serves.
+    async fn accept_here(&self, tcp: TcpStream, from: IpAddr) {
+        // Errors are not propagated, and the peer's address is deliberately not logged.
+        // On the heap while they last: a task keeps room for its largest future until the connection ends.
+        let handshake = Box::pin(self.shard.links.accept(tcp));
+        match self.handshakes.run(from, handshake).await {
+            Some(Ok(Accepted::Neighbour(peer_link))) => {
+                tracing::debug!(relay = peer_link.peer.is_some(), ours = peer_link.ours, "connection");
+                self.shard.serve(peer_link, from).await;
+            }
+            Some(Ok(Accepted::Measurer(stream, peer, first))) => {
+                if let Some(measured) = self.shard.overlay.limit().measured() {
+                    // A measurement's errors are the coordinator's to report.
+                    Box::pin(measured.serve(*stream, peer, *first)).await.unwrap_or_default();
+                }
+            }
+            Some(Err(cause)) => log_failed_handshake(Some(cause)),
+            None => log_failed_handshake(None),
         }
     }
 
     /// Waits for the last circuit, within limits.
     async fn drained(&self) {
         let end = clock::now() + DRAINING;
-        while clock::now() < end && self.overlay.with(|node, _| node.circuits()) > 0 {
+        while clock::now() < end
+            && self.counts(false).await.iter().any(|shard| shard.number("circuits") > 0.0)
+        {
             clock::until(clock::now() + Span::from_millis(50)).await;
         }
     }
 
     /// Runs the timeouts of measurements.
     async fn measure(&self) {
-        match self.overlay.limit().measured() {
+        match self.shard.overlay.limit().measured() {
             Some(measured) => measured.timers().await,
             None => std::future::pending().await,
         }
     }
 
     async fn accept_quic(&self) {
-        let Some(quic) = self.links.quic() else { return std::future::pending().await };
+        let Some(quic) = self.shard.links.quic() else { return std::future::pending().await };
         while let Some(incoming) = quic.incoming().await {
             let from = incoming.remote_address().ip();
-            if self.overlay.with(|node, now| node.turns_away(now, from)) {
+            if self.shard.turns_away(from) {
                 incoming.refuse();
                 continue;
             }
             let relay = self.clone();
-            tokio::task::spawn_local(async move {
+            spawn_local(async move {
                 let (peer_link, neighbour) =
-                    match relay.handshakes.run(from, relay.links.accept_quic(incoming)).await {
+                    match relay.handshakes.run(from, relay.shard.links.accept_quic(incoming)).await {
                         Some(Ok(peer_link)) => peer_link,
                         Some(Err(cause)) => return tracing::debug!(%cause, "QUIC handshake failed"),
                         None => {
@@ -605,17 +530,17 @@ impl RelayLoop {
                     };
                 tracing::debug!(relay = peer_link.peer.is_some(), "QUIC connection");
                 let peer = peer_link.peer;
-                tokio::join!(relay.serve(peer_link, from), relay.serve_streams(peer, &neighbour));
+                tokio::join!(relay.shard.serve(peer_link, from), relay.serve_streams(peer, &neighbour));
             });
         }
     }
 
     /// Serves the neighbours' streams on QUIC connections that this relay opened.
     async fn serve_opened(&self) {
-        let Some(mut opened) = self.links.take_opened() else { return std::future::pending().await };
+        let Some(mut opened) = self.shard.links.take_opened() else { return std::future::pending().await };
         while let Some((relay, neighbour)) = opened.recv().await {
             let this = self.clone();
-            tokio::task::spawn_local(async move { this.serve_streams(Some(relay), &neighbour).await });
+            spawn_local(async move { this.serve_streams(Some(relay), &neighbour).await });
         }
     }
 
@@ -623,19 +548,11 @@ impl RelayLoop {
         let from = neighbour.address().ip();
         while let Ok(lane) = neighbour.accept().await {
             let relay = self.clone();
-            tokio::task::spawn_local(async move {
+            spawn_local(async move {
                 let carrier = Carrier::Quic(Box::new(lane));
                 let peer_link = PeerLink { carrier, rest: Vec::new(), peer, ours: true, shared: false };
-                relay.serve(peer_link, from).await;
+                relay.shard.serve(peer_link, from).await;
             });
-        }
-    }
-
-    /// Serves a link. A QUIC stream counts as one connection.
-    async fn serve(&self, peer_link: PeerLink, from: IpAddr) {
-        if !self.overlay.with(|node, now| node.turns_away(now, from)) {
-            let tell = |node: &mut Relay<_>, now, id| node.channel_is_from(now, id, from);
-            self.overlay.serve_with(peer_link, tell).await;
         }
     }
 }

@@ -13,30 +13,38 @@ use super::stream::Locals;
 use crate::clock;
 use crate::http::{self, Number, Page};
 
-/// The data of the page.
-pub struct Shown {
-    /// The relay on its sockets.
-    pub overlay: Exiting,
-    /// Its nickname.
-    pub nickname: String,
-    /// Show circuits one by one, with the local ports of their exit streams. The servers of a demonstration or
-    /// experiment identify circuits by these ports.
-    pub circuits: Option<Locals>,
+/// The counts of one shard of a relay.
+pub struct Counts {
+    numbers: Vec<Number>,
+    /// Circuits one by one, if they are wanted.
+    circuits: Vec<Value>,
 }
 
-/// Serves until dropped. Must run inside a [`tokio::task::LocalSet`].
+impl Counts {
+    /// A number by its name.
+    pub fn number(&self, name: &str) -> f64 {
+        self.numbers.iter().find(|(known, ..)| *known == name).map_or(0.0, |(.., value)| *value)
+    }
+}
+
+/// Serves until dropped, with the counts of all shards that `gather` returns, the first shard's first. Must run inside a
+/// [`tokio::task::LocalSet`].
 ///
 /// # Errors
 /// If the listener is not on loopback.
-pub async fn serve(listener: TcpListener, shown: Shown) -> io::Result<()> {
-    let Shown { overlay, nickname, circuits } = shown;
-    let (pages, answering) = http::pages(|path| {
-        let numbers = numbers(&overlay);
-        match path {
+pub async fn serve(
+    listener: TcpListener,
+    nickname: &str,
+    shows_circuits: bool,
+    gather: impl AsyncFn() -> Vec<Counts>,
+) -> io::Result<()> {
+    let (pages, answering) = http::pages_later(async |path: String| {
+        let counts = gather().await;
+        let numbers = sum(&counts);
+        match path.as_str() {
             "/metrics" => Some(http::metrics("tidegate_relay", &numbers)),
             "/status.json" => {
-                let circuits = circuits.as_ref().map(|streams| each(&overlay, streams));
-                let text = document(&nickname, &numbers, circuits).to_string();
+                let text = Value::from(document(nickname, &numbers, shows_circuits, counts)).to_string();
                 Some(Page { kind: "application/json", text })
             }
             _ => None,
@@ -46,6 +54,33 @@ pub async fn serve(listener: TcpListener, shown: Shown) -> io::Result<()> {
         result = http::serve(listener, pages) => result,
         () = answering => Ok(()),
     }
+}
+
+/// Counts of a shard. `circuits`: also its circuits one by one, with the local ports of these exit streams. The servers of
+/// a demonstration or experiment identify circuits by these ports.
+pub fn count(overlay: &Exiting, circuits: Option<&Locals>) -> Counts {
+    let circuits = circuits.map_or(Vec::new(), |streams| each(overlay, streams));
+    Counts { numbers: numbers(overlay), circuits }
+}
+
+/// Numbers that every shard counts for the whole relay.
+const COMMON: [&str; 3] = ["uptime_seconds", "read_bytes_total", "written_bytes_total"];
+/// Numbers that have a maximum instead of a sum.
+const HIGHEST: [&str; 1] = ["solve_p99_seconds"];
+
+/// The numbers of the relay.
+fn sum(counts: &[Counts]) -> Vec<Number> {
+    let Some((first, others)) = counts.split_first() else { return Vec::new() };
+    let mut numbers = first.numbers.clone();
+    for (name, _, value) in &mut numbers {
+        let of_others = others.iter().map(|shard| shard.number(name));
+        *value = match name {
+            _ if COMMON.contains(name) => *value,
+            _ if HIGHEST.contains(name) => of_others.fold(*value, f64::max),
+            _ => of_others.fold(*value, |sum, more| sum + more),
+        };
+    }
+    numbers
 }
 
 fn numbers(overlay: &Exiting) -> Vec<Number> {
@@ -111,7 +146,7 @@ fn numbers(overlay: &Exiting) -> Vec<Number> {
     })
 }
 
-fn each(overlay: &Exiting, streams: &Locals) -> Value {
+fn each(overlay: &Exiting, streams: &Locals) -> Vec<Value> {
     let mut ports: BTreeMap<CircuitKey, Vec<u16>> = BTreeMap::new();
     for (key, local) in streams.borrow().iter() {
         ports.entry(key.circuit).or_default().extend(local.port());
@@ -128,10 +163,24 @@ fn each(overlay: &Exiting, streams: &Locals) -> Value {
     })
 }
 
-fn document(nickname: &str, numbers: &[Number], circuits: Option<Value>) -> Value {
+fn document(
+    nickname: &str,
+    numbers: &[Number],
+    shows_circuits: bool,
+    counts: Vec<Counts>,
+) -> serde_json::Map<String, Value> {
     let mut document: serde_json::Map<String, Value> =
         numbers.iter().map(|(name, _, value)| (http::plain(name).to_owned(), json!(value))).collect();
     document.insert("nickname".into(), nickname.into());
-    document.extend(circuits.map(|circuits| ("circuit".to_owned(), circuits)));
-    document.into()
+    document.insert("threads".into(), counts.len().into());
+    if shows_circuits {
+        let circuits = counts.into_iter().zip(0..).flat_map(|(shard, number)| {
+            shard.circuits.into_iter().map(move |mut circuit| {
+                circuit["shard"] = json!(number);
+                circuit
+            })
+        });
+        document.insert("circuit".into(), circuits.collect());
+    }
+    document
 }

@@ -57,6 +57,7 @@ async fn ours() -> Relay {
         status: None,
         measurement: None,
         published: None,
+        threads: std::num::NonZeroUsize::MIN,
     };
     let (orders, taken) = mpsc::channel(1);
     spawn_local(async move {

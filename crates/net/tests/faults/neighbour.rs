@@ -114,8 +114,15 @@ async fn shake_over(
     let [signing, link] = KeyLifetimes::default().certified(now);
     let certify = |keys: &RouterKeys| keys.certify(Signing::new(random(), signing), link, &[], random());
     let keys = keys.map(|keys| certify(keys).into());
-    let start =
-        Start { keys, now, random: random(), address: relay.address.ip(), ours: Vec::new(), quic: true };
+    let start = Start {
+        keys,
+        now,
+        random: random(),
+        address: relay.address.ip(),
+        ours: Vec::new(),
+        quic: true,
+        extensions: true,
+    };
     let mut handshake = Handshake::initiator(start, Some(relay.fingerprint));
     let mut buffer = [0; 4096];
     loop {

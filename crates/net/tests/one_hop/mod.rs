@@ -17,7 +17,7 @@ use tidegate_proto::crypto::names::{Router, SharedNames};
 use tidegate_proto::crypto::negotiation::Wishes;
 use tidegate_proto::crypto::ntor::RelayPublic;
 use tidegate_proto::links::Config;
-use tidegate_proto::node::{CircuitKey, Output};
+use tidegate_proto::node::{CircuitKey, Output, StreamKey};
 use tidegate_proto::transport::Transport;
 use tokio::task::LocalSet;
 
@@ -32,10 +32,19 @@ pub struct OneHop {
     identity: Router,
     /// The results of circuits: `true` if built, `false` if closed.
     pub ends: Rc<RefCell<BTreeMap<CircuitKey, bool>>>,
+    /// The bytes that streams have received.
+    pub received: Rc<RefCell<BTreeMap<StreamKey, Vec<u8>>>>,
+    /// The first circuits of linked circuits that are ready.
+    pub linked: Rc<RefCell<Vec<CircuitKey>>>,
 }
 
 impl OneHop {
     pub fn new(router: Router, transport: Transport) -> OneHop {
+        OneHop::with(router, Config { transport, ..Config::default() })
+    }
+
+    pub fn with(router: Router, config: Config) -> OneHop {
+        let transport = config.transport;
         let names = SharedNames::default();
         let relay = names.borrow_mut().keep(router);
         let links = Rc::new(
@@ -43,20 +52,28 @@ impl OneHop {
         );
         let onion = Encrypted::new(None, BTreeMap::new(), random()).with_names(names);
         let ends = Rc::<RefCell<BTreeMap<CircuitKey, bool>>>::default();
-        let seen = ends.clone();
+        let received = Rc::<RefCell<BTreeMap<StreamKey, Vec<u8>>>>::default();
+        let linked = Rc::<RefCell<Vec<CircuitKey>>>::default();
+        let seen = (ends.clone(), received.clone(), linked.clone());
         let owner = move |_: Handle<_, _, _>| -> Owner<Client<Encrypted>> {
+            let (ends, received, linked) = seen;
             Box::new(move |_, _, output| match output {
-                Output::CircuitBuilt(key) => drop(seen.borrow_mut().insert(key, true)),
-                Output::CircuitClosed(key) => drop(seen.borrow_mut().insert(key, false)),
+                Output::CircuitBuilt(key) => drop(ends.borrow_mut().insert(key, true)),
+                Output::CircuitClosed(key) => drop(ends.borrow_mut().insert(key, false)),
+                Output::Deliver(key, _, data) => {
+                    received.borrow_mut().entry(key).or_default().extend_from_slice(&data);
+                }
+                Output::Linked(key) => linked.borrow_mut().push(key),
                 _ => {}
             })
         };
-        let config = Config { transport, ..Config::default() };
         OneHop {
             node: Overlay::with_dial(Client::new(onion, config), Unlimited, links, owner),
             relay,
             identity: router,
             ends,
+            received,
+            linked,
         }
     }
 

@@ -82,6 +82,20 @@ pub struct Hop {
     binding: [u8; 20],
 }
 
+impl Default for Hop {
+    /// A hop that no key exchange has made: nothing can be read or sealed with it.
+    fn default() -> Hop {
+        let (key, digest) = (Default::default(), Default::default());
+        Hop::plain(&HopKeys {
+            forward: key,
+            backward: key,
+            forward_digest: digest,
+            backward_digest: digest,
+            binding: digest,
+        })
+    }
+}
+
 impl Hop {
     /// A hop of a key exchange without negotiation. Both sides have the same layers.
     pub(super) fn plain(keys: &HopKeys) -> Hop {

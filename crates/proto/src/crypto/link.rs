@@ -67,6 +67,8 @@ pub struct Start {
     pub ours: Vec<IpAddr>,
     /// QUIC is supported.
     pub quic: bool,
+    /// This project's extensions are supported: plans of neighbours, and moves of circuits between connections.
+    pub extensions: bool,
 }
 
 /// Why a handshake failed.
@@ -333,7 +335,9 @@ impl Handshake {
 
     /// Announces this node's extensions to Tor's protocol.
     fn say_additions(&mut self) {
-        self.say(command::VPADDING, OURS, false);
+        if self.start.extensions {
+            self.say(command::VPADDING, OURS, false);
+        }
         if self.start.quic {
             self.say(command::VPADDING, QUIC, false);
         }
@@ -391,6 +395,7 @@ impl Handshake {
             _ => None,
         };
         let version = self.version.expect("VERSIONS came first");
-        Ok(Peer { proved, ours: self.ours, quic: self.quic, version, address })
+        let ours = self.ours && self.start.extensions;
+        Ok(Peer { proved, ours, quic: self.quic, version, address })
     }
 }

@@ -27,6 +27,8 @@ pub(super) struct Channel {
     shared: bool,
     /// Closes with its last circuit.
     transient: bool,
+    /// Leads to another shard of this relay.
+    pub between_shards: bool,
     next_circ: u32,
     /// Circuit id -> leg, ordered by id.
     circs: Vec<(CircId, LegId)>,
@@ -112,6 +114,22 @@ impl Channels {
             stock: false,
             shared: false,
             transient: ours && (own || config.close_unused),
+            between_shards: false,
+            next_circ: 1,
+            circs: Vec::new(),
+        };
+        ChannelId(insert_few(&mut self.channels, channel) as u32)
+    }
+
+    /// Adds a channel to another shard of this relay. It gets neither plans nor moves, and never closes.
+    pub fn add_between(&mut self, peer: Option<RelayId>, ours: bool) -> ChannelId {
+        let channel = Channel {
+            peer,
+            ours,
+            stock: true,
+            shared: false,
+            transient: false,
+            between_shards: true,
             next_circ: 1,
             circs: Vec::new(),
         };

@@ -95,6 +95,16 @@ impl<O: Onion> Links<O> {
         self.add_channel(peer, false)
     }
 
+    /// Adds a channel to another shard of this relay, for circuits from clients or from relays. `ours`: this shard gives
+    /// circuit ids as the side that opened the channel.
+    pub fn add_between(&mut self, shard: usize, clients: bool, ours: bool) -> ChannelId {
+        // Names never give the last numbers to relays.
+        let peer = (!clients).then(|| RelayId(u32::MAX - shard as u32));
+        let id = self.channels.add_between(peer, ours);
+        self.queues.add_channel(id, true, self.config.scheduler.build());
+        id
+    }
+
     /// The neighbour understands nothing beyond Tor's protocol.
     pub fn set_stock(&mut self, id: ChannelId) {
         self.channels.channel_mut(id).stock = true;
@@ -149,6 +159,11 @@ impl<O: Onion> Links<O> {
     /// Whether there is such a channel.
     pub fn has(&self, id: ChannelId) -> bool {
         self.channels.get(id).is_some()
+    }
+
+    /// Whether a channel leads to another shard of this relay.
+    pub fn is_between_shards(&self, id: ChannelId) -> bool {
+        self.channels.channel(id).between_shards
     }
 
     /// Whether a channel exists and carries no circuit.
@@ -233,6 +248,11 @@ impl<O: Onion> Links<O> {
     pub fn refuse(&mut self, now: Time, id: ChannelId, circ: CircId, reason: DestroyReason) {
         let cell = Cell { circ, command: Command::Destroy, body: O::destroy(reason) };
         self.queues.buffer(now, id, cell);
+    }
+
+    /// The circuit id of a leg on its channel.
+    pub fn circ_of(&self, id: LegId) -> CircId {
+        self.queues.leg(id).circ
     }
 
     /// The channel of a leg.
@@ -411,7 +431,7 @@ impl<O: Onion> Links<O> {
 
     /// The channel with the longest unread first cell in its output buffer.
     pub fn oldest_unread(&self) -> Option<ChannelId> {
-        self.queues.oldest_unread()
+        self.queues.oldest_unread(|id| !self.channels.channel(id).between_shards)
     }
 
     /// Average fill of a channel's output buffer, as a share; zero if nothing measures it.

@@ -420,9 +420,10 @@ impl<O: Onion> Queues<O> {
         self.repeated
     }
 
-    /// The channel with the oldest first cell in its output buffer.
-    pub fn oldest_unread(&self) -> Option<ChannelId> {
-        let unread = self.ports.iter().filter_map(|(id, port)| {
+    /// Of the channels that count, the one with the oldest first cell in its output buffer.
+    pub fn oldest_unread(&self, counts: impl Fn(ChannelId) -> bool) -> Option<ChannelId> {
+        let ports = self.ports.iter().filter(|(id, _)| counts(ChannelId(*id as u32)));
+        let unread = ports.filter_map(|(id, port)| {
             port.out.front().map(|departure| (departure.buffered, ChannelId(id as u32)))
         });
         unread.min().map(|(_, id)| id)

@@ -92,7 +92,8 @@ impl<O: Onion> Node<O> for Relay<O> {
         if !self.table.links.has(channel) {
             return;
         }
-        self.cells += 1;
+        // The shard that received it has counted it.
+        self.cells += u64::from(!self.table.links.is_between_shards(channel));
         if cell.command == Command::Plan {
             return self.receive(now, channel, cell.body);
         }
@@ -122,7 +123,10 @@ impl<O: Onion> Node<O> for Relay<O> {
         while let Some((key, side, cell)) = self.table.links.next_released() {
             self.circuit_cell(now, key, side, cell);
         }
-        if self.table.links.has(channel) && self.table.links.is_flooded(channel) {
+        if self.table.links.has(channel)
+            && self.table.links.is_flooded(channel)
+            && !self.table.links.is_between_shards(channel)
+        {
             self.close_channel(now, channel);
         }
         self.relieve_memory(now);

@@ -25,6 +25,8 @@ pub(super) enum Role {
     Waiting(Cookie),
     /// Cells beyond this circuit's end go to that circuit's client.
     Joined(CircuitKey),
+    /// Another shard of the relay has the circuit's end.
+    Passed,
 }
 
 /// An introduction circuit.
@@ -59,7 +61,7 @@ impl Points {
         match role {
             Role::Introduction(introduction) => drop(self.introductions.remove(&introduction.key)),
             Role::Waiting(cookie) => drop(self.waiting.remove(cookie)),
-            Role::None | Role::Joined(_) => {}
+            Role::None | Role::Joined(_) | Role::Passed => {}
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Statistics of a relay's circuits for its operator.
 
 use super::Relay;
+use super::roles::Role;
 use crate::conflux::Linked;
 use crate::ids::CircuitKey;
 use crate::onion::Onion;
@@ -31,9 +32,10 @@ pub struct Shown {
 }
 
 impl<O: Onion> Relay<O> {
-    /// Statistics of all circuits, in order of their keys.
+    /// Statistics of all circuits but those that this shard only passes on, in order of their keys.
     pub fn shown(&self) -> impl Iterator<Item = Shown> {
-        self.table.circuits.iter().map(|(key, circuit)| {
+        let circuits = self.table.circuits.iter();
+        circuits.filter(|(_, circuit)| !matches!(circuit.role, Role::Passed)).map(|(key, circuit)| {
             let links = &self.table.links;
             let (queued, sent, allowed) = links.traffic(circuit.prev);
             Shown {

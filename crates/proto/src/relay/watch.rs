@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tidegate_control::shares::{Shares, network};
 use tidegate_control::units::{Span, Time};
@@ -18,8 +19,7 @@ const STALE: usize = 1024;
 /// Counts per address, and timers.
 pub(super) struct Watch {
     pub limits: Limits,
-    addresses: BTreeMap<IpAddr, Address>,
-    sweep_at: usize,
+    addresses: AddressCounts,
     channels: BTreeMap<ChannelId, Channel>,
     /// The places of connections.
     places: Shares<IpAddr, IpAddr, ChannelId>,
@@ -29,6 +29,18 @@ pub(super) struct Watch {
     looks: BTreeSet<(Time, ChannelId)>,
     /// Circuits that wait for the next relay, by the time since when.
     extending: BTreeSet<(Time, CircuitKey)>,
+}
+
+/// Counts per address. The shards of a relay share them; they are only locked when connections and circuits begin, are
+/// extended or end.
+#[derive(Clone, Default)]
+pub struct AddressCounts(Arc<Mutex<Addresses>>);
+
+#[derive(Default)]
+struct Addresses {
+    known: BTreeMap<IpAddr, Address>,
+    /// Above this number, forgettable addresses are dropped.
+    sweep_at: usize,
 }
 
 struct Address {
@@ -44,12 +56,41 @@ struct Channel {
     was_bare: bool,
 }
 
+impl AddressCounts {
+    fn lock(&self) -> MutexGuard<'_, Addresses> {
+        self.0.lock().expect("no shard panics while it counts")
+    }
+}
+
+impl Addresses {
+    /// The counts of an address, which are created if it is new.
+    fn count(&mut self, now: Time, address: IpAddr, limits: &Limits) -> &mut Address {
+        if self.known.len() >= self.sweep_at.max(STALE) {
+            let burst = u64::from(limits.handshake_burst);
+            // An address that is forgotten before its bucket is full would get a new burst.
+            self.known.retain(|_, known| {
+                known.channels + known.circuits > 0 || known.handshakes.available(now) < burst
+            });
+            self.sweep_at = 2 * self.known.len() + STALE;
+        }
+        self.known.entry(address).or_insert_with(|| Address {
+            channels: 0,
+            circuits: 0,
+            handshakes: TokenBucket::new(BucketPlan {
+                rate_bytes_per_s: limits.handshakes_per_second.into(),
+                burst_bytes: limits.handshake_burst.into(),
+                refill_every: REFILL,
+                drop_fractions: false,
+            }),
+        })
+    }
+}
+
 impl Watch {
     pub fn new(limits: Limits) -> Watch {
         Watch {
             limits,
-            addresses: BTreeMap::new(),
-            sweep_at: STALE,
+            addresses: AddressCounts::default(),
             channels: BTreeMap::new(),
             places: Shares::new(limits.connections.max(1) as usize),
             active: Vec::new(),
@@ -58,9 +99,15 @@ impl Watch {
         }
     }
 
+    /// Counts with other shards from now on.
+    pub fn count_with(&mut self, addresses: AddressCounts) {
+        self.addresses = addresses;
+    }
+
     /// Whether an address has its maximum number of connections.
     pub fn is_crowded(&self, address: IpAddr) -> bool {
-        let known = self.addresses.get(&network(address).1);
+        let addresses = self.addresses.lock();
+        let known = addresses.known.get(&network(address).1);
         known.is_some_and(|known| known.channels >= self.limits.connections_per_address)
     }
 
@@ -93,26 +140,7 @@ impl Watch {
         self.active[number] = now;
         self.places.admit(now, network(address), channel);
         let address = network(address).1;
-        if self.addresses.len() >= self.sweep_at {
-            let burst = u64::from(self.limits.handshake_burst);
-            // An address that is forgotten before its bucket is full would get a new burst.
-            self.addresses.retain(|_, known| {
-                known.channels + known.circuits > 0 || known.handshakes.available(now) < burst
-            });
-            self.sweep_at = 2 * self.addresses.len() + STALE;
-        }
-        let limits = &self.limits;
-        let known = self.addresses.entry(address).or_insert_with(|| Address {
-            channels: 0,
-            circuits: 0,
-            handshakes: TokenBucket::new(BucketPlan {
-                rate_bytes_per_s: limits.handshakes_per_second.into(),
-                burst_bytes: limits.handshake_burst.into(),
-                refill_every: REFILL,
-                drop_fractions: false,
-            }),
-        });
-        known.channels += 1;
+        self.addresses.lock().count(now, address, &self.limits).channels += 1;
         let look = now + self.limits.without_circuits / 2;
         self.looks.insert((look, channel));
         self.channels.insert(channel, Channel { address, look, was_bare: false });
@@ -123,14 +151,16 @@ impl Watch {
         let Some(channel) = self.channels.remove(&id) else { return };
         self.places.release(&id);
         self.looks.remove(&(channel.look, id));
-        if let Some(known) = self.addresses.get_mut(&channel.address) {
+        if let Some(known) = self.addresses.lock().known.get_mut(&channel.address) {
             known.channels -= 1;
         }
     }
 
     /// Takes a handshake from the allowance of the channel's address; false if that is used up.
     pub fn may_shake(&mut self, now: Time, channel: ChannelId) -> bool {
-        let Some(known) = self.address(channel) else { return true };
+        let Some(address) = self.address(channel) else { return true };
+        let mut addresses = self.addresses.lock();
+        let Some(known) = addresses.known.get_mut(&address) else { return true };
         let may = known.handshakes.available(now) > 0;
         if may {
             known.handshakes.take(1);
@@ -144,24 +174,26 @@ impl Watch {
     /// If the address has too many circuits or handshakes.
     pub fn begin(&mut self, now: Time, channel: ChannelId) -> Result<Option<IpAddr>, ()> {
         let most = self.limits.circuits_per_address;
-        let Some(known) = self.address(channel) else { return Ok(None) };
-        if known.circuits >= most || !self.may_shake(now, channel) {
+        let Some(address) = self.address(channel) else { return Ok(None) };
+        let mut addresses = self.addresses.lock();
+        let known = addresses.count(now, address, &self.limits);
+        if known.circuits >= most || known.handshakes.available(now) == 0 {
             return Err(());
         }
-        let address = self.channels[&channel].address;
-        self.addresses.get_mut(&address).expect("it has a channel").circuits += 1;
+        known.handshakes.take(1);
+        known.circuits += 1;
         Ok(Some(address))
     }
 
     /// Notes that a circuit of an address has ended.
     pub fn ended(&mut self, address: IpAddr) {
-        if let Some(known) = self.addresses.get_mut(&address) {
+        if let Some(known) = self.addresses.lock().known.get_mut(&address) {
             known.circuits -= 1;
         }
     }
 
-    fn address(&mut self, channel: ChannelId) -> Option<&mut Address> {
-        self.addresses.get_mut(&self.channels.get(&channel)?.address)
+    fn address(&self, channel: ChannelId) -> Option<IpAddr> {
+        Some(self.channels.get(&channel)?.address)
     }
 
     /// Notes that a circuit waits for the next relay.
