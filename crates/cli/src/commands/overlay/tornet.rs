@@ -49,6 +49,9 @@ pub struct TornetArgs {
     /// Run this system on the Tidegate relays
     #[arg(long, default_value = VANILLA, value_parser = systems())]
     system: String,
+    /// Run each Tidegate relay on this many threads
+    #[arg(long, conflicts_with = "measured", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    threads: u8,
     /// Compare a Tidegate relay with a stock relay at each place, in bytes forwarded per CPU second
     #[arg(long, requires = "bytes")]
     beside_stock: bool,
@@ -129,7 +132,7 @@ pub fn main(arguments: &TornetArgs) -> Result<ExitCode, Failure> {
     let names: Vec<String> = (0..count).map(|number| format!("tide{number}")).collect();
     let options = arguments.onion_service.then(|| onion_service::authority_options(&names));
     network.start(&options.unwrap_or_default()).map_err(Failure::other)?;
-    let ours = start_relays(&mut stage, network.authority(), &arguments.system, names)?;
+    let ours = start_relays(&mut stage, network.authority(), arguments, names)?;
     let mut stock = Vec::new();
     if arguments.beside_stock || arguments.at.iter().any(|place| *place != Place::All) {
         for number in 0..RELAYS {
@@ -317,14 +320,15 @@ impl Tornet {
 fn start_relays(
     stage: &mut Stage,
     authority: SocketAddr,
-    system: &str,
+    arguments: &TornetArgs,
     names: Vec<String>,
 ) -> Result<Vec<TidegateRelay>, Failure> {
-    let (system, mut started) = (system_table(system), Vec::new());
+    let (system, mut started) = (system_table(&arguments.system), Vec::new());
+    let keys = format!("{SHOWN}threads = {}\n", arguments.threads);
     for name in names {
         keys::create(&stage.directory.join(format!("{name}.keys"))).map_err(Failure::Other)?;
         let tables = format!("[tor]\nauthority = \"{authority}\"\n\n{system}");
-        let config = relay_file(&name, "*:*", SHOWN, &tables);
+        let config = relay_file(&name, "*:*", &keys, &tables);
         let config = stage.write(&format!("{name}.toml"), &config)?;
         started.push((name, stage.role(&["relay", "--config", &config.display().to_string()])?));
     }
