@@ -19,11 +19,9 @@ mod stage;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-
 fn main() -> ExitCode {
     console::end_quietly_on_closed_pipe();
-    match commands::Cli::parse().run() {
+    match commands::Cli::read().run() {
         Ok(code) => code,
         Err(failure) => {
             eprintln!("{} {failure}", console::red("error:"));

@@ -462,3 +462,18 @@ fn the_first_screen_answers() {
     let at = |what: &str| page.find(what).unwrap_or_else(|| panic!("{what}"));
     assert!(at("Which system is better") < at("Rates over time"), "the answer comes first");
 }
+
+#[test]
+fn a_zero_of_one_seed_leaves_no_ratio() {
+    let scratch = Scratch::new("zero");
+    let text = "duration = \"30 s\"\nwarmup = \"10 s\"\nunderlay = { delay = \"30 ms\" }\n\
+        system = [{ name = \"vanilla\" }, { name = \"kist\", channel-scheduler = \"kist\", control = \"vegas\" }]\n\
+        relay = [{ name = \"a\", link = \"20 Mbit/s\" }, { name = \"b\", link = \"5 Mbit/s\" }, { name = \"c\", link = \"20 Mbit/s\" }]\n\
+        user = [{ name = \"web\", count = 5, path = [\"a\", \"b\", \"c\"], traffic = \"web\" }]\n";
+    fs::write(scratch.0.join("web.toml"), text).unwrap();
+    let output = scratch.tidegate(&["run", "web.toml", "--seeds", "5"]);
+    let said = String::from_utf8_lossy(&output.stdout).replace("\n  ", " ");
+    // Under vanilla, no download of two of the seeds ends after the warm-up.
+    assert!(said.contains("kB/s: no ratio, because vanilla has 0 for a seed."), "{said}");
+    assert!(!said.contains("equal within"), "{said}");
+}

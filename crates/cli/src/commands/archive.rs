@@ -65,7 +65,20 @@ pub fn main(arguments: ArchiveArgs) -> Result<ExitCode, Failure> {
     } else {
         print!("{}", text(&summary));
     }
-    let broken = collected.counts().broken;
+    let counts = collected.counts();
+    if counts.foreign > 0 {
+        eprintln!(
+            "{} documents are of other kinds, such as those of bridges, and do not count",
+            counts.foreign
+        );
+    }
+    if counts.descriptors == 0 || counts.consensuses == 0 {
+        eprintln!(
+            "errors need server descriptors and consensuses of the same relays; add the files that are missing"
+        );
+    }
+    eprintln!("counts include what earlier runs read into {}", arguments.work.display());
+    let broken = counts.broken;
     if broken > 0 {
         eprintln!("{broken} documents could not be read; problems.txt lists them");
     }

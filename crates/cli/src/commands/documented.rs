@@ -149,6 +149,21 @@ fn every_subcommand_has_an_example_that_parses() {
 }
 
 #[test]
+fn only_roles_on_sockets_show_options_of_logs() {
+    let shows = |words: [&str; 3]| {
+        let Err(help) = Cli::fitting().try_get_matches_from(words) else {
+            panic!("{words:?} prints its help")
+        };
+        help.to_string().contains("--log-format")
+    };
+    for (subcommand, expected) in [("run", false), ("keys", false), ("relay", true), ("overlay", true)] {
+        assert_eq!(shows(["tidegate", subcommand, "--help"]), expected, "{subcommand}");
+    }
+    let parsed = Cli::fitting().try_get_matches_from(["tidegate", "keys", "--log", "debug"]);
+    assert!(parsed.is_ok(), "hidden, and still accepted: {parsed:?}");
+}
+
+#[test]
 fn the_page_of_subcommands_is_generated() {
     let recorded = fs::read_to_string(root().join("docs/commands.md")).expect("the page exists");
     let page = super::manual::page(&Cli::command());

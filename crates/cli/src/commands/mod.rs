@@ -34,7 +34,7 @@ mod sweep;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::failure::Failure;
 #[cfg(feature = "live")]
@@ -70,7 +70,52 @@ enum Command {
     Manual(manual::ManualArgs),
 }
 
+/// Subcommands without roles on sockets, whose help does not show the options of logs.
+#[cfg(feature = "live")]
+const WITHOUT_LOGS: [&str; 14] = [
+    "run",
+    "sweep",
+    "runs",
+    "export",
+    "import",
+    "score",
+    "reproduce",
+    "scoreboard",
+    "predictor",
+    "fairness",
+    "keys",
+    "archive",
+    "manual",
+    "help",
+];
+
 impl Cli {
+    /// Parses the command line; prints help or an error and exits where clap does.
+    pub fn read() -> Cli {
+        let matches = Cli::fitting().get_matches();
+        Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+
+    /// The command line, with help that shows each subcommand the options that it uses.
+    fn fitting() -> clap::Command {
+        let root = Cli::command();
+        #[cfg(feature = "live")]
+        let root = {
+            // A subcommand's own option takes the place of the global one of the same name.
+            let logs: Vec<clap::Arg> = root
+                .get_arguments()
+                .filter(|option| option.is_global_set())
+                .map(|option| option.clone().hide(true))
+                .collect();
+            let names = WITHOUT_LOGS.into_iter().filter(|name| root.find_subcommand(name).is_some());
+            let names: Vec<&str> = names.collect();
+            names
+                .into_iter()
+                .fold(root, |root, name| root.mut_subcommand(name, |inner| inner.args(logs.clone())))
+        };
+        root
+    }
+
     /// Runs the subcommand.
     pub fn run(self) -> Result<ExitCode, Failure> {
         #[cfg(feature = "live")]
@@ -89,7 +134,7 @@ impl Cli {
             Command::Fairness(arguments) => fairness::main(arguments),
             Command::Keys(arguments) => keys::main(arguments),
             Command::Archive(arguments) => archive::main(arguments),
-            Command::Manual(arguments) => manual::main(&arguments, <Cli as clap::CommandFactory>::command()),
+            Command::Manual(arguments) => manual::main(&arguments, Cli::fitting()),
         }
     }
 }

@@ -160,14 +160,17 @@ fn values(records: &[Record], wanted: &str) -> Values {
     all
 }
 
+/// Parameters by their dotted paths, as text.
+type Texts = BTreeMap<String, String>;
+
 fn diff(a: &Path, b: &Path, metric: &str) -> Result<(), InputError> {
     let ((one, of_one), (other, of_other)) = (open(a)?, open(b)?);
     let (left, right) = (flatten_text(&one.parameters), flatten_text(&other.parameters));
-    let keys: BTreeSet<&String> = left.keys().chain(right.keys()).collect();
-    for key in keys.into_iter().filter(|key| left.get(*key) != right.get(*key)) {
-        let show = |value: Option<&String>| brief(value.map_or("-", String::as_str));
-        println!("{key}: {} | {}", show(left.get(key)), show(right.get(key)));
+    let lines = compare(&left, &right, [a, b]);
+    if !lines.is_empty() {
+        println!("{} | {}", a.display(), b.display());
     }
+    lines.iter().for_each(|line| println!("{line}"));
     let (left, right) = (values(&of_one, metric), values(&of_other, metric));
     for ((who, metric), values) in &left {
         let Some(others) = right.get(&(who.clone(), metric.clone())) else { continue };
@@ -187,10 +190,68 @@ fn diff(a: &Path, b: &Path, metric: &str) -> Result<(), InputError> {
     Ok(())
 }
 
+/// A line for each parameter that differs, and one for each table that only one of the two has.
+fn compare(left: &Texts, right: &Texts, places: [&Path; 2]) -> Vec<String> {
+    let keys: BTreeSet<&String> = left.keys().chain(right.keys()).collect();
+    let mut lines = Vec::new();
+    for key in keys.into_iter().filter(|key| left.get(*key) != right.get(*key)) {
+        let line = match (left.get(key), right.get(key)) {
+            (Some(value), Some(other)) => format!("{key}: {} | {}", brief(value), brief(other)),
+            (Some(value), None) => only(key, value, right, places[0]),
+            (None, value) => only(key, value.map_or("", String::as_str), left, places[1]),
+        };
+        // All keys of a missing table give the same line.
+        if lines.last() != Some(&line) {
+            lines.push(line);
+        }
+    }
+    lines
+}
+
+/// The line of a key that only `place` has: of its outermost table that the other lacks.
+fn only(key: &str, value: &str, other: &Texts, place: &Path) -> String {
+    let has = |table: &str| {
+        other.keys().any(|known| known.strip_prefix(table).is_some_and(|rest| rest.starts_with('.')))
+    };
+    let tables = key.match_indices('.').map(|(at, _)| &key[..at]);
+    match tables.into_iter().find(|table| !has(table)) {
+        Some(table) => format!("{table}: only in {}", place.display()),
+        None => format!("{key}: only in {}: {}", place.display(), brief(value)),
+    }
+}
+
 fn merge(place: &Path) -> Result<(), InputError> {
     let (contents, records) = open(place)?;
     let more = json!({ "command": command_line(), "runs": records.len() });
     folder::write(store::merged(&records), &contents, more, place)?;
     println!("wrote {}/metrics.csv and metrics.parquet with {} runs", place.display(), records.len());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_that_one_study_lacks_is_one_line() {
+        let texts = |pairs: &[(&str, &str)]| -> Texts {
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+        };
+        let left = texts(&[
+            ("s.duration", "5 s"),
+            ("s.relay.a.link", "1"),
+            ("s.relay.a.name", "a"),
+            ("s.seed", "1"),
+        ]);
+        let right =
+            texts(&[("s.duration", "9 s"), ("s.relay.b.link", "1"), ("s.seed", "1"), ("s.title", "t")]);
+        let lines = compare(&left, &right, [Path::new("one"), Path::new("two")]);
+        let expected = [
+            "s.duration: 5 s | 9 s",
+            "s.relay.a: only in one",
+            "s.relay.b: only in two",
+            "s.title: only in two: t",
+        ];
+        assert_eq!(lines, expected);
+    }
 }

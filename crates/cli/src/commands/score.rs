@@ -14,7 +14,9 @@ use crate::failure::Failure;
 
 /// Simulate a Tor and compare its download times with measured ones
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  tidegate score scenarios/tor.toml --measured torperf.csv --seeds 3")]
+#[command(
+    after_help = "Example:\n  tidegate score scenarios/tor.toml --measured onionperf.analysis.json --seeds 3"
+)]
 pub struct ScoreArgs {
     /// Read the scenario from this file; it needs a [tor] table and users named `benchmark`
     scenario: PathBuf,
