@@ -235,7 +235,7 @@ struct Analysis {
 #[derive(Deserialize)]
 struct Host {
     tgen: TGen,
-    /// `null` if OnionPerf had no log of tor.
+    /// `null` if OnionPerf lacked the log of tor.
     #[serde(default, deserialize_with = "or_default")]
     tor: Tor,
 }

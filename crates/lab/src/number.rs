@@ -14,7 +14,7 @@ pub fn format_number(value: f64) -> String {
     format!("{value:.*}", digits.clamp(0, 9) as usize)
 }
 
-/// As [`format_number`], without zeros at the end: for runs, whose reports do not state the precision by digits.
+/// As [`format_number`], without zeros at the end. Reports of runs use it.
 pub fn short_number(value: f64) -> String {
     let text = format_number(value);
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }

@@ -205,7 +205,7 @@ fn best(results: &Results<'_>, aspect: &Aspect) -> Option<String> {
     let (label, value, others) = (&aspect.label, aspect.shown(value), aspect.shown(others));
     let both = format!("{label}: {} has {value}{unit}, {} has {others}{unit}", winner.name, other.name);
     if let Some((least, system)) = aspect.downloads(results).filter(|(least, _)| *least < LEAST_DOWNLOADS) {
-        return Some(format!("{both}; {least} downloads under {system} are too few to compare."));
+        return Some(format!("{both}; {least} finished downloads under {system} are too few to compare."));
     }
     let Some(ratio) = results.paired(winner, other, &aspect.keys()) else {
         let equal = aspect.value(winner) == aspect.value(other);
@@ -220,14 +220,17 @@ fn best(results: &Results<'_>, aspect: &Aspect) -> Option<String> {
     let is_best = beats_all(results, winner, aspect);
     let compared = |why: String| {
         if !is_best {
-            return format!("{both}: ratio {mean} ({why}).");
+            return format!("{both}: {mean} times {} ({why}).", other.name);
         }
         format!("{label}: {} is best with {value}{unit}, {mean} times {}'s ({why}).", winner.name, other.name)
     };
     Some(match ratio.ci95 {
         None if !results.scenario.is_drawn() => compared("nothing is random".to_owned()),
         Some(_) if results.undrawn() => compared("equal for every seed".to_owned()),
-        None => format!("{both}: ratio {mean} for one seed; --seeds 5 gives its confidence interval."),
+        None => format!(
+            "{both}: {mean} times {} for one seed; --seeds 5 gives the confidence interval.",
+            other.name
+        ),
         Some(width) => {
             // The interval of a ratio may reach below zero.
             let (low, high) = ((ratio.mean - width).max(0.0), ratio.mean + width);

@@ -27,11 +27,11 @@ pub fn page(results: &Results<'_>) -> String {
         n => format!("; {n} runs are missing because the user stopped them"),
     };
     let mut sections = vec![
-        over_time(results, "Rates over time", "kB/s", "rates", |system| {
+        over_time(results, "Rates over time", ("rate", rate_unit), "rates", |system| {
             let series = &system.runs[0].metrics.delivered;
             (series, series.curves.iter().map(|curve| series.rates(curve).collect()).collect())
         }),
-        over_time(results, "Backlog over time", "kB", "backlog", |system| {
+        over_time(results, "Backlog over time", ("backlog", size_unit), "backlog", |system| {
             let series = &system.runs[0].metrics.backlog;
             (series, series.curves.iter().map(|curve| series.samples(curve).collect()).collect())
         }),
@@ -124,34 +124,33 @@ fn comparison(results: &Results<'_>) -> Section {
 fn over_time(
     results: &Results<'_>,
     title: &str,
-    unit: &str,
+    (quantity, unit_of): (&str, fn(f64) -> (f64, &'static str)),
     group: &'static str,
     pick: impl for<'a> Fn(&'a SystemResult<'_>) -> (&'a Series, Vec<Vec<(f64, f64)>>),
 ) -> Section {
-    let mut charts = Vec::new();
-    let mut top = 0.0f64;
-    for system in &results.systems {
-        let (series, all_points) = pick(system);
-        let curves = series.names.iter().zip(all_points).map(|(name, points)| {
-            let kilobytes = points.into_iter().map(|(until, bytes)| (until, bytes / 1e3));
-            Curve { name: name.clone(), points: kilobytes.collect() }
+    let picked: Vec<_> = results.systems.iter().map(&pick).collect();
+    // Common axes and units make the charts of systems comparable.
+    let values = picked.iter().flat_map(|(_, curves)| curves).flatten();
+    let top = values.fold(0.0f64, |top, (_, y)| top.max(*y));
+    let (scale, unit) = unit_of(top);
+    let charts = results.systems.iter().zip(picked).map(|(system, (series, curves))| {
+        let curves = series.names.iter().zip(curves).map(|(name, points)| Curve {
+            name: name.clone(),
+            points: points.into_iter().map(|(until, bytes)| (until, bytes * scale)).collect(),
         });
-        let curves: Vec<Curve> = curves.collect();
-        top = curves.iter().flat_map(|curve| &curve.points).fold(top, |top, (_, y)| top.max(*y));
         let seed =
             if system.runs.len() > 1 { format!(" (seed {})", system.runs[0].seed) } else { String::new() };
         let figure = Figure {
             title: format!("{}{seed}", system.name),
             x: "time, s".into(),
-            y: format!("{}, {unit}", if unit == "kB" { "backlog" } else { "rate" }),
-            curves,
+            y: format!("{quantity}, {unit}"),
+            curves: curves.collect(),
         };
         let mark = Some(results.scenario.warmup().as_secs_f64()).filter(|mark| *mark > 0.0);
-        charts.push(Chart { figure, bands: Vec::new(), tail: false, y_range: None, mark, group });
-    }
-    // A common axis makes the charts of systems comparable.
-    charts.iter_mut().for_each(|chart| chart.y_range = Some((0.0, top * 1.05)));
-    Section { title: title.into(), charts, ..Section::default() }
+        let y_range = Some((0.0, top * scale * 1.05));
+        Chart { figure, bands: Vec::new(), tail: false, y_range, mark, group }
+    });
+    Section { title: title.into(), charts: charts.collect(), ..Section::default() }
 }
 
 fn latency(results: &Results<'_>) -> Section {

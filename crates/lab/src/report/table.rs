@@ -101,7 +101,7 @@ fn comparison(
                 right(match ratio {
                     Some(ratio) if differs => ratio_text(ratio, ratio_intervals),
                     Some(_) => "=".into(),
-                    // One of the two has no value, or the first system has zero for some seeds.
+                    // One of the two lacks the value, or the first system has zero for some seeds.
                     None => "-".into(),
                 })
             }));

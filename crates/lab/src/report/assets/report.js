@@ -173,14 +173,15 @@
     add(fold, "summary", {}, spec.title);
     const box = add(fold, "div", { class: "bars" });
     const ends = spec.rows.flatMap(({ mean, ends }) => (ends ? [Math.max(ends[0], mean / 10), ends[1]] : [mean]));
-    const low = Math.log(Math.min(0.8, ...ends)), high = Math.log(Math.max(1.25, ...ends));
+    // A margin keeps the dots away from the numbers.
+    const low = Math.log(0.97 * Math.min(0.8, ...ends)), high = Math.log(1.03 * Math.max(1.25, ...ends));
     const at = (value) => 100 * Math.min(1, Math.max(0, (Math.log(Math.max(value, 1e-12)) - low) / (high - low)));
     let label = null;
     for (const row of spec.rows) {
       if (row.label !== label) add(box, "div", { class: "group" }, (label = row.label));
       const line = add(box, "div", { class: "ratio" });
       add(line, "span", {}, row.system);
-      // As in the sentences above the chart, a difference of 1 % or less is none.
+      // As in the sentences above the chart, values within 1 % are equal.
       const sure = row.ends && (row.ends[0] > 1 || row.ends[1] < 1) && Math.abs(row.mean - 1) > 0.01;
       const kind = !sure ? "unsure" : row.less === null ? "sure" : (row.mean < 1) === row.less ? "better" : "worse";
       const track = add(line, "div", { class: "axis " + kind });
