@@ -19,6 +19,10 @@ pub const AT_ONCE: Span = Span::from_millis(10);
 /// minutes that all begin at once are too busy at first.
 const PAST: [Span; 2] = [Span::from_secs(3_600), Span::from_secs(7_200)];
 const PAST_MOVES: usize = 2_000;
+/// Probability below which a walk that makes moves at one instant does not count on an end or a delay, and the standard
+/// deviations that a normal draw exceeds with this probability.
+const RARE: f64 = 1e-5;
+const RARE_DEVIATIONS: f64 = 4.26;
 /// The least delay of a restart: a chain that ends at once must not stop the clock.
 const LEAST_DELAY: Span = Span::from_millis(1);
 
@@ -102,14 +106,14 @@ impl Delay {
 }
 
 impl Delay {
-    /// Whether draws round to 0 us, but for one in a thousand million.
+    /// Whether draws round to 0 us, except one in 100,000.
     fn is_nothing(&self) -> bool {
-        // For a normal draw, six standard deviations.
+        // The values that a draw exceeds with probability `RARE`.
         let highest = match *self {
-            Delay::Normal { location, scale } => location + 6.0 * scale,
-            Delay::LogNormal { location, scale } => libm::exp(location + 6.0 * scale),
-            Delay::Exponential { rate } => libm::log(1e9) / rate,
-            Delay::Pareto { scale, shape } => scale * libm::pow(1e9, 1.0 / shape),
+            Delay::Normal { location, scale } => location + RARE_DEVIATIONS * scale,
+            Delay::LogNormal { location, scale } => libm::exp(location + RARE_DEVIATIONS * scale),
+            Delay::Exponential { rate } => libm::log(1.0 / RARE) / rate,
+            Delay::Pareto { scale, shape } => scale * libm::pow(1.0 / RARE, 1.0 / shape),
             Delay::Uniform { high, .. } => high,
         };
         highest < 0.5
@@ -153,11 +157,10 @@ impl Chain {
 
     /// A state that walks reach and in which they stop the clock: from there they neither end nor wait.
     pub fn stops_the_clock(&self) -> Option<usize> {
-        let next: Vec<Vec<usize>> = (self.states.iter())
-            .map(|state| {
-                possible(&state.transitions, |(_, weight)| *weight).iter().map(|(to, _)| *to).collect()
-            })
-            .collect();
+        let targets = |items: Vec<(usize, f64)>| items.iter().map(|(to, _)| *to).collect::<Vec<usize>>();
+        let transitions = || self.states.iter().map(|state| &state.transitions);
+        let all: Vec<_> = transitions().map(|list| targets(possible(list, |(_, weight)| *weight))).collect();
+        let next: Vec<_> = transitions().map(|list| targets(likely(list, |(_, weight)| *weight))).collect();
         let mut before: Vec<Vec<usize>> = vec![Vec::new(); next.len()];
         for (at, to) in next.iter().enumerate().flat_map(|(at, next)| next.iter().map(move |to| (at, *to))) {
             before[to].push(at);
@@ -166,7 +169,7 @@ impl Chain {
         let goes_on =
             |at: usize| next[at].is_empty() || next[at].iter().any(|to| self.states[*to].ends_or_waits());
         let goes_on = flood((0..next.len()).filter(|at| goes_on(*at)).collect(), &before);
-        let reached = flood((0..next.len()).filter(|at| *at == self.start).collect(), &next);
+        let reached = flood((0..next.len()).filter(|at| *at == self.start).collect(), &all);
         let mut stuck = (0..next.len()).filter(|at| reached[*at] && !goes_on[*at]);
         // The start only leads to the cycle, unless nothing else does.
         stuck.clone().find(|at| *at != self.start).or_else(|| stuck.next())
@@ -225,7 +228,7 @@ impl Chain {
 impl State {
     /// Whether an emission of this state can end a walk or take time.
     fn ends_or_waits(&self) -> bool {
-        let emissions = possible(&self.emissions, |emission| emission.weight);
+        let emissions = likely(&self.emissions, |emission| emission.weight);
         emissions.is_empty()
             || emissions.iter().any(|it| it.observation == Observation::End || !it.delay.is_nothing())
     }
@@ -246,6 +249,12 @@ fn flood(mut open: Vec<usize>, edges: &[Vec<usize>]) -> Vec<bool> {
 fn possible<T: Copy>(items: &[T], weight: impl Fn(&T) -> f64) -> Vec<T> {
     let heavy: Vec<T> = items.iter().filter(|item| weight(item) > 0.0).copied().collect();
     if heavy.is_empty() { items.first().copied().into_iter().collect() } else { heavy }
+}
+
+/// The items that [`choose`] chooses at least once in 100,000 times: a walk waits for the others too long.
+fn likely<T: Copy>(items: &[T], weight: impl Fn(&T) -> f64) -> Vec<T> {
+    let total: f64 = items.iter().map(&weight).sum();
+    possible(items, &weight).into_iter().filter(|item| weight(item) >= RARE * total).collect()
 }
 
 /// One of the items, by weight; the first if all weights are zero, as tgen does.
@@ -411,5 +420,21 @@ mod tests {
     fn a_chain_without_states_ends_at_once() {
         let chain = Chain::default();
         assert_eq!(chain.step(&mut chain.walk(), &mut Seed::root(1).random()).0, Observation::End);
+    }
+
+    #[test]
+    fn a_rare_end_does_not_let_time_go_on() {
+        let nothing = Delay::Exponential { rate: 1e9 };
+        let stops = |end: f64| {
+            let emission = |observation, weight| Emission { observation, weight, delay: nothing };
+            let state = State {
+                name: "s".into(),
+                transitions: vec![(1, 1.0)],
+                emissions: vec![emission(Observation::ToServer, 1.0), emission(Observation::End, end)],
+            };
+            let start = State { name: "start".into(), transitions: vec![(1, 1.0)], emissions: Vec::new() };
+            Chain::new(vec![start, state], 0, Span::from_secs(1)).stops_the_clock()
+        };
+        assert_eq!([0.0, 1e-12, 1e-3].map(stops), [Some(1), Some(1), None]);
     }
 }
