@@ -74,7 +74,7 @@ fn guards_are_drawn_once() {
     let _ = std::fs::remove_dir_all(&folder);
 }
 
-/// What was said, and the exit code.
+/// The output and the exit code.
 fn said(output: &Output) -> (String, Option<i32>) {
     let text = [&output.stdout[..], &output.stderr].concat();
     (String::from_utf8_lossy(&text).into_owned(), output.status.code())
@@ -151,7 +151,7 @@ fn secrets_and_directories_of_others_are_refused() {
     let _ = std::fs::remove_dir_all(&folder);
 }
 
-/// What a page of this machine answers to who asks for it by this name.
+/// The answer of a page on this machine to a request with this Host header.
 fn get(address: &str, host: &str, path: &str) -> String {
     let mut tcp = TcpStream::connect(address).expect("the page is served");
     write!(tcp, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").expect("sent");
@@ -160,7 +160,7 @@ fn get(address: &str, host: &str, path: &str) -> String {
     answer
 }
 
-/// What the demonstration's page knows once so many of its peers answer.
+/// The status of the demonstration once this number of peers answer.
 fn shown(page: &str, answering: usize) -> Value {
     for _ in 0..200 {
         let answer = get(page, "localhost", "/status.json");
@@ -180,7 +180,7 @@ fn shown(page: &str, answering: usize) -> Value {
 fn a_demo_whose_front_cannot_begin_ends() {
     let (text, code) = said(&tidegate(&["more", "demo", "--hops", "99"]));
     assert!(code == Some(2) && text.contains("1..=4"), "{text}");
-    // What its peers refuse ends it, too.
+    // A refusal by its peers ends it, too.
     let (text, code) = said(&tidegate(&["more", "demo", "--limit", "soon"]));
     assert!(code.is_some_and(|code| code > 0) && text.contains("soon"), "{text}");
 }

@@ -119,7 +119,7 @@ fn devices_and_fifos_are_refused() {
     assert!(!scratch.0.join("out").exists());
 }
 
-/// An experiment whose two rows hold and differ.
+/// An experiment with two rows, of which one holds and one differs.
 fn experiment(scratch: &Scratch, more: &str) -> PathBuf {
     let folder = scratch.0.join("experiments/paper/figure");
     fs::create_dir_all(&folder).unwrap();
@@ -304,7 +304,7 @@ fn a_killed_study_goes_on_where_it_was() {
 #[test]
 fn a_full_disk_costs_the_run_under_way_alone() {
     let scratch = Scratch::new("full");
-    // A limit on the size of files is what a full disk is to a writer, and needs no disk.
+    // For a writer, a limit on the size of files is like a full disk.
     let within = |kib: u32| {
         let shell = format!(
             "ulimit -f {kib}; trap '' XFSZ; exec {TIDEGATE} run small.toml --out o --set \"duration = '1 s'\" --set \"warmup = '0.5 s'\""
@@ -439,7 +439,7 @@ fn the_first_screen_answers() {
     let output = scratch.tidegate(&["run", "small.toml", "--seeds", "2"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.starts_with("Load: relays use "), "{text}");
-    // Nothing is drawn in this network, so there is nothing to be unsure of.
+    // Nothing in this network is random, so the results lack intervals.
     let flat = text.replace("\n  ", " ");
     assert!(flat.contains("All seeds gave the same runs") && flat.contains("throughput: "), "{text}");
     assert!(flat.contains(" is best with ") && flat.contains("(equal for every seed)."), "{text}");

@@ -1,4 +1,4 @@
-//! What connections and circuits that do nothing take of a relay's memory.
+//! Memory that idle connections and circuits take in a relay.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ const REST: Span = Span::from_millis(3500);
 
 type Node = Overlay<Client<Encrypted>, Unlimited, Rc<Links>>;
 
-/// What a client has seen: circuits that stand, and how many streams the relay has refused.
+/// Counts of a client: built circuits, and streams that the relay refused.
 #[derive(Default)]
 struct Seen {
     built: RefCell<Vec<CircuitKey>>,
@@ -68,7 +68,7 @@ async fn pause(span: Span) {
 async fn of_a_connection(router: Router, memory: impl Fn() -> f64) -> f64 {
     let links = Links::client(SharedNames::default(), false).unwrap().with_gate(Gate::Private);
     let mut open = Vec::new();
-    // What the first take, it takes once.
+    // The first ones also take memory that is needed only once.
     for _ in 0..50 {
         open.push(links.connect(&router, None).await.unwrap());
     }

@@ -66,7 +66,7 @@ fn stock_tor_fetches_a_file_through_our_relays() {
     assert_eq!(documents.len(), places.len());
     for ((place, wanted), document) in places.iter().zip(documents) {
         assert_eq!((&document["at"], &document["exact"]), (&(*place).into(), &true.into()), "{document}");
-        // By whom each hop is: circuits of one hop fetch the consensus, the first from the authority.
+        // The relay of each hop. Circuits of one hop fetch the consensus, the first from the authority.
         let paths = document["paths"].as_array().unwrap().iter();
         let mut kinds = paths
             .map(|path| path.as_array().unwrap().iter().map(|hop| &hop.as_str().unwrap()[..1]).collect());
@@ -127,7 +127,7 @@ fn no_protocol_warnings(document: &Value) {
     let about_us = |line: &&Value| {
         let line = line.as_str().unwrap();
         let words = ["protocol", "Received", "cell", "AUTHENTICATE", "circuit", "TLS", "OpenSSL"];
-        // The authority has no consensus in the first seconds.
+        // The authority lacks a consensus in the first seconds.
         words.iter().any(|word| line.contains(word)) && !line.contains("Received http status code 404")
     };
     let warnings: Vec<&Value> = document["warnings"].as_array().unwrap().iter().filter(about_us).collect();
@@ -355,7 +355,7 @@ fn logs_name_neither_clients_nor_destinations() {
 
     let port = greeter();
     assert_eq!(ask(&own[4], "localhost", port), (0, b"hello".to_vec()));
-    // Nobody is there, nobody has that name, and one who speaks no TLS.
+    // A closed port, an unknown name, and a server without TLS.
     assert_ne!(ask(&own[4], "localhost", 1).0, 0);
     assert_ne!(ask(&own[4], "nobody.invalid", 80).0, 0);
     TcpStream::connect(&own[1]).unwrap().write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
@@ -384,7 +384,7 @@ fn a_client_learns_at_once_where_relays_have_moved() {
     let client = overlay.listening().pop().unwrap();
     let port = greeter();
     assert_eq!(ask(&client, "localhost", port), (0, b"hello".to_vec()));
-    // The first is killed and comes back at another port. There is no path without it.
+    // The first is killed and returns at another port. Every path needs it.
     let mut relay = overlay.roles.remove(1);
     relay.kill().unwrap();
     relay.wait().unwrap();
@@ -418,7 +418,7 @@ fn shown_relays(address: &str) -> Vec<Value> {
 /// In the path of a curve that has a second point.
 const SECOND_POINT: &str = "L1.7 ";
 
-/// The page as a browser has it after so many of its own milliseconds; `None` without a browser.
+/// The page in a browser after this number of its milliseconds; `None` without a browser.
 fn dom(page: &str, size: &str, budget: &str) -> Option<String> {
     let browser = Command::new("chromium")
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", size])

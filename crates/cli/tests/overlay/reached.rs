@@ -1,4 +1,4 @@
-//! Overlays whose relays are reached in several ways, and prove themselves by keys that change.
+//! Overlays with relays that have several addresses and transports, and that change their keys.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn circuits_are_built_while_relays_renew_their_keys() {
     assert!(keys.contains("onion-key-since = ") && keys.contains("previous-until = "));
 }
 
-/// The third relay does not speak it: whoever is next to it meets it by TLS.
+/// The third relay does not support it, so its neighbours use TLS.
 #[test]
 fn neighbours_meet_by_quic_where_both_speak_it() {
     let quic = "transport = \"quic\"";

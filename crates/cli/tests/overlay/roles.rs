@@ -84,7 +84,7 @@ impl Overlay {
             .collect()
     }
 
-    /// Starts a role, and waits for that event.
+    /// Starts a role and waits until it logs this event.
     pub fn start(&mut self, arguments: &[&str], event: &str) -> Value {
         let mut role = Command::new(env!("CARGO_BIN_EXE_tidegate"))
             .args(["--log", "debug"])
@@ -120,12 +120,12 @@ pub fn greeter() -> u16 {
     port
 }
 
-/// Asks a SOCKS port for that port of a name; what it answers, and what came then.
+/// Requests a port of a name from a SOCKS port; returns the reply and the data after it.
 pub fn ask(socks: &str, name: &str, port: u16) -> (u8, Vec<u8>) {
     ask_after(TcpStream::connect(socks).unwrap(), &[5, 1, 0], 2, name, port)
 }
 
-/// The same as a user, whose streams share no circuit with others'.
+/// The same as a SOCKS user. Its streams do not share circuits with those of other users.
 pub fn ask_as(user: &str, socks: &str, name: &str, port: u16) -> (u8, Vec<u8>) {
     let named = [&[5, 1, 2, 1, user.len() as u8], user.as_bytes(), &[1, b'x']].concat();
     ask_after(TcpStream::connect(socks).unwrap(), &named, 4, name, port)

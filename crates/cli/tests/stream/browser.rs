@@ -19,7 +19,7 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// None where there is no Chromium.
+    /// `None` without Chromium.
     pub fn open(url: &str, profile: &Path) -> Option<Browser> {
         Command::new("chromium").arg("--version").stderr(Stdio::null()).output().ok()?;
         // It reads commands from descriptor 3 and answers on 4.

@@ -12,7 +12,7 @@ pub const TS: usize = 188;
 /// TS packets in a packet of the stream.
 pub const SIX: usize = 6;
 
-/// A picture and a tone of so many seconds, a key frame every second; none where there is no ffmpeg.
+/// A picture and a tone of this many seconds, with a key frame every second; `None` without ffmpeg.
 pub fn made(seconds: u32) -> Option<Vec<u8>> {
     made_of(seconds, "320x180")
 }

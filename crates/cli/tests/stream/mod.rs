@@ -118,7 +118,7 @@ fn playback_is_unaffected_by_strangers_garbage_and_stalls() {
     let address = server.text("address").to_owned();
     let forging = std::thread::spawn(move || {
         for n in 0..2000_u32 {
-            // What a video packet looks like inside, and what a QUIC packet looks like outside.
+            // The beginning of a video packet, and of a QUIC packet.
             let head: u8 = if n % 2 == 0 { 1 } else { 0x40 | n as u8 };
             let forged: Vec<u8> = std::iter::once(head).chain((0..1199).map(|at| (at + n) as u8)).collect();
             let _ = stranger.send_to(&forged, &address);

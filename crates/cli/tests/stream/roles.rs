@@ -37,7 +37,7 @@ impl Drop for Scratch {
 pub struct Role {
     child: Child,
     lines: BufReader<ChildStdout>,
-    /// What it said first: where it is found.
+    /// Its first line of output: its address.
     pub said: Value,
 }
 
@@ -111,7 +111,7 @@ impl Drop for Role {
     }
 }
 
-/// What a page on loopback answers, less its head.
+/// The body of a page on loopback.
 pub fn get(page: &str, path: &str) -> String {
     let mut tcp = TcpStream::connect(page).unwrap();
     write!(tcp, "GET {path} HTTP/1.1\r\nHost: {page}\r\n\r\n").unwrap();
@@ -120,7 +120,7 @@ pub fn get(page: &str, path: &str) -> String {
     answer.split_once("\r\n\r\n").unwrap().1.to_owned()
 }
 
-/// A server on a fresh port that reads its standard input, whose rate it is told.
+/// A server on a fresh port that reads standard input at a given rate.
 pub fn server(rate: &str, uplink: &str, more: &str) -> Role {
     let options = format!("server --listen 127.0.0.1:0 --input - {more}");
     Role::start(&options, &["--rate", rate, "--uplink", uplink])

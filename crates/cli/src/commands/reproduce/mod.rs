@@ -168,7 +168,7 @@ pub fn main(arguments: ReproduceArgs) -> Result<ExitCode, Failure> {
     })
 }
 
-/// What a stored result says about its measurement, besides the values.
+/// The description of the measurement in a stored result, besides the values.
 struct Record {
     command: String,
     cost: Cost,
