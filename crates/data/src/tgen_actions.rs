@@ -12,7 +12,7 @@ use crate::graphml;
 
 const CURE: &str = "give an action graph that tgen accepts";
 
-/// What a client does: pauses, and requests of which one is chosen by weight.
+/// The behaviour of a client: pauses, and requests that it chooses by weight.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Actions {
     /// The pause between requests.

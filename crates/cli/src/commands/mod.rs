@@ -70,7 +70,7 @@ enum Command {
     Manual(manual::ManualArgs),
 }
 
-/// Subcommands without roles on sockets, whose help does not show the options of logs.
+/// Subcommands without roles on sockets. Their help does not show the options of logs.
 #[cfg(feature = "live")]
 const WITHOUT_LOGS: [&str; 14] = [
     "run",
