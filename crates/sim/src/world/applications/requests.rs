@@ -174,7 +174,7 @@ impl Schedule {
     /// [`markov::AT_ONCE`] are written together, as tgen does.
     pub fn next(&mut self) -> (u64, Option<Span>) {
         let (mut bytes, mut wait) = (0, Span::ZERO);
-        loop {
+        for _ in 0..MAX_PACKETS {
             let (observation, delay) = self.model.packets.step(&mut self.walk, &mut self.random);
             let own = match observation {
                 markov::Observation::End => return (bytes, None),
@@ -187,6 +187,8 @@ impl Schedule {
                 return (bytes, Some(wait));
             }
         }
+        // The chain does not let time pass.
+        (bytes, None)
     }
 
     /// Bytes of the whole schedule.
@@ -200,5 +202,23 @@ impl Schedule {
             }
         }
         total
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_control::markov::{Chain, Delay, Emission, Observation, State};
+
+    use super::*;
+
+    #[test]
+    fn a_chain_that_does_not_let_time_pass_is_cut() {
+        let delay = Delay::Uniform { low: 0.0, high: 0.0 };
+        let emissions = vec![Emission { observation: Observation::ToServer, weight: 1.0, delay }];
+        let state = State { name: "start".into(), transitions: vec![(0, 1.0)], emissions };
+        let chain = Chain::new(vec![state], 0, Span::from_secs(1));
+        let model = Arc::new(markov::Model { streams: chain.clone(), packets: chain });
+        let cut = u64::from(MAX_PACKETS) * u64::from(markov::PACKET_BYTES);
+        assert_eq!(Schedule::new(&model, 1, false).next(), (cut, None));
     }
 }
