@@ -5,9 +5,9 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use tidegate_lab::input::InputError;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::report::folder;
@@ -114,7 +114,11 @@ impl Console {
         let colour = if has_colour() { ".cyan" } else { "" };
         let template = format!("{{bar:28{colour}}} {{percent:>3}} %  ETA {{eta}}  {{wide_msg}}");
         let style = ProgressStyle::with_template(&template).expect("the template is valid");
-        bar.set_style(style);
+        bar.set_style(style.with_key("eta", |state: &ProgressState, text: &mut dyn std::fmt::Write| {
+            let left = time_left(state.elapsed(), f64::from(state.fraction()));
+            let _ =
+                text.write_str(&left.map_or_else(|| "-".to_owned(), |left| HumanDuration(left).to_string()));
+        }));
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Console {
             started: Instant::now(),
@@ -138,6 +142,12 @@ impl Console {
     }
 }
 
+/// The time that the rest takes at the average pace so far. A pace of the last moments, as indicatif has it, would give years
+/// while a long step does not advance.
+fn time_left(elapsed: Duration, share: f64) -> Option<Duration> {
+    (share > 0.0).then(|| elapsed.mul_f64((1.0 / share - 1.0).clamp(0.0, 1e6)))
+}
+
 impl Monitor for Console {
     fn jobs(&self) -> usize {
         self.jobs
@@ -153,8 +163,8 @@ impl Monitor for Console {
         let mut next = self.next_line_s.lock().unwrap_or_else(PoisonError::into_inner);
         if self.wall_s() >= *next && !std::io::stderr().is_terminal() {
             *next = self.wall_s() + LINE_EVERY_S;
-            let left =
-                if share > 0.0 { format!("ETA {}  ", HumanDuration(self.bar.eta())) } else { String::new() };
+            let left = time_left(self.started.elapsed(), share);
+            let left = left.map_or_else(String::new, |left| format!("ETA {}  ", HumanDuration(left)));
             eprintln!("{:.0} %  {left}{message}", 100.0 * share);
         }
         self.bar.set_message(message);
@@ -178,5 +188,18 @@ impl Monitor for Console {
 
     fn cpu_s(&self) -> f64 {
         tidegate_kernel::thread_cpu_s()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_left_grows_with_the_time_that_passed() {
+        let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+        assert_eq!(time_left(minutes(3), 0.0), None);
+        assert_eq!(time_left(minutes(30), 0.5), Some(minutes(30)));
+        assert_eq!(time_left(minutes(30), 1.0), Some(minutes(0)));
     }
 }
