@@ -72,7 +72,7 @@ enum Command {
 
 /// Subcommands without roles on sockets. Their help does not show the options of logs.
 #[cfg(feature = "live")]
-const WITHOUT_LOGS: [&str; 14] = [
+const WITHOUT_LOGS: [&str; 13] = [
     "run",
     "sweep",
     "runs",
@@ -86,7 +86,6 @@ const WITHOUT_LOGS: [&str; 14] = [
     "keys",
     "archive",
     "manual",
-    "help",
 ];
 
 impl Cli {
@@ -107,11 +106,9 @@ impl Cli {
                 .filter(|option| option.is_global_set())
                 .map(|option| option.clone().hide(true))
                 .collect();
-            let names = WITHOUT_LOGS.into_iter().filter(|name| root.find_subcommand(name).is_some());
-            let names: Vec<&str> = names.collect();
-            names
-                .into_iter()
-                .fold(root, |root, name| root.mut_subcommand(name, |inner| inner.args(logs.clone())))
+            root.mut_subcommands(|inner| {
+                if WITHOUT_LOGS.contains(&inner.get_name()) { inner.args(logs.clone()) } else { inner }
+            })
         };
         root
     }
