@@ -339,6 +339,11 @@ pub trait Onion: Sized + Clone + Debug + PartialEq {
         false
     }
 
+    /// Whether a stream to this target asks the relay's directory (BEGIN_DIR).
+    fn is_directory(_: &Self::Address) -> bool {
+        false
+    }
+
     /// Client: how EXTEND messages name a relay.
     fn peer(&self, relay: RelayId) -> Self::Peer;
     /// Relay: the relay of that name; `None` if circuits may not be extended to it.

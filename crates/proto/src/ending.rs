@@ -42,6 +42,7 @@ endings! {
     QueueFull = "queue_full", RESOURCE_LIMIT, "Its queue was full";
     Memory = "memory", RESOURCE_LIMIT, "Memory was short, and its data had waited longest";
     Handshakes = "handshakes", RESOURCE_LIMIT, "Its address used up its handshakes";
+    Streams = "streams", RESOURCE_LIMIT, "It opened more streams than the consensus allows";
     ExtendTimedOut = "extend_timed_out", TIMEOUT, "The next relay did not answer in time";
     ExtendRefused = "extend_refused", CONNECT_FAILED, "It may not be extended to that relay";
     EarlyCells = "early_cells", PROTOCOL, "Too many RELAY_EARLY cells";

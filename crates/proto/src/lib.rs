@@ -30,6 +30,7 @@ pub mod combinations;
 pub mod conflux;
 pub mod control;
 pub mod crypto;
+pub mod defence;
 pub mod edge;
 pub mod ending;
 pub mod flashflow;

@@ -1,5 +1,6 @@
 //! A relay: forwards cells between the two legs of a circuit, and is the exit of circuits that end here.
 
+mod defended;
 mod driven;
 mod linked;
 mod memory;
@@ -21,6 +22,7 @@ use crate::cell::{
 };
 use crate::conflux::{Broken, Link, Linked};
 use crate::control::{Controller, Place, Plant, Timer, Totals};
+use crate::defence::Defence;
 use crate::edge::{Edge, Phase};
 use crate::ending::{Ending, Endings};
 use crate::links::{ChannelId, Config, LegId, Limits, Links, Side};
@@ -45,6 +47,8 @@ pub struct Relay<O: Onion> {
     cells: u64,
     controller: Option<Box<dyn Controller>>,
     watch: Option<Watch>,
+    /// Defences that the consensus turns on.
+    defence: Option<Defence>,
     points: Points,
     shards: Shards<O>,
     /// Bytes that streams' local sides have not consumed, and bytes of messages that wait for a LEAVE or for earlier
@@ -81,6 +85,7 @@ impl<O: Onion> Relay<O> {
             cells: 0,
             controller,
             watch,
+            defence: None,
             points,
             shards: Shards::default(),
             held: 0,
@@ -177,8 +182,12 @@ impl<O: Onion> Relay<O> {
     }
 
     fn create(&mut self, now: Time, channel: ChannelId, circ: CircId, body: &O::Body, fast: bool) {
+        let defended = self.may_create(now, channel);
         if self.draining {
             return self.table.links.refuse(now, channel, circ, DestroyReason::HIBERNATING);
+        }
+        if !defended {
+            return self.table.links.refuse(now, channel, circ, DestroyReason::RESOURCE_LIMIT);
         }
         let Ok(owner) = self.watch.as_mut().map_or(Ok(None), |watch| watch.begin(now, channel)) else {
             return self.table.links.refuse(now, channel, circ, DestroyReason::RESOURCE_LIMIT);
@@ -204,6 +213,7 @@ impl<O: Onion> Relay<O> {
             linked: Linked::No,
             role: Role::None,
             introduced: false,
+            opened: None,
         });
         if let Some(controller) = &mut self.controller {
             controller.begun(key);
@@ -265,6 +275,7 @@ impl<O: Onion> Relay<O> {
 
     fn push(&mut self, now: Time, key: CircuitKey, leg: LegId, command: Command, body: O::Body) {
         if self.table.links.push(now, leg, command, body).is_err() {
+            self.note_overflow(now, key, leg);
             self.end(now, key, Ending::QueueFull);
         }
     }
@@ -640,6 +651,9 @@ impl<O: Onion> Relay<O> {
     /// Opens a stream at this end of the circuit.
     fn begin(&mut self, now: Time, stream: StreamKey, address: O::Address) {
         let key = stream.circuit;
+        if self.refuses_stream(now, stream, &address) {
+            return;
+        }
         if self.table.circuit(key).edge.is_none() {
             let edge = self.edge(key);
             self.table.circuit(key).edge = Some(Box::new(edge));

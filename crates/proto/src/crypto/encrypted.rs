@@ -168,6 +168,10 @@ impl Onion for Encrypted {
         matches!(target, Target::Resolve(_))
     }
 
+    fn is_directory(target: &Target) -> bool {
+        matches!(target, Target::Directory)
+    }
+
     fn peer(&self, relay: RelayId) -> Peer {
         let router = self.names.as_ref().and_then(|names| names.borrow().router(relay));
         router.map_or(Peer::Number(relay), Peer::Router)

@@ -33,13 +33,24 @@ pub struct IntroductionLimit {
     pub burst: u32,
 }
 
+/// What a service says about a limit of introductions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServiceLimit {
+    /// Nothing: the consensus decides.
+    Unstated,
+    /// It wants none.
+    Unlimited,
+    /// It wants this one.
+    At(IntroductionLimit),
+}
+
 /// A verified ESTABLISH_INTRO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EstablishIntro {
     /// The circuit's authentication key.
     pub key: AuthKey,
-    /// The service's limit of introductions, if it has set one.
-    pub limit: Option<IntroductionLimit>,
+    /// The service's limit of introductions.
+    pub limit: ServiceLimit,
 }
 
 /// Splits off a number of bytes.
@@ -67,8 +78,19 @@ fn take_extensions<'a>(bytes: &mut &'a [u8]) -> Option<Vec<(u8, &'a [u8])>> {
     Some(extensions)
 }
 
-/// The limit in an extension; `None` if it sets none or is invalid, which tor takes for no limit.
-fn limit(mut content: &[u8]) -> Option<IntroductionLimit> {
+/// The limit in an extension. As in tor, one that cannot be read states nothing, and values out of range mean no limit.
+fn limit(content: &[u8]) -> ServiceLimit {
+    match rate_and_burst(content) {
+        None => ServiceLimit::Unstated,
+        Some((rate, burst)) if (1..=MAX_LIMIT).contains(&rate) && (rate..=MAX_LIMIT).contains(&burst) => {
+            ServiceLimit::At(IntroductionLimit { rate: rate as u32, burst: burst as u32 })
+        }
+        Some(_) => ServiceLimit::Unlimited,
+    }
+}
+
+/// The parameters of an extension; those that it does not state are 0. `None` if it cannot be read.
+fn rate_and_burst(mut content: &[u8]) -> Option<(u64, u64)> {
     let [count] = take(&mut content)?;
     let (mut rate, mut burst) = (0, 0);
     for _ in 0..count {
@@ -80,8 +102,7 @@ fn limit(mut content: &[u8]) -> Option<IntroductionLimit> {
             _ => return None,
         }
     }
-    let valid = (1..=MAX_LIMIT).contains(&rate) && (rate..=MAX_LIMIT).contains(&burst);
-    valid.then_some(IntroductionLimit { rate: rate as u32, burst: burst as u32 })
+    Some((rate, burst))
 }
 
 impl EstablishIntro {
@@ -100,8 +121,8 @@ impl EstablishIntro {
         hash.update(authenticated);
         let bound = bool::from(hash.finalize().ct_eq(&mac));
         let valid = bound && cert::verifies(&key, &[SIGNED_PREFIX, signed].concat(), &signature);
-        let limit =
-            extensions.iter().find(|(kind, _)| *kind == LIMITS).and_then(|(_, content)| limit(content));
+        let stated = extensions.iter().find(|(kind, _)| *kind == LIMITS);
+        let limit = stated.map_or(ServiceLimit::Unstated, |(_, content)| limit(content));
         valid.then_some(EstablishIntro { key, limit })
     }
 }
@@ -164,7 +185,10 @@ mod tests {
     fn only_the_circuits_service_establishes() {
         let message = establish(&[0]);
         let key = SigningKey::from_bytes(&[3; 32]).verifying_key().to_bytes();
-        assert_eq!(EstablishIntro::read(&message, &BINDING), Some(EstablishIntro { key, limit: None }));
+        assert_eq!(
+            EstablishIntro::read(&message, &BINDING),
+            Some(EstablishIntro { key, limit: ServiceLimit::Unstated })
+        );
         assert_eq!(EstablishIntro::read(&message, &[8; 20]), None, "replayed on another circuit");
         for at in 0..message.len() {
             let mut changed = message.clone();
@@ -177,7 +201,7 @@ mod tests {
     #[test]
     fn limits_are_read_and_invalid_ones_ignored() {
         let of = |extensions: &[u8]| EstablishIntro::read(&establish(extensions), &BINDING).unwrap().limit;
-        let set = Some(IntroductionLimit { rate: 2, burst: 5 });
+        let set = ServiceLimit::At(IntroductionLimit { rate: 2, burst: 5 });
         assert_eq!(of(&limits(&[(RATE, 2), (BURST, 5)])), set);
         assert_eq!(of(&limits(&[(BURST, 5), (RATE, 2)])), set);
         // Unknown extensions are skipped.
@@ -187,11 +211,13 @@ mod tests {
             &[(RATE, 5), (BURST, 2)],
             &[(RATE, 2)],
             &[(RATE, 1), (BURST, 1 << 31)],
-            &[(RATE, 1), (BURST, 2), (3, 4)],
+            &[],
         ] {
-            assert_eq!(of(&limits(parameters)), None, "{parameters:?}");
+            assert_eq!(of(&limits(parameters)), ServiceLimit::Unlimited, "{parameters:?}");
         }
-        assert_eq!(of(&[1, LIMITS, 1, 2]), None, "cut");
+        let unknown = [(RATE, 1), (BURST, 2), (3, 4)];
+        assert_eq!(of(&limits(&unknown)), ServiceLimit::Unstated);
+        assert_eq!(of(&[1, LIMITS, 1, 2]), ServiceLimit::Unstated, "cut");
     }
 
     #[test]

@@ -265,6 +265,16 @@ impl<O: Onion> Links<O> {
         self.channels.channel(self.channel_of(id)).peer
     }
 
+    /// Whether the neighbour on a channel has proved no identity, as clients do not.
+    pub fn is_client(&self, id: ChannelId) -> bool {
+        self.channels.get(id).is_some_and(|channel| channel.peer.is_none())
+    }
+
+    /// Replaces the longest queues towards clients and towards exits; `None` keeps one as configured.
+    pub fn limit_queues(&mut self, stated: [Option<u32>; 2]) {
+        self.queues.limits = stated;
+    }
+
     /// Whether this node is the guard of a leg's circuit.
     pub fn is_at_guard(&self, id: LegId) -> bool {
         self.queues.leg(id).at_guard

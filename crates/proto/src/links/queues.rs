@@ -75,6 +75,8 @@ pub(super) struct Queues<O: Onion> {
     buffered_cells: u64,
     /// Cells that left right after one of the same circuit while another circuit waited.
     repeated: u64,
+    /// Longest queues towards clients and towards exits that the consensus states.
+    pub limits: [Option<u32>; 2],
 }
 
 impl<O: Onion> Queues<O> {
@@ -90,6 +92,7 @@ impl<O: Onion> Queues<O> {
             queued_cells: 0,
             buffered_cells: 0,
             repeated: 0,
+            limits: [None; 2],
         }
     }
 
@@ -182,7 +185,8 @@ impl<O: Onion> Queues<O> {
         body: O::Body,
     ) -> Result<ChannelId, QueueFull> {
         let leg = &mut self.legs[id.index()];
-        if leg.queue.len() >= config.queue_limit {
+        let stated = self.limits[usize::from(leg.side == Side::Next)];
+        if leg.queue.len() >= stated.unwrap_or(config.queue_limit) {
             return Err(QueueFull);
         }
         let cell = Cell { circ: leg.circ, command, body };

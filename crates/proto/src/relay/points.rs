@@ -11,6 +11,7 @@ use super::table::{Circuit, Switch};
 use crate::cell::{Command, Payload, ServiceCommand, StreamId};
 use crate::conflux::Linked;
 use crate::crypto::onion_services::{AuthKey, COOKIE, EstablishIntro, IntroduceStatus, introduced_to};
+use crate::defence::Defence;
 use crate::ending::Ending;
 use crate::ids::CircuitKey;
 use crate::onion::Onion;
@@ -109,14 +110,15 @@ impl<O: Onion> Relay<O> {
         let Some(service) = self.points.introductions.get(&auth).copied() else {
             return IntroduceStatus::Unknown;
         };
-        let circuit = self.table.circuit(service);
+        let circuit = &mut self.table.circuits[service.0 as usize];
         let Role::Introduction(introduction) = &mut circuit.role else { unreachable!("it is listed") };
-        if let Some(allowance) = &mut introduction.allowance {
-            // As tor: a client of a busy service tries another introduction point.
-            if allowance.available(now) == 0 {
-                return IntroduceStatus::Unknown;
+        let otherwise = self.defence.as_ref().and_then(Defence::introductions);
+        if !introduction.may_pass(now, otherwise) {
+            if let Some(defence) = &self.defence {
+                defence.introduction_refused();
             }
-            allowance.take(1);
+            // As tor: a client of a busy service tries another introduction point.
+            return IntroduceStatus::Unknown;
         }
         if message.len() > usize::from(O::terms(&circuit.hop).circuit_bytes) {
             return IntroduceStatus::NotRelayed;
@@ -129,6 +131,13 @@ impl<O: Onion> Relay<O> {
         let Ok(cookie) = Cookie::try_from(cookie) else { return self.end(now, key, Ending::WrongRendezvous) };
         if self.points.waiting.contains_key(&cookie) {
             return self.end(now, key, Ending::WrongRendezvous);
+        }
+        let prev = self.table.circuit(key).prev;
+        if self.table.links.is_at_guard(prev)
+            && self.defence.as_ref().is_some_and(Defence::refuses_single_hop_rendezvous)
+        {
+            // As tor: the client learns nothing, and times out.
+            return;
         }
         if !self.has_place(now, key) {
             return;

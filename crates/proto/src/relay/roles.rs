@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use tidegate_control::shares::Shares;
-use tidegate_control::units::Span;
+use tidegate_control::units::Time;
 
-use crate::bucket::{BucketPlan, TokenBucket};
-use crate::crypto::onion_services::{AuthKey, COOKIE, IntroductionLimit};
+use crate::crypto::onion_services::{AuthKey, COOKIE, IntroductionLimit, ServiceLimit};
+use crate::defence::Quota;
 use crate::ids::CircuitKey;
 
 /// A rendezvous cookie.
@@ -33,8 +33,9 @@ pub(super) enum Role {
 #[derive(Debug)]
 pub(super) struct Introduction {
     key: AuthKey,
-    /// The limit of introductions that the service has set.
-    pub allowance: Option<TokenBucket>,
+    limit: ServiceLimit,
+    /// Introductions that are left, once there is a limit.
+    left: Option<Quota>,
 }
 
 /// The circuits by which clients and services find each other.
@@ -68,15 +69,20 @@ impl Points {
 
 impl Introduction {
     /// With the limit of introductions that the service has set.
-    pub fn new(key: AuthKey, limit: Option<IntroductionLimit>) -> Introduction {
-        let bucket = |limit: IntroductionLimit| {
-            TokenBucket::new(BucketPlan {
-                rate_bytes_per_s: limit.rate.into(),
-                burst_bytes: limit.burst.into(),
-                refill_every: Span::from_secs(1),
-                drop_fractions: false,
-            })
+    pub fn new(key: AuthKey, limit: ServiceLimit) -> Introduction {
+        Introduction { key, limit, left: None }
+    }
+
+    /// Counts an introduction; false if it is beyond the limit. `otherwise` is the limit of services that state none.
+    pub fn may_pass(&mut self, now: Time, otherwise: Option<IntroductionLimit>) -> bool {
+        let limit = match self.limit {
+            ServiceLimit::At(limit) => Some(limit),
+            ServiceLimit::Unlimited => None,
+            ServiceLimit::Unstated => otherwise,
         };
-        Introduction { key, allowance: limit.map(bucket) }
+        let Some(IntroductionLimit { rate, burst }) = limit else { return true };
+        let left = self.left.get_or_insert_with(|| Quota::full(now, burst));
+        left.refill(now, rate, burst);
+        left.take()
     }
 }

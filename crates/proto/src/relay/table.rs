@@ -11,6 +11,7 @@ use crate::cell::{Digest, Message};
 use crate::conflux::Linked;
 use crate::conflux::split::{Capacity, Offer};
 use crate::control::{Allowance, Plant, Route, View};
+use crate::defence::Quota;
 use crate::edge::Edge;
 use crate::ids::{CircId, CircuitKey, LegId, Nonce, Side, StreamId, StreamKey};
 use crate::links::{ChannelId, Links};
@@ -45,6 +46,8 @@ pub(super) struct Circuit<O: Onion> {
     pub role: Role,
     /// The client has introduced itself to a service.
     pub introduced: bool,
+    /// Streams that it may still open, once the consensus limits them.
+    pub opened: Option<Quota>,
 }
 
 /// Memory of a held cell in bytes: its body and its bookkeeping.

@@ -192,7 +192,8 @@ impl Watch {
         }
     }
 
-    fn address(&self, channel: ChannelId) -> Option<IpAddr> {
+    /// The address that a channel comes from.
+    pub fn address(&self, channel: ChannelId) -> Option<IpAddr> {
         Some(self.channels.get(&channel)?.address)
     }
 
