@@ -20,6 +20,11 @@ macro_rules! endings {
                 match self { $(Ending::$ending => concat!("closed_", $name),)+ }
             }
 
+            /// Name of the counter for Prometheus.
+            pub fn metric(self) -> &'static str {
+                match self { $(Ending::$ending => concat!("closed_", $name, "_total"),)+ }
+            }
+
             /// The reason in words.
             pub fn about(self) -> &'static str {
                 match self { $(Ending::$ending => $about,)+ }

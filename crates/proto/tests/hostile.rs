@@ -6,12 +6,14 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use proptest::prelude::*;
 use tidegate_control::machine::Machine as _;
+use tidegate_control::random::Seed;
 use tidegate_control::units::{Bytes, Span, Time};
-use tidegate_proto::cell::{CELL_BYTES, Cell, CircId, Command};
+use tidegate_proto::cell::{CELL_BYTES, Cell, CircId, Command, RelayId};
 use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::crypto::layer::{Body, Layer};
 use tidegate_proto::crypto::names::{Router, SharedNames};
 use tidegate_proto::crypto::ntor::{ClientHandshake, RelaySecret};
+use tidegate_proto::defence::{Counted, Defence, DefenceParameters};
 use tidegate_proto::links::{ChannelId, Config, Limits};
 use tidegate_proto::node::{Node as _, Output};
 use tidegate_proto::onion::Onion as _;
@@ -118,7 +120,7 @@ proptest! {
     #[test]
     fn any_sequence_is_bounded(seed: u64, circuits in 1u32..100) {
         let keys = *RelaySecret::new([1; 20], [2; 32]).public();
-        let mut random = tidegate_control::random::Seed::root(seed).random();
+        let mut random = Seed::root(seed).random();
         let held = most_held(|n| {
             let circ = 1 << 31 | (random.below(circuits as usize) as u32 + 1);
             let command = COMMANDS[random.below(COMMANDS.len())];
@@ -423,4 +425,99 @@ fn who_sends_beyond_the_window_of_a_stream_that_is_not_read_loses_the_circuit() 
     }
     client.says(&mut relay, Time::ZERO, false, (DATA, 1, &[0; 498]));
     assert_eq!(relay.circuits(), 0);
+}
+
+/// Defences with these parameters of a consensus, the relay that obeys them, and a client's connection to it.
+fn defended(stated: &'static [(&str, i32)]) -> (Defence, Relay<Encrypted>, ChannelId, Counted) {
+    let defence = Defence::new(Seed::root(1));
+    defence.set(DefenceParameters::of_consensus(|name| {
+        stated.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+    }));
+    let mut relay = relay(limited(Limits::default()));
+    relay.defend_with(defence.clone());
+    let counted = defence.connected(Time::ZERO, from(1)).expect("the first connection");
+    let channel = relay.channel_accepted(None);
+    relay.channel_is_from(Time::ZERO, channel, from(1));
+    (defence, relay, channel, counted)
+}
+
+#[test]
+fn circuits_of_a_client_beyond_the_consensus_are_refused() {
+    let (defence, mut relay, channel, _counted) = defended(&[
+        ("DoSCircuitCreationEnabled", 1),
+        ("DoSCircuitCreationMinConnections", 1),
+        ("DoSCircuitCreationBurst", 5),
+    ]);
+    let created =
+        (1..20).filter(|circ| Client::new(&mut relay, Time::ZERO, channel, *circ).is_some()).count();
+    assert_eq!((created, defence.refusals().circuits), (4, 15));
+    // A relay at the same address carries circuits of many clients.
+    let other = relay.channel_accepted(Some(RelayId(7)));
+    relay.channel_is_from(Time::ZERO, other, from(1));
+    assert!((20..40).all(|circ| Client::new(&mut relay, Time::ZERO, other, circ).is_some()));
+}
+
+/// Opens streams until one is refused. Returns how many were opened, and the relay's answer to the next.
+fn streams_until_refused(
+    defence: &'static [(&str, i32)],
+    command: u8,
+    target: &[u8],
+) -> (usize, Vec<Command>) {
+    let (_, mut relay, channel, _counted) = defended(defence);
+    let mut client = Client::new(&mut relay, Time::ZERO, channel, 1).unwrap();
+    for stream in 1..20 {
+        client.says(&mut relay, Time::ZERO, false, (command, stream, target));
+        let opened = outputs(&mut relay).iter().any(|output| matches!(output, Output::Connect(..)));
+        let answers = read(&mut relay, Time::ZERO, channel).iter().map(|cell| cell.command).collect();
+        if !opened {
+            return (usize::from(stream) - 1, answers);
+        }
+    }
+    (19, Vec::new())
+}
+
+#[test]
+fn streams_of_a_circuit_beyond_the_consensus_are_refused() {
+    const ON: (&str, i32) = ("DoSStreamCreationEnabled", 1);
+    const BURST: (&str, i32) = ("DoSStreamCreationBurst", 3);
+    const RESOLVE: u8 = 11;
+    const BEGIN_DIR: u8 = 13;
+    let begin = b"192.0.2.9:80\0\0\0\0\0";
+    assert_eq!(streams_until_refused(&[ON, BURST], BEGIN, begin), (3, vec![Command::Relay]));
+    assert_eq!(streams_until_refused(&[ON, BURST], RESOLVE, b"example\0"), (3, vec![Command::Relay]));
+    let ends = &[ON, BURST, ("DoSStreamCreationDefenseType", 3)];
+    assert_eq!(streams_until_refused(ends, BEGIN, begin), (3, vec![Command::Destroy]));
+    assert_eq!(streams_until_refused(&[ON, BURST], BEGIN_DIR, b""), (19, Vec::new()), "as tor");
+    assert_eq!(streams_until_refused(&[], BEGIN, begin), (19, Vec::new()));
+}
+
+#[test]
+fn queues_are_as_long_as_the_consensus_says() {
+    let (defence, mut relay, channel, _counted) = defended(&[
+        ("DoSCircuitCreationEnabled", 1),
+        ("dos_num_circ_max_outq", 1),
+        ("circ_max_cell_queue_size_out", 60),
+    ]);
+    let mut client = Client::new(&mut relay, Time::ZERO, channel, 1).unwrap();
+    client.says(&mut relay, Time::ZERO, true, (EXTEND2, 0, &extend(named([192, 0, 2, 50]))));
+    let next = outputs(&mut relay).into_iter().find_map(|output| match output {
+        Output::OpenChannel(channel, _) => Some(channel),
+        _ => None,
+    });
+    let next = next.expect("it extends");
+    relay.channel_opened(Time::ZERO, next);
+    let created = read(&mut relay, Time::ZERO, next).pop().expect("CREATE");
+    let answer = Cell { circ: created.circ, command: Command::Created, body: Body(Box::new([0; 509])) };
+    relay.cell(Time::ZERO, next, answer);
+    // The next relay reads nothing. The output buffer takes some cells, the queue 60.
+    let mut sent = 0;
+    while relay.circuits() == 1 && sent < 5000 {
+        let body = Body(Box::new([sent as u8; 509]));
+        relay.cell(Time::ZERO, channel, Cell { circ: CircId(1 << 31 | 1), command: Command::Relay, body });
+        outputs(&mut relay);
+        sent += 1;
+    }
+    assert!((60..200).contains(&sent), "{sent}");
+    assert!(Client::new(&mut relay, Time::ZERO, channel, 2).is_none(), "its address is marked");
+    assert_eq!(defence.refusals().circuits, 1);
 }
