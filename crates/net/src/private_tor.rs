@@ -13,7 +13,7 @@ use crate::{clock, os, ports};
 
 /// Options of all tor processes. Protocol faults are logged as warnings.
 const COMMON: &str = "TestingTorNetwork 1\nAssumeReachable 1\nPathsNeededToBuildCircuits 0.25\nNumCPUs 1\n\
-    ContactInfo test\nProtocolWarnings 1\nAvoidDiskWrites 1\nAddress 127.0.0.1\n";
+    ContactInfo test\nProtocolWarnings 1\nAvoidDiskWrites 1\n";
 /// Options of authorities. They vote every 10 s, and call new relays stable, or clients would not use them as guards.
 const AUTHORITY: &str = "AuthoritativeDirectory 1\nV3AuthoritativeDirectory 1\nExitPolicy reject *:*\n\
     TestingDirAuthVoteExit *\nTestingDirAuthVoteHSDir *\nTestingDirAuthVoteGuard *\n\
@@ -40,9 +40,33 @@ const EXPECTED: [&str; 10] = [
     "is giving Tor only an IP address",
 ];
 
+/// The hosts on which a network's processes run.
+pub trait Hosts: Send {
+    /// The address of the node with that name.
+    fn address(&self, name: &str) -> Ipv4Addr;
+    /// Starts the process of the node with that name on its host.
+    ///
+    /// # Errors
+    /// If the process does not start.
+    fn spawn(&self, name: &str, command: Command) -> io::Result<Child>;
+}
+
+/// All nodes on this machine's loopback device.
+struct Loopback;
+
+impl Hosts for Loopback {
+    fn address(&self, _: &str) -> Ipv4Addr {
+        Ipv4Addr::LOCALHOST
+    }
+    fn spawn(&self, _: &str, mut command: Command) -> io::Result<Child> {
+        command.spawn()
+    }
+}
+
 /// The network's processes. Dropping it ends them.
 pub struct Network {
     tor: PathBuf,
+    hosts: Box<dyn Hosts>,
     directory: PathBuf,
     common: String,
     authorities: Vec<Relay>,
@@ -65,6 +89,7 @@ pub struct Relay {
     pub name: String,
     /// Its RSA identity in hexadecimal.
     pub fingerprint: String,
+    host: Ipv4Addr,
     or_port: u16,
     dir_port: u16,
 }
@@ -72,7 +97,11 @@ pub struct Relay {
 impl Relay {
     /// Its OR port.
     pub fn address(&self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.or_port).into()
+        (self.host, self.or_port).into()
+    }
+
+    fn directory_port(&self) -> SocketAddr {
+        (self.host, self.dir_port).into()
     }
 }
 
@@ -92,8 +121,22 @@ impl Network {
     /// # Errors
     /// If tor or `tor-gencert` cannot be started, or files cannot be written.
     pub fn new(tor: &Path, directory: &Path, authorities: usize) -> io::Result<Network> {
+        Network::on(Loopback, tor, directory, authorities)
+    }
+
+    /// Like [`Network::new`], with nodes on other hosts. Authorities are called `authority0` and so on.
+    ///
+    /// # Errors
+    /// If tor or `tor-gencert` cannot be started, or files cannot be written.
+    pub fn on(
+        hosts: impl Hosts + 'static,
+        tor: &Path,
+        directory: &Path,
+        authorities: usize,
+    ) -> io::Result<Network> {
         let mut network = Network {
             tor: tor.to_owned(),
+            hosts: Box::new(hosts),
             directory: directory.to_owned(),
             common: format!("{COMMON}__OwningControllerProcess {}\n", std::process::id()),
             authorities: Vec::new(),
@@ -102,9 +145,10 @@ impl Network {
         for number in 0..authorities {
             let authority = network.relay(&format!("authority{number}"))?;
             let v3_identity = network.certify(&authority)?;
-            let Relay { name, fingerprint, or_port, dir_port } = &authority;
+            let Relay { name, fingerprint, or_port, .. } = &authority;
+            let at = authority.directory_port();
             network.common.push_str(&format!(
-                "DirAuthority {name} orport={or_port} no-v2 v3ident={v3_identity} 127.0.0.1:{dir_port} {fingerprint}\n"
+                "DirAuthority {name} orport={or_port} no-v2 v3ident={v3_identity} {at} {fingerprint}\n"
             ));
             network.authorities.push(authority);
         }
@@ -118,12 +162,12 @@ impl Network {
 
     /// The first authority's directory port.
     pub fn authority(&self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.authorities[0].dir_port).into()
+        self.authorities[0].directory_port()
     }
 
     /// The directory ports of the other authorities.
     pub fn further_authorities(&self) -> Vec<SocketAddr> {
-        self.authorities[1..].iter().map(|other| (Ipv4Addr::LOCALHOST, other.dir_port).into()).collect()
+        self.authorities[1..].iter().map(Relay::directory_port).collect()
     }
 
     /// The directory of the node with that name.
@@ -139,6 +183,7 @@ impl Network {
         let directory = self.files_of(name);
         os::private_directory()?.recursive(true).create(directory.join("keys"))?;
         let (or_port, dir_port) = (ports::free()?.port(), ports::free()?.port());
+        let host = self.hosts.address(name);
         let torrc = directory.join("torrc");
         fs::write(&torrc, "")?;
         let output = Command::new(&self.tor)
@@ -146,14 +191,15 @@ impl Network {
             .arg(torrc)
             .arg("--DataDirectory")
             .arg(&directory)
-            .args(["--ORPort", &or_port.to_string(), "--Nickname", name, "--Address", "127.0.0.1"])
+            .args(["--ORPort", &or_port.to_string(), "--Nickname", name])
+            .args(["--Address", &host.to_string()])
             .output()?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         let fingerprint = line
             .ok_or_else(|| io::Error::other("tor --list-fingerprint printed no fingerprint"))?
             .replace(' ', "");
-        Ok(Relay { name: name.to_owned(), fingerprint, or_port, dir_port })
+        Ok(Relay { name: name.to_owned(), fingerprint, host, or_port, dir_port })
     }
 
     /// Generates an authority's voting keys.
@@ -161,7 +207,7 @@ impl Network {
         let keys = self.files_of(&authority.name).join("keys");
         let mut child = Command::new(gencert(&self.tor))
             .args(["--create-identity-key", "--passphrase-fd", "0", "-m", "12"])
-            .args(["-a", &format!("127.0.0.1:{}", authority.dir_port), "-i"])
+            .args(["-a", &authority.directory_port().to_string(), "-i"])
             .arg(keys.join("authority_identity_key"))
             .arg("-s")
             .arg(keys.join("authority_signing_key"))
@@ -213,12 +259,13 @@ impl Network {
         os::private_directory()?.recursive(true).create(&directory)?;
         let place = directory.display();
         let torrc = directory.join("torrc");
-        let common = &self.common;
-        fs::write(&torrc, format!("DataDirectory {place}\nLog notice file {place}/log\n{common}{options}"))?;
+        let (common, address) = (&self.common, self.hosts.address(name));
+        let own = format!("DataDirectory {place}\nLog notice file {place}/log\nAddress {address}\n");
+        fs::write(&torrc, format!("{own}{common}{options}"))?;
         let mut command = Command::new(&self.tor);
         command.args(["--quiet", "--defaults-torrc", "/dev/null", "-f"]).arg(torrc);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        self.processes.push((name.to_owned(), command.spawn()?));
+        self.processes.push((name.to_owned(), self.hosts.spawn(name, command)?));
         Ok(())
     }
 
