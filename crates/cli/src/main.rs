@@ -16,6 +16,8 @@ mod roles;
 mod runners;
 #[cfg(feature = "live")]
 mod stage;
+#[cfg(all(feature = "live", target_os = "linux"))]
+mod underlay;
 
 use std::process::ExitCode;
 

@@ -18,9 +18,9 @@ use tidegate_lab::scoreboard::{Experiment, Measured, RunError, Scale};
 use tidegate_more::client::CELL_CHUNK;
 use tidegate_more::wire::WIRE_SIZE;
 
-use super::underlay::{Shaped, Underlay};
 use crate::more_processes::{Processes, Reader, pause, source};
 use crate::stage::status_of;
+use crate::underlay::{QUEUE, Shaped, Underlay};
 
 /// `[parameters]`.
 #[derive(Deserialize)]
@@ -77,7 +77,7 @@ fn measure(
         Shaped::Network => "network",
     };
     let rates = [parameters.link, Rate(1_000_000_000)];
-    let underlay = Underlay::new(&rates, shaped, parameters.delay, &parameters.congestion)
+    let underlay = Underlay::new(&rates, shaped, QUEUE, parameters.delay, &parameters.congestion)
         .map_err(|why| RunError::Unavailable(why.to_string()))?;
     let flow = Flow::begin(&underlay, 0).map_err(failed)?;
     monitor.progress(place, "TCP alone", 0.0);

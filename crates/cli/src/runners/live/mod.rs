@@ -13,7 +13,6 @@
 pub mod fair;
 mod overlay;
 mod plan;
-mod underlay;
 
 use std::collections::BTreeMap;
 
@@ -27,9 +26,9 @@ use tidegate_lab::monitor::Monitor;
 use tidegate_lab::runs;
 use tidegate_lab::scenario::Scenario;
 use tidegate_lab::scoreboard::{Curve, Experiment, Figure, Measured, RunError, Scale};
-use underlay::{Shaped, Underlay};
 
 use crate::failure::Failure;
+use crate::underlay::{QUEUE, Shaped, Underlay};
 
 /// `[parameters]`.
 #[derive(Deserialize)]
@@ -72,7 +71,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     // Check that namespaces are available before the long simulations.
     let rates: Vec<Rate> = plan.relay.iter().map(|relay| relay.link).chain([Rate(1_000_000_000)]).collect();
     let underlay =
-        || Underlay::new(&rates, Shaped::Host, plan.underlay.delay, &plan.every_system.tcp.congestion);
+        || Underlay::new(&rates, Shaped::Host, QUEUE, plan.underlay.delay, &plan.every_system.tcp.congestion);
     underlay().and_then(Underlay::end).map_err(|why| RunError::Unavailable(why.to_string()))?;
 
     let mut measured = Measured::default();

@@ -17,9 +17,9 @@ use tidegate_net::identity::{hex, random};
 use tidegate_net::live::keys;
 
 use super::plan::{Relay, User};
-use super::underlay::{Host, Underlay};
 use crate::failure::Failure;
 use crate::stage::{Events, Stage, status_of};
+use crate::underlay::{Host, Underlay};
 
 /// Ports of relays, of the directory, and on each host's loopback: of status pages, sources and the first client.
 const RELAY: u16 = 9001;

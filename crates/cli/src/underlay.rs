@@ -28,8 +28,8 @@ use tidegate_control::units::{Rate, Span, Time};
 use tidegate_net::clock;
 use tidegate_sim::tcp::pair::{Link, LinkRule};
 
-/// Queue length of each link direction in packets: the simulator's default.
-const QUEUE: usize = 1000;
+/// Default queue length of each link direction in packets: the simulator's.
+pub const QUEUE: usize = 1000;
 const MTU: u64 = 1500;
 const DEVICE: &str = "tide0";
 
@@ -46,7 +46,8 @@ pub enum Shaped {
 /// Work to run in a host's namespace.
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A network namespace. Processes, threads and sockets that its jobs create belong to it.
+/// A network namespace. Clones share it. Processes, threads and sockets that its jobs create belong to it.
+#[derive(Clone)]
 pub struct Host {
     /// Address of the host.
     pub address: Ipv4Addr,
@@ -78,11 +79,18 @@ impl Drop for Underlay {
 }
 
 impl Underlay {
-    /// Creates one host per rate, with `delay` between any two, and this congestion control in the kernel's TCP.
+    /// Creates one host per rate, with queues of so many packets, `delay` between any two hosts, and this congestion
+    /// control in the kernel's TCP.
     ///
     /// # Errors
     /// If the system refuses; this needs root, `/dev/net/tun`, `ip` and `tc`.
-    pub fn new(rates: &[Rate], shaped: Shaped, delay: Span, congestion: &str) -> io::Result<Underlay> {
+    pub fn new(
+        rates: &[Rate],
+        shaped: Shaped,
+        queue: usize,
+        delay: Span,
+        congestion: &str,
+    ) -> io::Result<Underlay> {
         let (mut hosts, mut ends) = (Vec::new(), Vec::new());
         for (number, rate) in (1..).zip(rates) {
             let address = Ipv4Addr::new(10, 77, 0, number);
@@ -90,14 +98,14 @@ impl Underlay {
             let (tell, told) = mpsc::channel();
             let (rate, congestion) = (*rate, congestion.to_owned());
             thread::spawn(move || {
-                let entered = enter(address, rate, shaped, &congestion);
+                let entered = enter(address, (rate, queue), shaped, &congestion);
                 let is_in = entered.is_ok();
                 if tell.send(entered).is_ok() && is_in {
                     asked.iter().for_each(|job| job());
                 }
             });
             let tun = told.recv().map_err(io::Error::other)??;
-            let link = Link::new(LinkRule::new(rate, delay, QUEUE), Seed::root(number.into()));
+            let link = Link::new(LinkRule::new(rate, delay, queue), Seed::root(number.into()));
             ends.push(End { tun, shaped, link, under_way: VecDeque::new() });
             hosts.push(Host { address, jobs });
         }
@@ -133,24 +141,40 @@ fn tool(line: &str) -> io::Result<()> {
 }
 
 /// Moves this thread into a new network namespace with a TUN device.
-fn enter(address: Ipv4Addr, rate: Rate, shaped: Shaped, congestion: &str) -> io::Result<Tun> {
+fn enter(
+    address: Ipv4Addr,
+    (rate, queue): (Rate, usize),
+    shaped: Shaped,
+    congestion: &str,
+) -> io::Result<Tun> {
     unshare(CloneFlags::CLONE_NEWNET)
         .map_err(|cause| io::Error::other(format!("cannot create a network namespace: {cause}")))?;
     let name = Interface::new(DEVICE).map_err(io::Error::other)?;
     let mut tun = Tun::new_named(name)
         .map_err(|cause| io::Error::other(format!("cannot create a TUN device: {cause}")))?;
     tun.set_nonblocking(true)?;
-    std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", congestion).map_err(|cause| {
-        io::Error::other(format!("cannot set TCP congestion control {congestion}: {cause}"))
-    })?;
+    set_congestion(congestion)?;
     tool("ip link set lo up")?;
     tool(&format!("ip address add {address}/24 dev {DEVICE}"))?;
     tool(&format!("ip link set {DEVICE} mtu {MTU} txqueuelen 10000 up"))?;
     if shaped == Shaped::Host {
-        let (burst, limit) = (2 * MTU, QUEUE as u64 * MTU);
+        let (burst, limit) = (2 * MTU, queue as u64 * MTU);
         tool(&format!("tc qdisc add dev {DEVICE} root tbf rate {}bit burst {burst} limit {limit}", rate.0))?;
     }
     Ok(tun)
+}
+
+/// Sets the TCP congestion control of this thread's namespace.
+fn set_congestion(congestion: &str) -> io::Result<()> {
+    let file = "/proc/sys/net/ipv4/tcp_congestion_control";
+    // The kernel refuses to set restricted algorithms here, but a new namespace inherits the first one's.
+    if std::fs::read_to_string(file)?.trim() == congestion {
+        return Ok(());
+    }
+    std::fs::write(file, congestion).map_err(|cause| {
+        let cure = "add it to the sysctl net.ipv4.tcp_allowed_congestion_control";
+        io::Error::other(format!("cannot set TCP congestion control {congestion}: {cause}; {cure}"))
+    })
 }
 
 /// The forwarder's state of a host; packets to it are ordered by arrival time.
