@@ -120,7 +120,7 @@ pub(super) fn consensus(year: u16) -> Consensus {
 }
 
 /// Parameters of traffic control in the consensus of 2024.
-fn parameters_of_2024() -> BTreeMap<String, i32> {
+pub fn parameters_of_2024() -> BTreeMap<String, i32> {
     let parameters = [
         ("CircuitPriorityHalflifeMsec", 30_000),
         ("KISTSchedRunInterval", 3),

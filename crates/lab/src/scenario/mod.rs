@@ -30,6 +30,9 @@ use paths::PathsFile;
 use place::Places;
 use quantity::Timeout;
 
+pub use crate::network::builtin::parameters_of_2024;
+pub use tor::{apply_parameters, models_parameter};
+
 /// A checked scenario. Only mistakes that need a drawn network can remain.
 #[derive(Clone, Debug)]
 pub struct Scenario {

@@ -1,5 +1,7 @@
 //! Values that a [tor] network derives: its fraction, the number of users, and the consensus' parameters.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 use tidegate_control::units::Span;
 use tidegate_proto::system::SystemConfig;
@@ -78,6 +80,40 @@ const VEGAS_BEFORE: [(&str, u32); 8] = [
     ("full-percent", 75),
 ];
 
+/// Sets the keys of a system that tor takes from these consensus parameters at this Unix time.
+pub fn apply_parameters(table: &mut Value, parameters: &BTreeMap<String, i32>, time: u64) {
+    let parameter = |name: &str| parameters.get(name).copied();
+    let millis = |value: i32| Span::from_millis(u64::try_from(value).unwrap_or(0)).to_string();
+    let half_life = parameter("CircuitPriorityHalflifeMsec").unwrap_or(30_000).clamp(1, i32::MAX);
+    table["scheduler"] = "ewma".into();
+    table["ewma"]["half-life"] = millis(half_life).into();
+    let kist = if time >= KIST_SINCE { "kist" } else { "vanilla" };
+    table["channel-scheduler"] = kist.into();
+    let default = if time >= TOR_0_4_8_SINCE { 2 } else { 10 };
+    let interval = parameter("KISTSchedRunInterval").unwrap_or(default).clamp(2, 100);
+    table["kist"]["interval"] = millis(interval).into();
+    table["control"] = if parameter("cc_alg") == Some(2) { "vegas" } else { "windows" }.into();
+    if table["control"] == "vegas" && time < TOR_0_4_8_SINCE {
+        for (key, value) in VEGAS_BEFORE {
+            table["vegas"][key] = value.into();
+        }
+    }
+    for (key, name, least, most) in VEGAS {
+        if let Some(value) = parameter(name) {
+            table["vegas"][key] = value.clamp(least, most).into();
+        }
+    }
+    if let Some(window) = parameter("circwindow").and_then(|window| u32::try_from(window).ok()) {
+        table["windows"]["circuit"] = window.clamp(100, 1000).into();
+    }
+}
+
+/// Whether the simulator models a consensus parameter.
+pub fn models_parameter(name: &str) -> bool {
+    ["CircuitPriorityHalflifeMsec", "KISTSchedRunInterval", "cc_alg", "circwindow"].contains(&name)
+        || VEGAS.iter().any(|(_, known, ..)| *known == name)
+}
+
 /// Configures systems with `of-consensus` by the parameters of the consensus.
 pub(super) fn obey_consensus(
     file: &mut ScenarioFile,
@@ -94,33 +130,10 @@ pub(super) fn obey_consensus(
             let cause = "`of-consensus` needs a consensus, and this scenario has no [tor] table";
             return Err(source.error(span, cause, "add a [tor] table, or drop `of-consensus`"));
         };
-        let parameter = |name: &str| consensus.params.get(name).copied();
-        let millis = |value: i32| Span::from_millis(u64::try_from(value).unwrap_or(0)).to_string();
         // A table of relays lacks a date. The table that docs/truth.md scores is from 2019.
         let time = if consensus.valid_after == 0 { KIST_SINCE } else { consensus.valid_after };
         let mut table = Value::Object(system.parts.table.clone());
-        let half_life = parameter("CircuitPriorityHalflifeMsec").unwrap_or(30_000).clamp(1, i32::MAX);
-        table["scheduler"] = "ewma".into();
-        table["ewma"]["half-life"] = millis(half_life).into();
-        let kist = if time >= KIST_SINCE { "kist" } else { "vanilla" };
-        table["channel-scheduler"] = kist.into();
-        let default = if time >= TOR_0_4_8_SINCE { 2 } else { 10 };
-        let interval = parameter("KISTSchedRunInterval").unwrap_or(default).clamp(2, 100);
-        table["kist"]["interval"] = millis(interval).into();
-        table["control"] = if parameter("cc_alg") == Some(2) { "vegas" } else { "windows" }.into();
-        if table["control"] == "vegas" && time < TOR_0_4_8_SINCE {
-            for (key, value) in VEGAS_BEFORE {
-                table["vegas"][key] = value.into();
-            }
-        }
-        for (key, name, least, most) in VEGAS {
-            if let Some(value) = parameter(name) {
-                table["vegas"][key] = value.clamp(least, most).into();
-            }
-        }
-        if let Some(window) = parameter("circwindow").and_then(|window| u32::try_from(window).ok()) {
-            table["windows"]["circuit"] = window.clamp(100, 1000).into();
-        }
+        apply_parameters(&mut table, &consensus.params, time);
         system.tls.round_trips = LINK_ROUND_TRIPS;
         system.tls.standing = true;
         system.tls.record_cells = RECORD_CELLS;
@@ -141,5 +154,50 @@ impl ScenarioFile {
         let here = **of_tor * tor.fraction * tor.load;
         // Casts of NaN and negative numbers give zero, which the check refuses.
         if here > 0.0 { (here.round() as u32).max(1) } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Unix times of August 2017, August 2022 and May 2024.
+    const TIMES: [u64; 3] = [1_502_000_000, 1_659_744_000, 1_715_965_200];
+
+    fn system(parameters: &[(&str, i32)], time: u64) -> Value {
+        let parameters = parameters.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+        let mut table = json!({});
+        apply_parameters(&mut table, &parameters, time);
+        table
+    }
+
+    #[test]
+    fn absent_parameters_take_the_defaults_of_the_tor_of_the_time() {
+        let [before_kist, with_0_4_7, with_0_4_8] = TIMES.map(|time| system(&[("cc_alg", 2)], time));
+        assert_eq!(before_kist["channel-scheduler"], "vanilla");
+        assert_eq!(with_0_4_7["channel-scheduler"], "kist");
+        assert_eq!(
+            (&with_0_4_7["kist"]["interval"], &with_0_4_8["kist"]["interval"]),
+            (&json!("10 ms"), &json!("2 ms"))
+        );
+        for (key, value) in VEGAS_BEFORE {
+            assert_eq!(with_0_4_7["vegas"][key], value, "{key}");
+            assert_eq!(with_0_4_8["vegas"][key], Value::Null, "{key}: today's default is the part's own");
+        }
+    }
+
+    #[test]
+    fn parameters_of_the_consensus_precede_defaults() {
+        let parameters =
+            [("cc_alg", 2), ("cc_vegas_alpha_exit", 200), ("cc_cwnd_min", 5), ("KISTSchedRunInterval", 3)];
+        let found = system(&parameters, TIMES[1]);
+        assert_eq!((&found["vegas"]["alpha"], &found["vegas"]["delta"]), (&json!(200), &json!(372)));
+        // tor raises values below its bounds.
+        assert_eq!((&found["vegas"]["minimum"], &found["kist"]["interval"]), (&json!(31), &json!("3 ms")));
+        let windows = system(&[("circwindow", 50)], TIMES[1]);
+        assert_eq!((&windows["control"], &windows["windows"]["circuit"]), (&json!("windows"), &json!(100)));
+        assert_eq!(windows["vegas"], Value::Null);
     }
 }
