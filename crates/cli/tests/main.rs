@@ -2,6 +2,7 @@
 
 mod documents;
 mod flashflow;
+mod lab;
 mod more;
 mod overlay;
 mod playground;

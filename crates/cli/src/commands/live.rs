@@ -12,13 +12,14 @@ pub use without_sockets::LiveCommand;
 #[cfg(feature = "live")]
 mod with_sockets {
     use super::{ExitCode, Failure};
-    use crate::commands::{client, directory, flashflow, more, overlay, relay, stream};
+    use crate::commands::{client, directory, flashflow, lab, more, overlay, relay, stream};
 
     #[derive(clap::Subcommand)]
     pub enum LiveCommand {
         More(more::MoreArgs),
         Flashflow(flashflow::Arguments),
         Overlay(overlay::OverlayArgs),
+        Lab(lab::LabArgs),
         Relay(relay::RelayArgs),
         Client(client::ClientArgs),
         Directory(directory::DirectoryArgs),
@@ -32,6 +33,7 @@ mod with_sockets {
                 LiveCommand::More(arguments) => more::main(arguments),
                 LiveCommand::Flashflow(arguments) => flashflow::main(arguments),
                 LiveCommand::Overlay(arguments) => overlay::main(arguments),
+                LiveCommand::Lab(arguments) => lab::main(arguments),
                 LiveCommand::Relay(arguments) => relay::main(&arguments),
                 LiveCommand::Client(arguments) => client::main(&arguments),
                 LiveCommand::Directory(arguments) => directory::main(&arguments),
@@ -62,6 +64,8 @@ mod without_sockets {
         Flashflow(Absent),
         /// Run a test overlay on this machine (not in this build)
         Overlay(Absent),
+        /// Measure what an option changes on stock tor in an emulated network (not in this build)
+        Lab(Absent),
         /// Run a relay of an overlay (not in this build)
         Relay(Absent),
         /// Run a proxy that carries connections through an overlay (not in this build)

@@ -14,6 +14,8 @@ mod fairness;
 mod flashflow;
 mod import;
 mod keys;
+#[cfg(feature = "live")]
+pub mod lab;
 mod live;
 mod manual;
 #[cfg(feature = "live")]

@@ -143,25 +143,32 @@ impl Download {
     }
 }
 
+/// Connects through a SOCKS5 proxy that gives each user separate circuits.
+pub fn connect_over(user: &str, socks: SocketAddr, to: &Origin) -> std::io::Result<TcpStream> {
+    let mut stream = TcpStream::connect(socks)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+    stream.write_all(&[5, 1, 2])?;
+    let (mut method, mut known) = ([0; 2], [0; 2]);
+    stream.read_exact(&mut method)?;
+    // RFC 1929: user name, and a password of one byte.
+    stream.write_all(&[&[1, user.len() as u8], user.as_bytes(), &[1, b'-']].concat())?;
+    stream.read_exact(&mut known)?;
+    stream.write_all(&to.request())?;
+    let mut reply = [0; 10];
+    stream.read_exact(&mut reply)?;
+    if (method, known[1], reply[1]) != ([5, 2], 0, 0) {
+        let cause = format!("the proxy refused the connection: SOCKS reply {}", reply[1]);
+        return Err(std::io::Error::other(cause));
+    }
+    Ok(stream)
+}
+
 /// Downloads `bytes` of the test file through a SOCKS5 proxy that gives each user separate circuits.
 pub fn fetch(user: u16, socks: SocketAddr, from: impl Into<Origin>, bytes: u64) -> Result<Download, Failure> {
     let failed = |cause: std::io::Error| Failure::Other(format!("the download failed: {cause}"));
     let begun = clock::now();
-    let mut stream = TcpStream::connect(socks).map_err(failed)?;
-    stream.set_read_timeout(Some(Duration::from_secs(60))).map_err(failed)?;
-    stream.write_all(&[5, 1, 2]).map_err(failed)?;
-    let (mut method, mut known) = ([0; 2], [0; 2]);
-    stream.read_exact(&mut method).map_err(failed)?;
-    // RFC 1929: user name, and a password of one byte.
-    let name = user.to_string();
-    stream.write_all(&[&[1, name.len() as u8], name.as_bytes(), &[1, b'-']].concat()).map_err(failed)?;
-    stream.read_exact(&mut known).map_err(failed)?;
-    stream.write_all(&from.into().request()).map_err(failed)?;
-    let mut reply = [0; 10];
-    stream.read_exact(&mut reply).map_err(failed)?;
-    if (method, known[1], reply[1]) != ([5, 2], 0, 0) {
-        return Err(Failure::Other(format!("the proxy refused the connection: SOCKS reply {}", reply[1])));
-    }
+    let mut stream = connect_over(&user.to_string(), socks, &from.into()).map_err(failed)?;
     stream.write_all(format!("GET /{bytes} HTTP/1.0\r\n\r\n").as_bytes()).map_err(failed)?;
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") && head.len() < 1024 {

@@ -14,6 +14,9 @@ mod tornet_measured;
 
 use std::process::ExitCode;
 
+pub use download::{Origin, connect_over};
+pub use tor_client::start_client;
+
 use crate::failure::Failure;
 
 /// Run a test overlay on this machine (see docs/live.md)
