@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use tidegate_lab::input::InputError;
-use tidegate_lab::report::scoreboard;
+use tidegate_lab::report::{effects, scoreboard};
 use tidegate_lab::scoreboard::{Experiment, experiment, record};
 
 use super::reproduce::data_folder;
@@ -22,6 +22,9 @@ pub struct ScoreboardArgs {
     /// Write this page
     #[arg(long, default_value = "docs/scoreboard.md")]
     page: PathBuf,
+    /// Write this page of effects, and its picture beside it
+    #[arg(long, default_value = "docs/effects.md")]
+    effects: PathBuf,
     /// Update the summary between `<!-- scoreboard -->` and `<!-- /scoreboard -->` in this file
     #[arg(long, default_value = "README.md")]
     readme: PathBuf,
@@ -45,7 +48,17 @@ pub fn main(arguments: ScoreboardArgs) -> Result<ExitCode, Failure> {
     let made = scoreboard::page(&experiments, &strangers)?;
     let readme = read(&arguments.readme)?;
     let quoted = readme.as_ref().and_then(|text| quote(text, &made.summary));
-    let files = [(&arguments.page, Some(page), Some(made.text)), (&arguments.readme, readme, quoted)];
+    let effects = effects::page(&experiments)?;
+    let picture = arguments.effects.with_extension("svg");
+    // Without a page of effects at its place, none is wanted.
+    let shown = read(&arguments.effects)?;
+    let drawn = shown.is_some().then(|| read(&picture)).transpose()?.map(Option::unwrap_or_default);
+    let files = [
+        (&arguments.page, Some(page), Some(made.text)),
+        (&arguments.readme, readme, quoted),
+        (&arguments.effects, shown, Some(effects.text)),
+        (&picture, drawn, Some(effects.picture)),
+    ];
     let mut stale = false;
     for (path, old, new) in files {
         let (Some(old), Some(new)) = (old, new) else { continue };

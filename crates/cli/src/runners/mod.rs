@@ -8,6 +8,8 @@ mod flashflow_cycle;
 mod flashflow_loopback;
 #[cfg(feature = "live")]
 mod hostile;
+#[cfg(feature = "live")]
+mod lab_real;
 #[cfg(all(feature = "live", target_os = "linux"))]
 mod live;
 #[cfg(all(feature = "live", not(target_os = "linux")))]
@@ -78,6 +80,7 @@ pub const RUNNERS: &[(&str, Dependence, Runner)] = &[
     ("flashflow-cycle", Dependence::Machine, live!(flashflow_cycle::run)),
     ("flashflow-loopback", Dependence::Machine, live!(flashflow_loopback::run)),
     ("hostile", Dependence::Machine, live!(hostile::run)),
+    ("lab-real", Dependence::Seeds, live!(lab_real::run)),
     ("live", Dependence::Machine, live!(live::run)),
     ("live-matrix", Dependence::Machine, live!(live_matrix::run)),
     ("live-measured", Dependence::Machine, live!(live_measured::run)),

@@ -2,6 +2,7 @@
 
 mod answer;
 mod distributions;
+pub mod effects;
 pub mod folder;
 mod html;
 mod page;

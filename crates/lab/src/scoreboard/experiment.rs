@@ -218,9 +218,48 @@ pub struct RowFile {
     pub not_comparable: Option<String>,
     /// Reason why this row cannot be compared at smoke scale.
     pub not_comparable_at_smoke: Option<String>,
+    /// The change of which the number is the effect; such rows are on the page of effects.
+    pub effect: Option<EffectFile>,
     /// Remark for readers.
     #[serde(default)]
     pub note: String,
+}
+
+/// The change that a row's number belongs to.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct EffectFile {
+    /// The change, such as "KIST instead of Vanilla".
+    pub change: String,
+    /// The changed quantity, such as "median of 1 MiB downloads".
+    pub on: String,
+    /// How the number states the effect.
+    pub value: EffectForm,
+    /// The 95 % interval of the published number, in the row's unit, if it is known.
+    pub interval: Option<[f64; 2]>,
+}
+
+/// How a number states an effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EffectForm {
+    /// After over before: 0.8 is a fifth less.
+    Ratio,
+    /// The ratio less 1: -0.2 is a fifth less.
+    Change,
+    /// 1 less the ratio: 0.2 is a fifth less.
+    Decrease,
+}
+
+impl EffectForm {
+    /// The ratio of after to before.
+    pub fn ratio(self, value: f64) -> f64 {
+        match self {
+            EffectForm::Ratio => value,
+            EffectForm::Change => 1.0 + value,
+            EffectForm::Decrease => 1.0 - value,
+        }
+    }
 }
 
 /// A checked row.
@@ -453,7 +492,17 @@ impl Experiment {
                 );
             }
         };
-        Ok(PublishedRow { file, check })
+        match (&file.effect, &check) {
+            (Some(_), Check::Statement(_)) => {
+                fail("a statement is not an effect".into(), "drop `effect`, or set `measure` and `published`")
+            }
+            (Some(EffectFile { interval: Some([low, high]), .. }), Check::Number { published, .. })
+                if !(low..=high).contains(&published) =>
+            {
+                fail("the interval of `effect` does not contain `published`".into(), "write [lower, upper]")
+            }
+            _ => Ok(PublishedRow { file, check }),
+        }
     }
 
     /// The parameters at a scale, as the runner's own type, which decides whether unknown keys are errors.
