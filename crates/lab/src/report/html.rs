@@ -120,13 +120,16 @@ fn comparison(results: &Results<'_>) -> Section {
     }
 }
 
+/// Points of one curve: time in seconds, and value.
+type Curve = Vec<(f64, f64)>;
+
 /// A section with one chart over time per system, on common axes.
 fn over_time(
     results: &Results<'_>,
     title: &str,
     (quantity, unit_of): (&str, fn(f64) -> (f64, &'static str)),
     group: &'static str,
-    pick: impl for<'a> Fn(&'a SystemResult<'_>) -> (&'a Series, Vec<Vec<(f64, f64)>>),
+    pick: impl for<'a> Fn(&'a SystemResult<'_>) -> (&'a Series, Vec<Curve>),
 ) -> Section {
     let picked: Vec<_> = results.systems.iter().map(&pick).collect();
     // Common axes and units make the charts of systems comparable.

@@ -171,7 +171,7 @@ pub fn search<E>(
     parameters: &[FreeParameter],
     candidates: usize,
     seed: u64,
-    measure: &mut dyn FnMut(&[f64], u32) -> Result<Vec<Vec<f64>>, E>,
+    mut measure: impl FnMut(&[f64], u32) -> Result<Vec<Vec<f64>>, E>,
 ) -> Result<Calibration, E> {
     let values = |position: &[f64]| -> Vec<f64> {
         parameters.iter().zip(position).map(|(parameter, at)| parameter.value(*at)).collect()
