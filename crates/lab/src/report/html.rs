@@ -27,11 +27,11 @@ pub fn page(results: &Results<'_>) -> String {
         n => format!("; {n} runs are missing because the user stopped them"),
     };
     let mut sections = vec![
-        over_time(results, "Rates over time", ("rate", rate_unit), "rates", |system| {
+        over_time(results, "Rates over time", "rate", rate_unit, "rates", |system| {
             let series = &system.runs[0].metrics.delivered;
             (series, series.curves.iter().map(|curve| series.rates(curve).collect()).collect())
         }),
-        over_time(results, "Backlog over time", ("backlog", size_unit), "backlog", |system| {
+        over_time(results, "Backlog over time", "backlog", size_unit, "backlog", |system| {
             let series = &system.runs[0].metrics.backlog;
             (series, series.curves.iter().map(|curve| series.samples(curve).collect()).collect())
         }),
@@ -120,16 +120,17 @@ fn comparison(results: &Results<'_>) -> Section {
     }
 }
 
-/// Points of one curve: time in seconds, and value.
-type Curve = Vec<(f64, f64)>;
+/// What a chart over time shows of a system: the sampled times, and curves of time in seconds and value.
+type OverTime<'a> = (&'a Series, Vec<Vec<(f64, f64)>>);
 
 /// A section with one chart over time per system, on common axes.
 fn over_time(
     results: &Results<'_>,
     title: &str,
-    (quantity, unit_of): (&str, fn(f64) -> (f64, &'static str)),
+    quantity: &str,
+    unit_of: impl Fn(f64) -> (f64, &'static str),
     group: &'static str,
-    pick: impl for<'a> Fn(&'a SystemResult<'_>) -> (&'a Series, Vec<Curve>),
+    pick: impl for<'a> Fn(&'a SystemResult<'_>) -> OverTime<'a>,
 ) -> Section {
     let picked: Vec<_> = results.systems.iter().map(&pick).collect();
     // Common axes and units make the charts of systems comparable.

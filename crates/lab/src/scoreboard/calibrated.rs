@@ -60,7 +60,7 @@ fn fit(
     let quantities: Vec<String> =
         rows.iter().flat_map(|row| row.check.names()).map(ToOwned::to_owned).collect();
     let candidates = if scale == Scale::Smoke { AT_SMOKE.min(file.candidates) } else { file.candidates };
-    search(&file.parameter, candidates, file.seed, &mut |point, seeds| {
+    search(&file.parameter, candidates, file.seed, |point: &[f64], seeds: u32| {
         let names = file.parameter.iter().map(|parameter| parameter.name.clone());
         let trial = ParameterTrial {
             values: names.zip(point.iter().copied()).collect(),

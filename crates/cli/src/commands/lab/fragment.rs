@@ -215,7 +215,7 @@ impl Fragment {
         }
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let wrong = |line: &&str| line.contains("[warn]") && !line.contains("Reading config failed");
-        let said = text.lines().filter(wrong).next_back().unwrap_or("tor refuses the options");
+        let said = text.lines().rfind(wrong).unwrap_or("tor refuses the options");
         let said = said.split_once("[warn] ").map_or(said, |(_, said)| said);
         let cure = "correct the option; `man tor` lists all";
         Err(InputError::new(&self.source.file, format!("tor says: {said}"), cure).into())
