@@ -31,14 +31,17 @@ pub struct Crossing {
 
 /// The ends of the queues between each pair of `count` shards: of each shard, by the other's number.
 pub fn crossings(count: usize) -> Vec<Vec<Option<Crossing>>> {
-    let mut all: Vec<Vec<Option<Crossing>>> =
-        (0..count).map(|_| (0..count).map(|_| None).collect()).collect();
-    for one in 0..count {
-        for other in 0..one {
+    let mut all: Vec<Vec<Option<Crossing>>> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let mut newest: Vec<Option<Crossing>> = Vec::with_capacity(count);
+        for earlier in &mut all {
             let [(to, from), (back, of)] = [(), ()].map(|()| mpsc::channel(WAITING));
-            all[one][other] = Some(Crossing { to, from: of });
-            all[other][one] = Some(Crossing { to: back, from });
+            newest.push(Some(Crossing { to, from: of }));
+            earlier.push(Some(Crossing { to: back, from }));
         }
+        // A shard has no queue to itself.
+        newest.push(None);
+        all.push(newest);
     }
     all
 }

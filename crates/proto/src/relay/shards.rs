@@ -190,6 +190,8 @@ impl<O: Onion> Relay<O> {
             switch: Switch::None,
             linked: Linked::No,
             role: Role::None,
+            // Circuits are handed over before they open streams.
+            opened: None,
             introduced,
         });
         self.message(now, key, message);
