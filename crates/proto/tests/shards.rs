@@ -91,7 +91,7 @@ impl At {
     fn new(shards: &mut Shards, shard: usize, circ: u32, peer: Option<u32>) -> At {
         let relay = &mut shards.of[shard];
         let channel = channel(relay, circ as u8, peer);
-        At(shard, Party::new(relay, channel, circ, circ % 2 == 0))
+        At(shard, Party::new(relay, channel, circ, circ.is_multiple_of(2)))
     }
 
     fn asks(&mut self, shards: &mut Shards, command: Is, data: &[u8]) {
@@ -258,7 +258,7 @@ fn circuits_per_address_count_on_all_shards() {
     // A circuit still counts once after its end has moved to another shard, until the circuit ends.
     for cookie in 0..2 {
         let mut party = At(0, parties.remove(0));
-        party.0 = usize::from(party.1.circ.0 % 2 == 0);
+        party.0 = usize::from(party.1.circ.0.is_multiple_of(2));
         party.asks(&mut shards, Is::EstablishRendezvous, &[cookie; 20]);
         assert!(refused(&mut shards, 60));
         party.ends(&mut shards);
