@@ -2,6 +2,7 @@
 
 mod defended;
 mod driven;
+mod handover;
 mod linked;
 mod memory;
 mod points;
@@ -28,10 +29,10 @@ use crate::ending::{Ending, Endings};
 use crate::links::{ChannelId, Config, LegId, Limits, Links, Side};
 use crate::node::{CircuitKey, Output, StreamKey};
 use crate::onion::Onion;
+use handover::Shards;
+pub use handover::{Between, HandedOver};
 use linked::Unlinked;
 use roles::{Points, Role};
-use shards::Shards;
-pub use shards::{Between, HandedOver};
 pub use shown::Shown;
 use table::{CELL_COST, Circuit, Switch, Table};
 pub use watch::AddressCounts;
@@ -524,6 +525,10 @@ impl<O: Onion> Relay<O> {
 
     /// Handles a message from the client, unless a switch of circuits holds it.
     fn message(&mut self, now: Time, key: CircuitKey, message: Message<O>) {
+        // The two circuits may be on two shards.
+        if self.is_shard() && matches!(message.payload, Payload::Leave(_) | Payload::Join(_)) {
+            return self.end(now, key, Ending::WrongMove);
+        }
         if let Some(to) = self.elsewhere(&message.payload) {
             return self.hand_over(now, key, to, message);
         }
@@ -546,7 +551,6 @@ impl<O: Onion> Relay<O> {
 
     /// Carries out a message.
     fn act(&mut self, now: Time, key: CircuitKey, message: Message<O>) {
-        let is_shard = self.is_shard();
         let circuit = &mut self.table.circuits[key.0 as usize];
         let stream = StreamKey { circuit: key, stream: message.stream };
         if !matches!(circuit.role, Role::None) && message.payload.uses_the_end() {
@@ -600,14 +604,12 @@ impl<O: Onion> Relay<O> {
                 edge.stop(message.stream, *payload == Payload::Xoff);
                 self.table.resume(key);
             }
-            (Payload::Leave(nonce), Some(_)) if !self.left.contains_key(&nonce) && !is_shard => {
+            (Payload::Leave(nonce), Some(_)) if !self.left.contains_key(&nonce) => {
                 circuit.switch = Switch::Left(nonce);
                 self.left.insert(nonce, key);
                 self.switch(now, nonce);
             }
-            (Payload::Join(nonce), None)
-                if circuit.next.is_none() && !self.joined.contains_key(&nonce) && !is_shard =>
-            {
+            (Payload::Join(nonce), None) if circuit.next.is_none() && !self.joined.contains_key(&nonce) => {
                 circuit.switch = Switch::Joined(nonce, now, Vec::new());
                 self.joined.insert(nonce, key);
                 self.switch(now, nonce);

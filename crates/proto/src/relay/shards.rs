@@ -5,78 +5,19 @@
 //! that gets the first such message of a circuit hands its end of the circuit over to that shard. Afterwards it passes
 //! the circuit's cells on unread, over a channel between the two shards.
 
-use std::collections::VecDeque;
-use std::net::IpAddr;
-
 use tidegate_control::units::Time;
 
 use super::Relay;
+use super::handover::{Between, HandedOver, meeting};
 use super::roles::Role;
 use super::table::{Circuit, Switch};
 use super::watch::AddressCounts;
-use crate::cell::{CircId, DestroyReason, Message, Payload, ServiceCommand};
+use crate::cell::{DestroyReason, Message, Payload};
 use crate::conflux::Linked;
 use crate::ending::Ending;
 use crate::ids::{CircuitKey, Side};
-use crate::links::ChannelId;
 use crate::node::Output;
 use crate::onion::Onion;
-
-/// The two channels between a pair of shards: for circuits that come from relays, and for those from clients.
-pub type Between = [ChannelId; 2];
-
-/// Where a relay stands among the shards. A relay without other shards does not have channels to them.
-#[derive(Debug)]
-pub(super) struct Shards<O: Onion> {
-    own: usize,
-    /// The channels to each shard, by its number.
-    between: Vec<Option<Between>>,
-    handed: VecDeque<(usize, HandedOver<O>)>,
-    /// Circuits that this shard only passes on.
-    passed: usize,
-}
-
-impl<O: Onion> Default for Shards<O> {
-    fn default() -> Shards<O> {
-        Shards { own: 0, between: Vec::new(), handed: VecDeque::new(), passed: 0 }
-    }
-}
-
-/// The end of a circuit that another shard takes over.
-pub struct HandedOver<O: Onion> {
-    is_from_client: bool,
-    circ: CircId,
-    owner: Option<IpAddr>,
-    early: u8,
-    hop: O::RelayHop,
-    introduced: bool,
-    message: Message<O>,
-}
-
-impl<O: Onion> std::fmt::Debug for HandedOver<O> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HandedOver").field("circ", &self.circ).finish_non_exhaustive()
-    }
-}
-
-/// The name under which a circuit with this message meets others.
-fn meeting<O: Onion>(payload: &Payload<O>) -> Option<[u8; 8]> {
-    match payload {
-        Payload::Link(link) => link.nonce.first_chunk().copied(),
-        Payload::Service(command, data) => {
-            // Cookies come first (rend-spec-v3); keys come behind their type and length, and INTRODUCE1 begins with an
-            // obsolete name of 20 bytes.
-            let at = match command {
-                ServiceCommand::EstablishRendezvous | ServiceCommand::Rendezvous1 => 0,
-                ServiceCommand::EstablishIntro => 3,
-                ServiceCommand::Introduce1 => 23,
-                _ => return None,
-            };
-            data.get(at..)?.first_chunk().copied()
-        }
-        _ => None,
-    }
-}
 
 impl<O: Onion> Relay<O> {
     /// Makes this relay shard `own` of `count`, which share the counts per address. Returns its channels to each shard.
