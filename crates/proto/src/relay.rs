@@ -23,7 +23,7 @@ use crate::cell::{
 };
 use crate::conflux::{Broken, Link, Linked};
 use crate::control::{Controller, Place, Plant, Timer, Totals};
-use crate::defence::Defence;
+use crate::defence::{Defence, StreamAction};
 use crate::edge::{Edge, Phase};
 use crate::ending::{Ending, Endings};
 use crate::links::{ChannelId, Config, LegId, Limits, Links, Side};
@@ -68,6 +68,10 @@ pub struct Relay<O: Onion> {
 const MAX_HELD: usize = 4096;
 /// RELAY_EARLY cells that a circuit may carry (tor-spec, "Handling relay_early cells").
 const MAX_EARLY: u8 = 8;
+
+/// The answer to a refused RESOLVE: a transient error, without a text, with a lifetime of 0 (tor-spec, "Remote hostname
+/// lookup").
+const TRY_AGAIN: [u8; 6] = [0xf0, 0, 0, 0, 0, 0];
 
 impl<O: Onion> Relay<O> {
     /// A relay without channels.
@@ -653,8 +657,16 @@ impl<O: Onion> Relay<O> {
     /// Opens a stream at this end of the circuit.
     fn begin(&mut self, now: Time, stream: StreamKey, address: O::Address) {
         let key = stream.circuit;
-        if self.refuses_stream(now, stream, &address) {
-            return;
+        match self.defend_stream(now, key, &address) {
+            StreamAction::Accept => {}
+            StreamAction::EndCircuit => return self.end(now, key, Ending::Streams),
+            StreamAction::EndStream if O::is_lookup(&address) => {
+                return self.say(now, key, stream.stream, Payload::Resolved(TRY_AGAIN.into()));
+            }
+            // RESOURCE_LIMIT would let clients avoid this exit until the next consensus.
+            StreamAction::EndStream => {
+                return self.say(now, key, stream.stream, Payload::End(EndReason::MISC));
+            }
         }
         if self.table.circuit(key).edge.is_none() {
             let edge = self.edge(key);

@@ -3,15 +3,9 @@
 use tidegate_control::units::Time;
 
 use super::Relay;
-use crate::cell::{EndReason, Payload};
 use crate::defence::{Defence, StreamAction};
-use crate::ending::Ending;
-use crate::ids::{ChannelId, CircuitKey, LegId, StreamKey};
+use crate::ids::{ChannelId, CircuitKey, LegId};
 use crate::onion::Onion;
-
-/// The answer to a refused RESOLVE: a transient error, without a text, with a lifetime of 0 (tor-spec, "Remote hostname
-/// lookup").
-const TRY_AGAIN: [u8; 6] = [0xf0, 0, 0, 0, 0, 0];
 
 impl<O: Onion> Relay<O> {
     /// Obeys defences from now on. The driver counts connections with the same ones.
@@ -43,22 +37,12 @@ impl<O: Onion> Relay<O> {
         }
     }
 
-    /// Counts a stream. If its circuit opens too many, refuses it and returns true.
-    pub(super) fn refuses_stream(&mut self, now: Time, stream: StreamKey, address: &O::Address) -> bool {
+    /// Counts a stream, and says what the defences do with it.
+    pub(super) fn defend_stream(&mut self, now: Time, key: CircuitKey, address: &O::Address) -> StreamAction {
         // Tor does not limit directory streams.
-        let Some(defence) = self.defence.as_ref().filter(|_| !O::is_directory(address)) else { return false };
-        let key = stream.circuit;
-        match defence.stream(now, &mut self.table.circuits[key.0 as usize].opened) {
-            StreamAction::Accept => return false,
-            StreamAction::EndCircuit => self.end(now, key, Ending::Streams),
-            StreamAction::EndStream if O::is_lookup(address) => {
-                self.say(now, key, stream.stream, Payload::Resolved(TRY_AGAIN.into()));
-            }
-            // RESOURCE_LIMIT would let clients avoid this exit until the next consensus.
-            StreamAction::EndStream => {
-                self.say(now, key, stream.stream, Payload::End(EndReason::MISC));
-            }
+        match self.defence.as_ref().filter(|_| !O::is_directory(address)) {
+            Some(defence) => defence.stream(now, &mut self.table.circuits[key.0 as usize].opened),
+            None => StreamAction::Accept,
         }
-        true
     }
 }

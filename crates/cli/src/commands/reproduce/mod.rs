@@ -116,23 +116,15 @@ pub fn main(arguments: ReproduceArgs) -> Result<ExitCode, Failure> {
         let (wall, cpu) = (console.wall_s(), process_cpu_s());
         let (measured, extra_seeds) = match experiment.lacks() {
             _ if console.stopped() => (Err(RunError::Stopped), 0),
-            Some(input) => {
-                // Records name inputs independently of the machine that measured.
-                let input = input.strip_prefix(&experiment.data).unwrap_or(&input);
-                let why = format!("needs {} in the data folder (TIDEGATE_DATA)", input.display());
-                (Err(RunError::Unavailable(why)), 0)
-            }
+            Some(input) => (Err(lacks(experiment, &input)), 0),
             None => until::measure(planned, scale, arguments.budget, &console),
         };
         console.finish();
         let cost = Cost { wall_s: console.wall_s() - wall, cpu_s: process_cpu_s() - cpu };
         let megabytes = peak_memory() / 1_000_000;
         eprintln!("{name}: {:.1} s, {:.1} CPU-s, peak memory so far {megabytes} MB", cost.wall_s, cost.cpu_s);
-        let record = arguments.record.then(|| Record {
-            command: canonical_command(&name, scale, arguments.budget),
-            cost,
-            extra_seeds,
-        });
+        let command = canonical_command(&name, scale, arguments.budget);
+        let record = arguments.record.then_some(Record { command, cost, extra_seeds });
         board.take(planned, measured, scale, record)?;
     }
     let Board { outcomes, illustrated, mut files, stopped } = board;
@@ -166,6 +158,12 @@ pub fn main(arguments: ReproduceArgs) -> Result<ExitCode, Failure> {
         (false, true) => ExitCode::FAILURE,
         (false, false) => ExitCode::SUCCESS,
     })
+}
+
+/// The error for a missing input. It names the input independently of the machine, because records keep it.
+fn lacks(experiment: &Experiment, input: &Path) -> RunError {
+    let input = input.strip_prefix(&experiment.data).unwrap_or(input);
+    RunError::Unavailable(format!("needs {} in the data folder (TIDEGATE_DATA)", input.display()))
 }
 
 /// The description of the measurement in a stored result, besides the values.
