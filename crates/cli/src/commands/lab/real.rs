@@ -14,7 +14,7 @@ use crate::failure::Failure;
 /// Measure what options of tor change, on stock tor in an emulated network of its own
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example:\n  echo 'Schedulers Vanilla' > vanilla.torrc\n  sudo tidegate lab real --torrc vanilla.torrc --predict"
+    after_help = "Example:\n  echo 'Schedulers Vanilla' > vanilla.torrc\n  tidegate lab real --torrc vanilla.torrc --predict"
 )]
 pub struct RealArgs {
     /// Add this file's options to every tor of the second side [default: run only the baseline]
