@@ -51,6 +51,10 @@ fn samples() -> Vec<(&'static str, String)> {
         (kinds::PINGS, text("source,destination,min,avg,max,mdev\n")),
         (kinds::PINGS, text("id,name,title,country\n0,A,Alpha,Germany\n")),
         (kinds::RIPE, text("cty1,cty2,rtt_avg\nDE,FR,10\n")),
+        (
+            "a table of Tor Metrics",
+            text("# The Tor Project\ndate,source,filesize\n2025-01-01,op-de7a,51200\n"),
+        ),
         (kinds::GEOIP, text("# a comment\n10,19,DE\n")),
         (kinds::TORRC, text("# a relay\nNickname a\nORPort 9001\n")),
         ("a scenario", text("duration = \"10 s\"\n[[system]]\nname = \"a\"\n")),
