@@ -24,6 +24,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::{LocalSet, spawn_local};
 
+use crate::a_relay;
 use crate::faults::neighbour::{
     Answer, BEGIN, CONNECTED, EARLY, END, EXTEND2, Link, RELAY, RESOLVE, RESOLVED, Relay, circuit_from,
     message,
@@ -69,17 +70,12 @@ async fn relay(setup: Setup) -> (Relay, SocketAddr) {
     let page = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let status = page.local_addr().unwrap();
     let settings = RelayConfig {
-        nickname: "relay".into(),
-        address: address.into(),
-        keys: keys.into(),
         config: Config { limits: Some(setup.limits), ..Config::default() },
         exit: Exit { policy: Policy::new(rules, setup.exit_to_private, Vec::new()), directory: None },
         extends: setup.extends,
         announce: setup.announce,
         status: Some(Status { listener: page, circuits: false }),
-        measurement: None,
-        published: None,
-        threads: std::num::NonZeroUsize::MIN,
+        ..a_relay::settings(keys, address)
     };
     let (orders, taken) = mpsc::channel(1);
     spawn_local(async move {

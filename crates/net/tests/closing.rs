@@ -2,12 +2,9 @@
 
 use tidegate_control::units::Span;
 use tidegate_net::clock;
-use tidegate_net::gate::Gate;
 use tidegate_net::identity::fill;
-use tidegate_net::live::exit::Exit;
 use tidegate_net::live::fetch::fetch;
-use tidegate_net::live::policy::Policy;
-use tidegate_net::live::relay::{Announce, RelayConfig, Status, run};
+use tidegate_net::live::relay::{RelayConfig, Status, run};
 use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::crypto::names::Router;
 use tidegate_proto::links::{Config, Limits};
@@ -18,6 +15,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::spawn_local;
 
+use crate::a_relay;
 use crate::one_hop::{OneHop, on_sockets};
 
 /// A server that sends without end.
@@ -42,20 +40,10 @@ async fn closed_during_downloads(transport: Transport) -> [f64; 2] {
     let router = Router { address, fingerprint: keys.fingerprint(), ed25519: Some(keys.ed25519()) };
     let onion = keys.onion();
     let settings = RelayConfig {
-        nickname: "relay".into(),
-        address: address.into(),
-        keys: keys.into(),
         config: Config { transport, limits: Some(Limits::default()), ..Config::default() },
-        exit: Exit {
-            policy: Policy::new(vec!["accept *:*".parse().unwrap()], true, Vec::new()),
-            directory: None,
-        },
-        extends: Gate::Private,
-        announce: Announce::None,
+        exit: a_relay::open_exit(None),
         status: Some(Status { listener: page, circuits: false }),
-        measurement: None,
-        published: None,
-        threads: std::num::NonZeroUsize::MIN,
+        ..a_relay::settings(keys, address)
     };
     let (_orders, taken) = mpsc::channel(1);
     spawn_local(async move { run(settings, vec![listener], taken, &|_| {}).await });

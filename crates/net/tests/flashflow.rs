@@ -10,11 +10,8 @@ use tidegate_control::units::{Rate, Span};
 use tidegate_net::flashflow::coordinator::measure;
 use tidegate_net::flashflow::measurer::{self, MeasurerOptions};
 use tidegate_net::flashflow::relay::{Limits, MeasuredRelay};
-use tidegate_net::gate::Gate;
 use tidegate_net::identity::{Contact, Identity, fill};
-use tidegate_net::live::exit::Exit;
-use tidegate_net::live::policy::Policy;
-use tidegate_net::live::relay::{Announce, Measurement, RelayConfig, run};
+use tidegate_net::live::relay::{Measurement, RelayConfig, run};
 use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::crypto::names::Router;
 use tidegate_proto::flashflow::coordinator::{Failure, Order, Outcome, Peer, Timeouts};
@@ -26,6 +23,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 
+use crate::a_relay;
 use crate::one_hop::OneHop;
 
 /// Runs a role on its own thread and returns its listening address.
@@ -136,19 +134,12 @@ fn a_relay_is_measured_while_it_carries_a_user() {
     let (fingerprint, ed25519, onion) = (keys.fingerprint(), Some(keys.ed25519()), keys.onion());
     team.relay.address = start(move |listener| async move {
         let permissions = Config { allowed: true, coordinators: vec![allowed], ..Config::default() };
-        let rules = vec!["accept *:*".parse().unwrap()];
         let settings = RelayConfig {
             nickname: "measured".into(),
-            address: listener.local_addr().unwrap().into(),
-            keys: keys.into(),
             config: links::Config { bandwidth: RATE as f64 / 8.0, ..links::Config::default() },
-            exit: Exit { policy: Policy::new(rules, true, Vec::new()), directory: None },
-            extends: Gate::Private,
-            announce: Announce::None,
-            status: None,
+            exit: a_relay::open_exit(None),
             measurement: Some(Measurement { identity, permissions }),
-            published: None,
-            threads: std::num::NonZeroUsize::MIN,
+            ..a_relay::settings(keys, listener.local_addr().unwrap())
         };
         let (_orders, taken) = mpsc::channel(1);
         run(settings, vec![listener], taken, &|_| {}).await.unwrap();

@@ -1,5 +1,6 @@
 //! Relays that are reached by IPv6, alone or beside IPv4.
 
+use crate::a_relay;
 use crate::one_hop;
 use crate::skipped;
 use std::io::{Read as _, Write as _};
@@ -52,17 +53,10 @@ fn settings(keys: RouterKeys, address: Addresses, transport: Transport, announce
     let rules =
         ["reject [2001:db8::]/32:25", "accept [::]/0:80", "accept *:*"].map(|rule| rule.parse().unwrap());
     RelayConfig {
-        nickname: "relay".into(),
-        address,
-        keys: keys.into(),
         config: Config { transport, limits: Some(Limits::default()), ..Config::default() },
         exit: Exit { policy: Policy::new(rules.to_vec(), true, Vec::new()), directory },
-        extends: Gate::Private,
         announce,
-        status: None,
-        measurement: None,
-        published: None,
-        threads: std::num::NonZeroUsize::MIN,
+        ..a_relay::settings(keys, address)
     }
 }
 

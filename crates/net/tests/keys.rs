@@ -1,5 +1,6 @@
 //! A relay renews its keys while circuits come and go.
 
+use crate::a_relay;
 use crate::one_hop;
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -13,9 +14,7 @@ use tidegate_net::gate::Gate;
 use tidegate_net::identity::{hex, random};
 use tidegate_net::link::Carrier;
 use tidegate_net::live::channel::Links;
-use tidegate_net::live::exit::Exit;
 use tidegate_net::live::keys;
-use tidegate_net::live::policy::Policy;
 use tidegate_net::live::relay::{Announce, Event, RelayConfig, run};
 use tidegate_net::live::renewal::{Change, Keys};
 use tidegate_net::overlay::Dial as _;
@@ -66,17 +65,9 @@ async fn relay(
     let router = keys::load(path, clock::unix()).unwrap();
     let known = Router { address, fingerprint: router.fingerprint(), ed25519: Some(router.ed25519()) };
     let settings = RelayConfig {
-        nickname: "relay".into(),
-        address: address.into(),
-        keys: Keys { router, file: Some(path.into()), lifetimes },
         config: Config { transport, limits: Some(Limits::default()), ..Config::default() },
-        exit: Exit { policy: Policy::new(Vec::new(), false, Vec::new()), directory: None },
-        extends: Gate::Private,
         announce,
-        status: None,
-        measurement: None,
-        published: None,
-        threads: std::num::NonZeroUsize::MIN,
+        ..a_relay::settings(Keys { router, file: Some(path.into()), lifetimes }, address)
     };
     let said = Rc::<RefCell<Vec<Change>>>::default();
     let heard = said.clone();

@@ -1,5 +1,6 @@
 //! Relays renew their keys while stock tor's client builds circuits over them. Runs where tor is installed.
 
+use crate::a_relay;
 use crate::skipped;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -8,17 +9,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate_control::units::Span;
-use tidegate_net::gate::Gate;
 use tidegate_net::identity::fill;
-use tidegate_net::live::exit::Exit;
-use tidegate_net::live::policy::Policy;
 use tidegate_net::live::relay::{Announce, Event, RelayConfig, run};
 use tidegate_net::live::renewal::{Change, Keys};
 use tidegate_net::private_tor::{self, Network};
 use tidegate_net::{clock, ports};
 use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::crypto::lifetimes::KeyLifetimes;
-use tidegate_proto::links::{Config, Limits};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::{LocalSet, spawn_local};
@@ -42,19 +39,14 @@ fn relays(authority: SocketAddr, said: Said) {
             for name in RELAYS {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
                 let address = listener.local_addr().unwrap();
-                let policy = Policy::new(vec!["accept *:*".parse().unwrap()], true, Vec::new());
                 let settings = RelayConfig {
                     nickname: name.into(),
-                    address: address.into(),
-                    keys: Keys { lifetimes: LIFETIMES, ..RouterKeys::generate(&mut fill).into() },
-                    config: Config { limits: Some(Limits::default()), ..Config::default() },
-                    exit: Exit { policy, directory: Some(authority) },
-                    extends: Gate::Private,
+                    exit: a_relay::open_exit(Some(authority)),
                     announce: Announce::Tor(vec![authority]),
-                    status: None,
-                    measurement: None,
-                    published: None,
-                    threads: std::num::NonZeroUsize::MIN,
+                    ..a_relay::settings(
+                        Keys { lifetimes: LIFETIMES, ..RouterKeys::generate(&mut fill).into() },
+                        address,
+                    )
                 };
                 let said = said.clone();
                 let hear = move |event| {

@@ -1,5 +1,6 @@
 //! A relay of the overlay on sockets, among silent and malicious clients.
 
+use crate::a_relay;
 use std::net::SocketAddr;
 
 use tidegate_control::units::Span;
@@ -7,9 +8,7 @@ use tidegate_net::clock;
 use tidegate_net::gate::Gate;
 use tidegate_net::identity::fill;
 use tidegate_net::live::channel::Links;
-use tidegate_net::live::exit::Exit;
-use tidegate_net::live::policy::Policy;
-use tidegate_net::live::relay::{Announce, RelayConfig, run};
+use tidegate_net::live::relay::{RelayConfig, run};
 use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::crypto::names::{Router, SharedNames};
 use tidegate_proto::links::{Config, Limits};
@@ -27,17 +26,8 @@ fn against_a_relay<F: Future>(limits: Limits, client: impl FnOnce(Router) -> F) 
         let keys = RouterKeys::generate(&mut fill);
         let router = Router { address, fingerprint: keys.fingerprint(), ed25519: Some(keys.ed25519()) };
         let settings = RelayConfig {
-            nickname: "relay".into(),
-            address: address.into(),
-            keys: keys.into(),
             config: Config { limits: Some(limits), ..Config::default() },
-            exit: Exit { policy: Policy::new(Vec::new(), false, Vec::new()), directory: None },
-            extends: Gate::Private,
-            announce: Announce::None,
-            status: None,
-            measurement: None,
-            published: None,
-            threads: std::num::NonZeroUsize::MIN,
+            ..a_relay::settings(keys, address)
         };
         let (_orders, taken) = mpsc::channel(1);
         spawn_local(run(settings, vec![listener], taken, &|_| {}));

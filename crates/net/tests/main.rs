@@ -1,5 +1,6 @@
 //! Integration tests of this crate: one binary, so that the crate is linked once.
 
+mod a_relay;
 mod attacks;
 mod closing;
 mod faults;

@@ -1,5 +1,6 @@
 //! PCTCP's clients: one connection per circuit to our guard, one connection for all circuits to a stock guard.
 
+use crate::a_relay;
 use crate::one_hop;
 use crate::skipped;
 use crate::stock_relay;
@@ -8,11 +9,8 @@ use std::path::Path;
 use one_hop::{OneHop, on_sockets};
 use tidegate_control::units::Span;
 use tidegate_net::clock;
-use tidegate_net::gate::Gate;
 use tidegate_net::identity::{fill, unhex};
-use tidegate_net::live::exit::Exit;
-use tidegate_net::live::policy::Policy;
-use tidegate_net::live::relay::{Announce, RelayConfig, run};
+use tidegate_net::live::relay::{RelayConfig, run};
 use tidegate_net::private_tor;
 use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::crypto::names::Router;
@@ -51,19 +49,7 @@ fn a_client_has_one_connection_per_circuit_to_our_guard() {
         let onion = keys.onion();
         let config =
             Config { transport: Transport::PerCircuit, limits: Some(Limits::default()), ..Config::default() };
-        let settings = RelayConfig {
-            nickname: "guard".into(),
-            address: address.into(),
-            keys: keys.into(),
-            config,
-            exit: Exit { policy: Policy::new(Vec::new(), false, Vec::new()), directory: None },
-            extends: Gate::Private,
-            announce: Announce::None,
-            status: None,
-            measurement: None,
-            published: None,
-            threads: std::num::NonZeroUsize::MIN,
-        };
+        let settings = RelayConfig { nickname: "guard".into(), config, ..a_relay::settings(keys, address) };
         spawn_local(async move {
             let (_orders, taken) = mpsc::channel(1);
             run(settings, vec![listener], taken, &|_| {}).await

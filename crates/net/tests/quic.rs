@@ -1,5 +1,6 @@
 //! Neighbours that support QUIC share a connection; others use TLS.
 
+use crate::a_relay;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -11,10 +12,8 @@ use tidegate_net::gate::Gate;
 use tidegate_net::identity::{Identity, fill, random};
 use tidegate_net::link::{Carrier, within};
 use tidegate_net::live::channel::Links;
-use tidegate_net::live::exit::Exit;
-use tidegate_net::live::policy::Policy;
 use tidegate_net::live::quic::{self, Quic};
-use tidegate_net::live::relay::{Announce, RelayConfig, run};
+use tidegate_net::live::relay::{RelayConfig, run};
 use tidegate_net::overlay::{Dial as _, PeerLink};
 use tidegate_net::quic_stream::QuicStream;
 use tidegate_proto::cell::RelayId;
@@ -48,17 +47,8 @@ async fn relay(transport: Transport) -> Router {
     let keys = keys();
     let router = router(&keys, address);
     let settings = RelayConfig {
-        nickname: "relay".into(),
-        address: address.into(),
-        keys: keys.into(),
         config: Config { transport, limits: Some(Limits::default()), ..Config::default() },
-        exit: Exit { policy: Policy::new(Vec::new(), false, Vec::new()), directory: None },
-        extends: Gate::Private,
-        announce: Announce::None,
-        status: None,
-        measurement: None,
-        published: None,
-        threads: std::num::NonZeroUsize::MIN,
+        ..a_relay::settings(keys, address)
     };
     let (orders, taken) = mpsc::channel(1);
     spawn_local(async move {

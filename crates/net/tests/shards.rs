@@ -10,9 +10,7 @@ use tidegate_net::clock;
 use tidegate_net::gate::Gate;
 use tidegate_net::identity::fill;
 use tidegate_net::live::channel::Links;
-use tidegate_net::live::exit::Exit;
 use tidegate_net::live::fetch::fetch;
-use tidegate_net::live::policy::Policy;
 use tidegate_net::live::relay::{Announce, Order, RelayConfig, Status, not_on_threads, run};
 use tidegate_proto::conflux::Wish;
 use tidegate_proto::control::vegas::VegasParameters;
@@ -27,6 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, spawn_local};
 
+use crate::a_relay;
 use crate::one_hop::{OneHop, on_sockets};
 
 const THREADS: usize = 3;
@@ -48,21 +47,13 @@ async fn relay(bandwidth: f64, limits: Limits) -> Running {
     let router = Router { address, fingerprint: keys.fingerprint(), ed25519: Some(keys.ed25519()) };
     let onion = keys.onion();
     let settings = RelayConfig {
-        nickname: "relay".into(),
-        address: address.into(),
-        keys: keys.into(),
         config: Config { limits: Some(limits), bandwidth, ..vegas() },
-        exit: Exit {
-            policy: Policy::new(vec!["accept *:*".parse().unwrap()], true, Vec::new()),
-            directory: None,
-        },
-        extends: Gate::Private,
+        exit: a_relay::open_exit(None),
         // Without a directory, but with a TLS key that is cheap to generate.
         announce: Announce::Overlay(([127, 0, 0, 1], 1).into(), None),
         status: Some(Status { listener: page, circuits: true }),
-        measurement: None,
-        published: None,
         threads: NonZeroUsize::new(THREADS).unwrap(),
+        ..a_relay::settings(keys, address)
     };
     let (orders, taken) = mpsc::channel(1);
     let ended = spawn_local(async move { run(settings, vec![listener], taken, &|_| {}).await });

@@ -4,20 +4,17 @@
 pub mod neighbour;
 mod table;
 
+use crate::a_relay;
 use crate::skipped;
 use crate::stock_relay;
 use std::path::Path;
 
 use neighbour::Relay;
 use table::{CIRCUIT_FAULTS, LINK_FAULTS, tell_circuit, tell_link};
-use tidegate_net::gate::Gate;
 use tidegate_net::identity::{fill, unhex};
-use tidegate_net::live::exit::Exit;
-use tidegate_net::live::policy::Policy;
 use tidegate_net::live::relay::{Announce, RelayConfig, run};
 use tidegate_net::private_tor;
 use tidegate_proto::crypto::cert::RouterKeys;
-use tidegate_proto::links::{Config, Limits};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -41,23 +38,12 @@ async fn ours() -> Relay {
     let fingerprint = keys.fingerprint();
     let behind = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let authority = behind.local_addr().unwrap();
-    let policy = Policy::new(vec!["accept *:*".parse().unwrap()], true, Vec::new());
-    let exit = Exit { policy, directory: Some(authority) };
     spawn_local(directory(behind));
-    let config = Config { limits: Some(Limits::default()), ..Config::default() };
-    let nickname = "ours".into();
     let settings = RelayConfig {
-        nickname,
-        address: address.into(),
-        keys: keys.into(),
-        config,
-        exit,
-        extends: Gate::Private,
+        nickname: "ours".into(),
+        exit: a_relay::open_exit(Some(authority)),
         announce: Announce::Tor(vec![authority]),
-        status: None,
-        measurement: None,
-        published: None,
-        threads: std::num::NonZeroUsize::MIN,
+        ..a_relay::settings(keys, address)
     };
     let (orders, taken) = mpsc::channel(1);
     spawn_local(async move {
