@@ -51,6 +51,6 @@ pub mod speed_test;
 pub mod tgen;
 pub mod tgen_actions;
 pub mod torperf;
-mod torrc;
+pub mod torrc;
 mod tpf;
 pub mod weights;

@@ -42,9 +42,13 @@ pub(crate) fn read_arguments(words: &[&str], options: &mut Options) {
     }
 }
 
-/// A size in bytes, as tor reads it; the last value of the option counts.
+/// A size in bytes; the last value of the option counts.
 pub(crate) fn bytes(options: &Options, key: &str) -> Option<u64> {
-    let text = options.get(key)?.last()?;
+    size(options.get(key)?.last()?)
+}
+
+/// Reads a size in bytes, as tor does: "5 MBytes".
+pub fn size(text: &str) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     let unit = match unit.trim().to_lowercase().as_str() {

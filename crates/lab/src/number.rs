@@ -14,6 +14,15 @@ pub fn format_number(value: f64) -> String {
     format!("{value:.*}", digits.clamp(0, 9) as usize)
 }
 
+/// A relative change in percent with its interval, if it is known: "-29 % [-33, -26]" for -0.29.
+pub fn format_change(change: f64, interval: Option<[f64; 2]>) -> String {
+    let percent = |value: f64| format!("{:+.0}", 100.0 * value);
+    match interval {
+        Some([low, high]) => format!("{} % [{}, {}]", percent(change), percent(low), percent(high)),
+        None => format!("{} %", percent(change)),
+    }
+}
+
 /// As [`format_number`], without zeros at the end. Reports of runs use it.
 pub fn short_number(value: f64) -> String {
     let text = format_number(value);

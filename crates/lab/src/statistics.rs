@@ -1,6 +1,7 @@
 //! Means over seeds and their confidence intervals.
 
 use serde::Serialize;
+use tidegate_data::torperf::quantile;
 
 /// A mean with its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -24,6 +25,12 @@ impl Estimate {
         });
         Estimate { n: values.len(), mean, ci95 }
     }
+}
+
+/// The median; `None` without values.
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    quantile(&values, 0.5)
 }
 
 /// The 97.5 % quantile of Student's t distribution.

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use plotters::prelude::*;
 
 use crate::input::InputError;
+use crate::number::format_change;
 use crate::scoreboard::experiment::{Experiment, PublishedRow, RowKind, Scale};
 use crate::scoreboard::record::{self, Recorded, RecordedRow};
 use crate::scoreboard::verdict::Verdict;
@@ -40,11 +41,7 @@ impl Ratio {
     }
 
     fn text(&self) -> String {
-        let percent = |ratio: f64| format!("{:+.0}", 100.0 * (ratio - 1.0));
-        match self.interval {
-            Some([low, high]) => format!("{} % [{}, {}]", percent(self.value), percent(low), percent(high)),
-            None => format!("{} %", percent(self.value)),
-        }
+        format_change(self.value - 1.0, self.interval.map(|ends| ends.map(|end| end - 1.0)))
     }
 }
 
@@ -151,7 +148,7 @@ fn text(effects: &[Effect], waiting: usize) -> String {
     let sized = effects.iter().filter(|effect| effect.size_is_right()).count();
     let mut text = format!(
         "# Effects: predicted and measured\n\n<!-- Made by `tidegate scoreboard` from experiments/*/*/result.json. Do not \
-         edit. -->\n\nEach row is a change of which somebody measured the effect, and the effect that this project \
+         edit. -->\n\nEach row is a change, its measured effect, and the effect that this project \
          predicts. No measured effect in this table was used to choose a parameter. Changes are in percent of the value \
          before; brackets hold 95 % intervals, where they are known.\n\n\
          - **Sign**: {right} of {} predictions have the right sign. {} measurements leave the sign open, because their \

@@ -2,8 +2,8 @@
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use serde_json::{Value, json};
-use tidegate_lab::number::format_number;
-use tidegate_lab::statistics::Estimate;
+use tidegate_lab::number::{format_change, format_number};
+use tidegate_lab::statistics::{Estimate, median};
 
 use super::load::ClientLoad;
 use super::schedule::METRICS;
@@ -83,13 +83,6 @@ impl SideResult {
     }
 }
 
-/// The median; `None` without values.
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let (low, high) = (values.get((values.len().checked_sub(1)?) / 2)?, values.get(values.len() / 2)?);
-    Some((low + high) / 2.0)
-}
-
 /// A relative change: -0.25 is a quarter less.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change {
@@ -111,13 +104,7 @@ impl Change {
     }
 
     fn text(self) -> String {
-        let percent = |value: f64| format!("{:+.0}", 100.0 * value);
-        match self.interval {
-            Some([low, high]) => {
-                format!("{} % [{}, {}]", percent(self.value), percent(low), percent(high))
-            }
-            None => format!("{} %", percent(self.value)),
-        }
+        format_change(self.value, self.interval)
     }
 
     fn json(self) -> Value {

@@ -5,10 +5,12 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use tidegate_control::units::{Bytes, Rate, Span};
+use tidegate_data::torrc::size;
 use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::runs;
 use tidegate_lab::scenario::{Scenario, apply_parameters, models_parameter};
+use tidegate_lab::statistics::median;
 
 use super::fragment::{Fragment, TorOption};
 use super::schedule::{METRICS, PAUSE};
@@ -66,8 +68,8 @@ impl Model {
                         system["ewma"]["half-life"] = Span((seconds * 1e9) as u64).to_string().into()
                     })
                 }
-                "relaybandwidthrate" => bytes(&value).map(|bytes| rate = Some((bytes, option))),
-                "relaybandwidthburst" => bytes(&value).map(|bytes| burst = Some((bytes, option))),
+                "relaybandwidthrate" => size(&value).map(|bytes| rate = Some((Bytes(bytes), option))),
+                "relaybandwidthburst" => size(&value).map(|bytes| burst = Some((Bytes(bytes), option))),
                 // These change what tor says, not what it does.
                 "log" | "safelogging" | "logmessagedomains" | "logtimegranularity" => Some(()),
                 _ => None,
@@ -112,30 +114,15 @@ fn scheduler(list: &str) -> Option<&'static str> {
     }
 }
 
-/// A number and a unit of tor's manual.
-fn quantity<'a>(value: &'a str, units: &[(&[&str], u64)]) -> Option<u64> {
-    let (number, unit): (&'a str, &'a str) = value.split_once(' ').unwrap_or((value, ""));
-    let (_, scale) = units.iter().find(|(names, _)| names.contains(&unit.trim()))?;
-    number.parse::<u64>().ok()?.checked_mul(*scale)
-}
-
+/// Reads a time, as tor does: "10 msec".
 fn milliseconds(value: &str) -> Option<Span> {
-    let units: [(&[&str], u64); 2] =
-        [(&["", "msec", "millisecond", "milliseconds"], 1), (&["s", "sec", "second", "seconds"], 1000)];
-    quantity(value, &units).map(Span::from_millis)
-}
-
-fn bytes(value: &str) -> Option<Bytes> {
-    let units: [(&[&str], u64); 7] = [
-        (&["", "b", "byte", "bytes"], 1),
-        (&["kb", "kbyte", "kbytes", "kilobyte", "kilobytes"], 1 << 10),
-        (&["mb", "mbyte", "mbytes", "megabyte", "megabytes", "m"], 1 << 20),
-        (&["gb", "gbyte", "gbytes", "gigabyte", "gigabytes"], 1 << 30),
-        (&["kbit", "kbits", "kilobit", "kilobits"], 1 << 7),
-        (&["mbit", "mbits", "megabit", "megabits"], 1 << 17),
-        (&["gbit", "gbits", "gigabit", "gigabits"], 1 << 27),
-    ];
-    quantity(value, &units).map(Bytes)
+    let (number, unit) = value.split_once(' ').unwrap_or((value, ""));
+    let scale = match unit.trim() {
+        "" | "msec" | "millisecond" | "milliseconds" => 1,
+        "s" | "sec" | "second" | "seconds" => 1000,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(scale).map(Span::from_millis)
 }
 
 /// The scenario of a round.
@@ -219,14 +206,12 @@ pub fn simulate(
     let scenario = Scenario::parse(source, PathBuf::new(), &[])?;
     let Some(run) = runs::run_once(&scenario, 0, seed, monitor)? else { return Ok(None) };
     let summary = &run.metrics.summary;
-    let median = |metric: &str| summary[metric]["web"]["p50"].as_f64().unwrap_or(f64::NAN);
+    let web = |metric: &str| summary[metric]["web"]["p50"].as_f64().unwrap_or(f64::NAN);
     let rate = |path: &ClientPath| {
         summary["throughput_bytes_per_s"][format!("bulk-{}", path.client)].as_f64().unwrap_or(f64::NAN) / 1e3
     };
-    let mut rates: Vec<f64> = paths.iter().map(rate).collect();
-    rates.sort_by(f64::total_cmp);
-    let middle = (rates[(rates.len() - 1) / 2] + rates[rates.len() / 2]) / 2.0;
-    Ok(Some([median("connect_s"), median("ttlb_s"), middle]))
+    let bulk = median(paths.iter().map(rate).collect()).expect("a round has clients");
+    Ok(Some([web("connect_s"), web("ttlb_s"), bulk]))
 }
 
 #[cfg(test)]
