@@ -31,7 +31,8 @@ pub fn measure(
     }
     let mut points = Vec::new();
     for point in &calibration.points {
-        let trial = ParameterTrial { values: named(&calibration, point), ..ParameterTrial::default() };
+        let trial =
+            ParameterTrial { values: named(&calibration.parameters, point), ..ParameterTrial::default() };
         points.push(runner(&Experiment { trial: Some(trial), ..experiment.clone() }, scale, monitor)?);
     }
     let mut points = points.into_iter();
@@ -61,9 +62,8 @@ fn fit(
         rows.iter().flat_map(|row| row.check.names()).map(ToOwned::to_owned).collect();
     let candidates = if scale == Scale::Smoke { AT_SMOKE.min(file.candidates) } else { file.candidates };
     search(&file.parameter, candidates, file.seed, |point: &[f64], seeds: u32| {
-        let names = file.parameter.iter().map(|parameter| parameter.name.clone());
         let trial = ParameterTrial {
-            values: names.zip(point.iter().copied()).collect(),
+            values: named(file.parameter.iter().map(|parameter| &parameter.name), point),
             seeds: Some(seeds),
             system: Some(file.baseline.clone()),
             quantities: quantities.clone(),
@@ -80,7 +80,7 @@ fn fit(
 }
 
 /// Per seed, the distance from the published number in tolerances. Positive numbers are compared by their logarithms,
-/// so that half and double are equally far. A statement that holds has no distance; its tolerance is a tenth.
+/// so that half and double are equally far. The distance of a statement that holds is 0; its tolerance is a tenth.
 fn deviations(check: &Check, measured: &Measured) -> Result<Vec<f64>, String> {
     let logarithmic = |ours: f64, wanted: f64, share: f64| libm::log(ours / wanted) / libm::log(1.0 + share);
     match check {
@@ -109,8 +109,8 @@ fn deviations(check: &Check, measured: &Measured) -> Result<Vec<f64>, String> {
     }
 }
 
-fn named(calibration: &Calibration, point: &[f64]) -> BTreeMap<String, f64> {
-    calibration.parameters.iter().cloned().zip(point.iter().copied()).collect()
+fn named<'a>(names: impl IntoIterator<Item = &'a String>, point: &[f64]) -> BTreeMap<String, f64> {
+    names.into_iter().cloned().zip(point.iter().copied()).collect()
 }
 
 /// "Calibrated on 16 candidates: factor 0.004 (0.002 to 0.008)."

@@ -10,7 +10,7 @@ use toml::Spanned;
 
 use super::calibration::CalibrateFile;
 use super::drawing::FigureFile;
-use super::expression::{Expression, Relation};
+use super::expression::{Expression, Missing, Relation};
 use crate::input::{InputError, SourceFile, suggest};
 
 /// Size of a reproduction.
@@ -298,6 +298,17 @@ pub enum Published {
 }
 
 impl Check {
+    /// Per seed, the values that decide the row: the number, or a statement's left side minus its right side.
+    ///
+    /// # Errors
+    /// If a quantity was not measured.
+    pub fn values(&self, measured: &BTreeMap<String, Vec<f64>>) -> Result<Vec<f64>, Missing> {
+        match self {
+            Check::Number { measure, .. } => measure.evaluate(measured),
+            Check::Statement(relation) => relation.differences(measured),
+        }
+    }
+
     /// The quantities that the row compares.
     pub fn names(&self) -> Vec<&str> {
         match self {

@@ -257,16 +257,14 @@ fn compare(
     measured: &Measured,
     outcome: &mut Outcome,
 ) -> Result<(), String> {
-    let (ours, values) = match &row.check {
-        Check::Number { measure, .. } => {
-            let values = measure.evaluate(&measured.values)?;
-            (Sequence::of(&values).mean, values)
-        }
+    let values = row.check.values(&measured.values)?;
+    let ours = match &row.check {
+        Check::Number { .. } => Sequence::of(&values).mean,
         Check::Statement(relation) => {
             let left = Sequence::of(&relation.left.evaluate(&measured.values)?).mean;
             let right = Sequence::of(&relation.right.evaluate(&measured.values)?).mean;
             outcome.add_note(&format!("here {} against {}", format_number(left), format_number(right)));
-            (left, relation.differences(&measured.values)?)
+            left
         }
     };
     outcome.ours = Some(ours).filter(|mean| mean.is_finite());
@@ -285,10 +283,7 @@ fn compare(
     if experiment.predicted(&row.file) && !measured.elsewhere.is_empty() {
         let (mut low, mut high) = (sequence.mean, sequence.mean);
         for values in &measured.elsewhere {
-            let values = match &row.check {
-                Check::Number { measure, .. } => measure.evaluate(values)?,
-                Check::Statement(relation) => relation.differences(values)?,
-            };
+            let values = row.check.values(values)?;
             let here = Sequence::of(&values);
             if !here.mean.is_finite() {
                 return Err("the measured value is not finite at a point of the posterior range".into());
