@@ -39,7 +39,7 @@ pub fn crossings(count: usize) -> Vec<Vec<Option<Crossing>>> {
             newest.push(Some(Crossing { to, from: of }));
             earlier.push(Some(Crossing { to: back, from }));
         }
-        // A shard has no queue to itself.
+        // A shard does not have a queue to itself.
         newest.push(None);
         all.push(newest);
     }

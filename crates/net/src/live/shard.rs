@@ -196,13 +196,13 @@ impl Shard {
         } else {
             Vec::new()
         };
-        let streams = node.limits().map_or(usize::MAX, |limits| limits.streams.max(1) as usize);
         let exits = Exits {
             leaving: Locals::default(),
             outside: Outside::default(),
             closing: Closing::default(),
             settings: Rc::new(RefCell::new(settings)),
-            places: Shares::new(streams),
+            // Each stream sets the number of places, because limits change.
+            places: Shares::new(usize::MAX),
             lookups: Rc::new(Lookups::counting(common.lookups.clone())),
             descriptors: common.descriptors.clone(),
             shard: (common.count > 1).then_some(number),
@@ -274,9 +274,10 @@ impl Shard {
             }
             self.closing.borrow_mut().retain(|local| local.strong_count() > 0);
             let limit = self.overlay.with(|node, _| node.limits().map_or(u64::MAX, |limits| limits.memory.0));
-            let held = self.held() - self.outside.get();
-            if held + self.outside.get() > limit {
-                self.relieve_memory((limit / 10 * 9).saturating_sub(held));
+            let held = self.held();
+            if held > limit {
+                let inside = held - self.outside.get();
+                self.relieve_memory((limit / 10 * 9).saturating_sub(inside));
             }
             let mut cut = 0;
             while self.held() > limit && self.overlay.cut_most_stalled() {
