@@ -120,7 +120,7 @@ fn comparison(results: &Results<'_>) -> Section {
     }
 }
 
-/// What a chart over time shows of a system: the sampled times, and curves of time in seconds and value.
+/// The data of a system's chart over time: the sampled times, and curves of time in seconds and value.
 type OverTime<'a> = (&'a Series, Vec<Vec<(f64, f64)>>);
 
 /// A section with one chart over time per system, on common axes.

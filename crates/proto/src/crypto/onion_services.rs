@@ -33,7 +33,7 @@ pub struct IntroductionLimit {
     pub burst: u32,
 }
 
-/// What a service says about a limit of introductions.
+/// A service's instruction on a limit of introductions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServiceLimit {
     /// Nothing: the consensus decides.

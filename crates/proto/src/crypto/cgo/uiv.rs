@@ -36,7 +36,7 @@ enum TagCipher {
 }
 
 /// Expanded keys of one direction. Those of AES are wiped when dropped. Those of POLYVAL are not: they open no cell without
-/// AES, and wiping the copy that each cell needs took a quarter of its time.
+/// AES, and each cell would wipe a copy.
 pub struct Expanded {
     tag: TagCipher,
     tag_hash: Polyval,
