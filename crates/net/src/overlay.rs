@@ -175,7 +175,8 @@ struct Channel {
     /// When the pending write started, and when bytes were last read or written.
     writing: Cell<Option<Time>>,
     active: Cell<Time>,
-    /// The node closed it. It ends once all cells are written.
+    /// The node has forgotten it, and may have given its id to another channel. The connection ends once all cells are
+    /// written.
     closed: Cell<bool>,
     /// A duplicate of the socket's handle, for TCP_INFO.
     socket: OnceCell<os::Duplicate>,
@@ -242,8 +243,9 @@ where
         match output {
             Output::OpenChannel(channel, relay) => {
                 let overlay = self.overlay.get().expect("a handle drives the node");
-                self.channels.insert(channel, Rc::default());
-                tokio::task::spawn_local(async move { overlay.open(channel, relay).await });
+                let opening = Rc::<Channel>::default();
+                self.channels.insert(channel, opening.clone());
+                tokio::task::spawn_local(async move { overlay.open(channel, opening, relay).await });
             }
             Output::Flush(channel) => {
                 if let Some(channel) = self.channels.get(&channel) {
@@ -359,7 +361,7 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
         let Some((id, channel)) = longest else { return false };
         channel.in_kernel.set(false);
         channel.cut.notify_one();
-        self.gone(id);
+        self.gone(id, &channel);
         true
     }
 
@@ -368,20 +370,22 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
         self.driver.input(|node, _, now| act(node, now))
     }
 
-    async fn open(self, id: ChannelId, relay: RelayId) {
+    async fn open(self, id: ChannelId, channel: Rc<Channel>, relay: RelayId) {
         match link::within(CONNECTING, self.shared.dial.dial(relay)).await {
+            // Every circuit for it was given up meanwhile.
+            Ok(_) if channel.closed.get() => self.shared.dial.ended(relay, false),
             Ok(peer_link) => {
                 self.shared.dial.opened(relay);
                 self.with(|node, now| {
                     peer_link.announce(node, id);
                     node.channel_opened(now, id);
                 });
-                self.run(peer_link, id, LINGER).await;
+                self.run(peer_link, id, &channel, LINGER).await;
                 self.shared.dial.ended(relay, true);
             }
             Err(cause) => {
                 tracing::debug!(%cause, "cannot connect to a relay");
-                self.gone(id);
+                self.gone(id, &channel);
                 self.shared.dial.ended(relay, false);
             }
         }
@@ -399,24 +403,24 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
 
     /// As [`serve`](Self::serve). `tell` tells the node more about the channel.
     pub async fn serve_with(&self, peer_link: PeerLink, tell: impl FnOnce(&mut N, Time, ChannelId)) {
-        let id = self.with(|node, now| {
+        let channel = Rc::<Channel>::default();
+        let id = self.driver.input(|node, channels, now| {
             let id = node.channel_accepted(peer_link.peer);
+            // First, because the node may close it at once.
+            channels.channels.insert(id, channel.clone());
             tell(node, now, id);
             peer_link.announce(node, id);
             id
         });
-        self.driver.handler(|channels| channels.channels.insert(id, Rc::default()));
         let peer = peer_link.peer;
         peer.inspect(|peer| self.shared.dial.opened(*peer));
         // Only misbehaving or displaced neighbours lose a link that they opened: it ends at once.
-        self.run(peer_link, id, Span::ZERO).await;
+        self.run(peer_link, id, &channel, Span::ZERO).await;
         peer.inspect(|peer| self.shared.dial.ended(*peer, true));
     }
 
     /// Moves cells until the link ends. `linger`: how long to wait for the neighbour's end after the node closed it.
-    async fn run(&self, mut peer_link: PeerLink, id: ChannelId, linger: Span) {
-        let channel = self.driver.handler(|channels| channels.channels.get(&id).cloned());
-        let Some(channel) = channel else { return };
+    async fn run(&self, mut peer_link: PeerLink, id: ChannelId, channel: &Channel, linger: Span) {
         if self.shared.inspects.get()
             && let Some(tcp) = peer_link.carrier.tcp()
             && let Ok(socket) = os::duplicate(tcp)
@@ -433,11 +437,11 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
         let (mut reader, mut writer) = tokio::io::split(peer_link.carrier);
         {
             let limit = |bytes| unread.iter().for_each(|limit| limit.set(bytes));
-            let mut reading = pin!(self.read(&mut reader, id, &channel, &peer_link.rest, &limit));
+            let mut reading = pin!(self.read(&mut reader, id, channel, &peer_link.rest, &limit));
             let written = tokio::select! {
                 // In every case the channel is gone.
                 _ = &mut reading => None,
-                result = self.write(&mut writer, id, &channel) => Some(result),
+                result = self.write(&mut writer, id, channel) => Some(result),
                 () = channel.cut.notified() => return,
             };
             if let Some(Err(_)) = written
@@ -448,7 +452,7 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
             }
         }
         if !channel.closed.get() {
-            return self.gone(id);
+            return self.gone(id, channel);
         }
         // A connection that closes with unread bytes is reset, and our last cells (DESTROY) would be lost with it.
         let ended = async {
@@ -462,11 +466,14 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
         let _ = link::within(linger, ended).await;
     }
 
-    fn gone(&self, id: ChannelId) {
-        self.driver.input(|node, channels, now| {
-            channels.channels.remove(&id);
-            node.channel_closed(now, id);
-        });
+    /// Tells the node that a connection has ended, unless the node closed the channel before.
+    fn gone(&self, id: ChannelId, channel: &Channel) {
+        if !channel.closed.replace(true) {
+            self.driver.input(|node, channels, now| {
+                channels.channels.remove(&id);
+                node.channel_closed(now, id);
+            });
+        }
     }
 
     async fn read(
@@ -478,7 +485,7 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
         limit_unread: &dyn Fn(u32),
     ) -> io::Result<()> {
         let mut splitter = Splitter::new(first);
-        self.take(id, &mut splitter)?;
+        self.take(id, channel, &mut splitter)?;
         channel.active.set(clock::now());
         let (mut taken, mut limited) = (0, false);
         loop {
@@ -510,7 +517,7 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
             };
             channel.active.set(clock::now());
             splitter.filled(count);
-            self.take(id, &mut splitter)?;
+            self.take(id, channel, &mut splitter)?;
             taken += count;
             if taken >= BLOCK {
                 // Let the writer forward this block while it is in the processor's cache.
@@ -520,12 +527,15 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
         }
     }
 
-    fn take(&self, id: ChannelId, splitter: &mut Splitter) -> io::Result<()> {
+    fn take(&self, id: ChannelId, channel: &Channel, splitter: &mut Splitter) -> io::Result<()> {
+        // The node may have closed the channel while this read waited. Its id may belong to another one by now.
+        if channel.closed.get() {
+            return Ok(());
+        }
         let mut received = 0;
-        self.driver.input(|node, channels, now| {
+        self.driver.input(|node, _, now| {
             let mut bodies = self.shared.bodies.borrow_mut();
-            // The node may close the channel on any cell.
-            while channels.channels.contains_key(&id) {
+            loop {
                 let cell = splitter.take().map_err(|_| io::ErrorKind::InvalidData)?;
                 let Some((circ, number, body)) = cell else { break };
                 received += FIXED as u64;

@@ -1,13 +1,16 @@
 //! Circuits with connections of their own that a client closes while cells arrive.
 
+use std::net::SocketAddr;
+
 use tidegate_control::units::Span;
 use tidegate_net::clock;
 use tidegate_net::identity::fill;
 use tidegate_net::live::fetch::fetch;
 use tidegate_net::live::relay::{RelayConfig, Status, run};
+use tidegate_net::overlay::RateLimit;
 use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::crypto::names::Router;
-use tidegate_proto::links::{Config, Limits};
+use tidegate_proto::links::{ChannelId, Config, Limits};
 use tidegate_proto::node::CircuitKey;
 use tidegate_proto::transport::Transport;
 use tokio::io::AsyncWriteExt as _;
@@ -19,7 +22,7 @@ use crate::a_relay;
 use crate::one_hop::{OneHop, on_sockets};
 
 /// A server that sends without end.
-async fn endless() -> std::net::SocketAddr {
+async fn endless() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     spawn_local(async move {
@@ -30,9 +33,8 @@ async fn endless() -> std::net::SocketAddr {
     address
 }
 
-/// Closes eight circuits in the middle of downloads. Returns how many the relay saw closed by the client, and how many
-/// lost their connection.
-async fn closed_during_downloads(transport: Transport) -> [f64; 2] {
+/// Starts a relay. Returns what identifies it, its onion key, and the address of its status page.
+async fn a_relay(transport: Transport) -> (Router, [u8; 32], SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let page = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, status) = (listener.local_addr().unwrap(), page.local_addr().unwrap());
@@ -45,8 +47,17 @@ async fn closed_during_downloads(transport: Transport) -> [f64; 2] {
         status: Some(Status { listener: page, circuits: false }),
         ..a_relay::settings(keys, address)
     };
-    let (_orders, taken) = mpsc::channel(1);
-    spawn_local(async move { run(settings, vec![listener], taken, &|_| {}).await });
+    spawn_local(async move {
+        let (_orders, taken) = mpsc::channel(1);
+        run(settings, vec![listener], taken, &|_| {}).await
+    });
+    (router, onion, status)
+}
+
+/// Closes eight circuits in the middle of downloads. Returns how many the relay saw closed by the client, and how many
+/// lost their connection.
+async fn closed_during_downloads(transport: Transport) -> [f64; 2] {
+    let (router, onion, status) = a_relay(transport).await;
     let (client, server) = (OneHop::new(router, transport), endless().await);
     for _ in 0..4 {
         assert_eq!(client.builds(onion).await, [true; 2]);
@@ -74,6 +85,46 @@ fn the_relay_learns_that_the_client_closed_a_circuit_before_its_connection_ends(
     on_sockets(async {
         for transport in [Transport::PerCircuit, Transport::Quic] {
             assert_eq!(closed_during_downloads(transport).await, [8.0, 0.0], "{transport:?}");
+        }
+    });
+}
+
+/// Keeps every write waiting for a while.
+struct Slow;
+
+impl RateLimit for Slow {
+    async fn leave(&self, _: ChannelId, _: u64) {
+        clock::until(clock::now() + Span::from_millis(20)).await;
+    }
+    fn received(&self, _: u64) {}
+}
+
+/// A client that gives a circuit up frees its channel's id while the last write waits, and the next channel gets it. The
+/// answer to the first circuit must not reach the second.
+#[test]
+fn a_late_answer_does_not_reach_the_next_channel() {
+    on_sockets(async {
+        let transport = Transport::PerCircuit;
+        let (router, onion, _) = a_relay(transport).await;
+        let client = OneHop::limited(router, Config { transport, ..Config::default() }, Slow);
+        assert_eq!(client.builds(onion).await, [true; 2]);
+        let none_is_open = async || {
+            while client.node.connections() > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        for _ in 0..4 {
+            client.close_all();
+            none_is_open().await;
+            let before = client.node.waits().cells;
+            let first = client.build();
+            while client.node.waits().cells == before {
+                tokio::task::yield_now().await;
+            }
+            // CREATE waits. DESTROY follows it, and the node forgets the channel.
+            client.node.with(|node, now| node.close(now, first));
+            none_is_open().await;
+            assert!(client.built(client.build()).await);
         }
     });
 }

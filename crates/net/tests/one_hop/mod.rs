@@ -9,7 +9,7 @@ use tidegate_net::clock;
 use tidegate_net::gate::Gate;
 use tidegate_net::identity::random;
 use tidegate_net::live::channel::Links;
-use tidegate_net::overlay::{Handle, Overlay, Owner, Unlimited};
+use tidegate_net::overlay::{Handle, Overlay, Owner, RateLimit, Unlimited};
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::client::Client;
 use tidegate_proto::crypto::encrypted::Encrypted;
@@ -26,8 +26,8 @@ pub fn on_sockets<F: Future>(test: F) {
     runtime.block_on(LocalSet::new().run_until(test));
 }
 
-pub struct OneHop {
-    pub node: Overlay<Client<Encrypted>, Unlimited, Rc<Links>>,
+pub struct OneHop<G = Unlimited> {
+    pub node: Overlay<Client<Encrypted>, G, Rc<Links>>,
     relay: RelayId,
     identity: Router,
     /// The results of circuits: `true` if built, `false` if closed.
@@ -44,6 +44,13 @@ impl OneHop {
     }
 
     pub fn with(router: Router, config: Config) -> OneHop {
+        OneHop::limited(router, config, Unlimited)
+    }
+}
+
+impl<G: RateLimit + 'static> OneHop<G> {
+    /// A client with a rate limit.
+    pub fn limited(router: Router, config: Config, limit: G) -> OneHop<G> {
         let transport = config.transport;
         let names = SharedNames::default();
         let relay = names.borrow_mut().keep(router);
@@ -68,7 +75,7 @@ impl OneHop {
             })
         };
         OneHop {
-            node: Overlay::with_dial(Client::new(onion, config), Unlimited, links, owner),
+            node: Overlay::with_dial(Client::new(onion, config), limit, links, owner),
             relay,
             identity: router,
             ends,
@@ -84,15 +91,32 @@ impl OneHop {
             let public = RelayPublic { identity: self.identity.fingerprint, onion };
             let modern = ed25519.map(|ed25519| (ed25519, Wishes { congestion_control: true, cgo: true }));
             self.node.with(|node, _| node.onion().learn(self.relay, public, modern));
-            let key = self.node.with(|node, now| node.build(now, vec![self.relay]));
-            self.ends.borrow_mut().remove(&key);
-            *built = loop {
-                if let Some(end) = self.ends.borrow().get(&key) {
-                    break *end;
-                }
-                clock::until(clock::now() + Span::from_millis(2)).await;
-            };
+            *built = self.built(self.build()).await;
         }
         built
+    }
+
+    /// Begins a circuit.
+    pub fn build(&self) -> CircuitKey {
+        let key = self.node.with(|node, now| node.build(now, vec![self.relay]));
+        self.ends.borrow_mut().remove(&key);
+        key
+    }
+
+    /// Waits until a circuit is built or closed; whether it is built.
+    pub async fn built(&self, key: CircuitKey) -> bool {
+        loop {
+            if let Some(end) = self.ends.borrow().get(&key) {
+                return *end;
+            }
+            clock::until(clock::now() + Span::from_millis(2)).await;
+        }
+    }
+
+    /// Closes all circuits.
+    pub fn close_all(&self) {
+        let keys: Vec<CircuitKey> = self.ends.borrow().keys().copied().collect();
+        keys.into_iter().for_each(|key| self.node.with(|node, now| node.close(now, key)));
+        self.ends.borrow_mut().clear();
     }
 }
