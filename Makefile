@@ -1,12 +1,20 @@
-# `make test` installs missing Rust components, runs `make lint`, and runs every test.
-.PHONY: test lint setup bench counts columnar deny scoreboard fuzz wheel python-environment python-test notebooks playground site book
+# `make test` installs missing Rust components, runs `make lint`, and runs every test but the slow ones.
+# `make test-all` runs those too, as CI does. They say `#[ignore = "slow: make test-all"]`.
+.PHONY: test test-all lint setup bench counts columnar deny scoreboard fuzz wheel python-environment python-test notebooks playground site book
 
 # Tests with missing requirements are skipped; the last line says how many, and what to install.
 SKIPPED = $(CURDIR)/target/skipped-tests
 
-test: lint
+# Ignored tests that no target runs: they take minutes or a gigabyte, or need a file of the authors.
+BY_HAND = a_thousand_points_survive_fifty_kills audiences_of_5_20_and_50 kernel_memory_of_unread_streams \
+	ten_million_rows_are_a_file mleflow_finds_the_capacities_of_the_authors_network
+# Benchmarks are tests, too, but do not know `--ignored`.
+test-all: SLOW = cargo test --workspace --quiet --lib --bins --test '*' -- --ignored $(addprefix --skip ,$(BY_HAND))
+
+test test-all: lint
 	@mkdir -p $(dir $(SKIPPED)) && rm -f $(SKIPPED) && touch $(SKIPPED)
 	TIDEGATE_SKIPPED=$(SKIPPED) cargo test --workspace --quiet
+	TIDEGATE_SKIPPED=$(SKIPPED) $(SLOW)
 	@sort $(SKIPPED)
 	@printf 'skipped: %s' "$$(wc -l < $(SKIPPED))"
 	@if [ -s $(SKIPPED) ]; then printf ', missing: %s' "$$(cut -d: -f1 $(SKIPPED) | sort -u | paste -sd, | sed 's/,/, /g')"; fi; echo

@@ -62,7 +62,7 @@ fn wrong_input_is_refused_with_a_cure() {
 }
 
 #[test]
-#[ignore = "takes up to a minute of real time: stock tor votes every ten seconds"]
+#[ignore = "slow: make test-all"]
 fn stock_tor_is_measured_on_emulated_hosts() {
     let what = "stock tor is measured on emulated hosts";
     if !private_tor::is_installed(Path::new("tor")) {

@@ -311,6 +311,7 @@ fn experiments_find_measured_inputs_wherever_their_scenario_is() {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn flashflow_experiments_run_in_simulated_time() {
     let scratch = Scratch::new("flashflow-experiments");
     let arguments =

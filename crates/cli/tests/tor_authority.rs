@@ -45,6 +45,7 @@ fn bandwidth_file(relays: &[Relay]) -> String {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn a_directory_authority_takes_our_weights_into_the_consensus() {
     if !private_tor::is_installed(Path::new("tor")) {
         skipped::skipped("a directory authority reads the bandwidth file", "tor");

@@ -12,6 +12,7 @@ use tidegate_net::private_tor::{self, Network};
 const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn stock_relays_are_measured_through_ordinary_circuits() {
     if !private_tor::is_installed(Path::new("tor")) {
         skipped::skipped("stock relays are measured", "tor");

@@ -177,6 +177,7 @@ fn hello(network: &mut Network, name: &str, path: [&str; 3], options: &str, at: 
 
 /// The authority tests our relay over IPv4 and IPv6. Then stock tor's client connects after IPv4 was closed.
 #[test]
+#[ignore = "slow: make test-all"]
 fn stock_tor_uses_the_ipv6_address_of_the_descriptor() {
     if !private_tor::is_installed(Path::new("tor")) {
         return skipped::skipped("stock tor finds an address of IPv6 in the descriptor", "tor");

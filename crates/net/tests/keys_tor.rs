@@ -80,6 +80,7 @@ fn ask(socks: SocketAddr, user: &str, port: u16) -> std::io::Result<String> {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn stock_tor_builds_circuits_while_relays_renew_their_keys() {
     if !private_tor::is_installed(Path::new("tor")) {
         return skipped::skipped("stock tor builds circuits while relays renew their keys", "tor");

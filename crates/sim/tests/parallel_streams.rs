@@ -75,6 +75,7 @@ fn q_learning_outlives_a_pause_at_any_pace() {
 /// Before routes had a controller for the receiver, a faster pace made a stream slower: what the receiver could
 /// not take was lost, and with each lost packet a receiver path.
 #[test]
+#[ignore = "slow: make test-all"]
 fn a_faster_pace_is_not_slower() {
     for uses in [1, 64] {
         let at = |pace: u64| {
@@ -160,6 +161,7 @@ const PLACES: [usize; 2] = [300, 1000];
 /// Without a congestion window a seventh of all packets was lost where only a hundred may wait. AIMD and CUBIC that heard of
 /// each loss did not fill a link.
 #[test]
+#[ignore = "slow: make test-all"]
 fn a_link_is_filled() {
     for (controller, waiting) in [
         ("explicit-or-aimd", PLACES[0]),
@@ -180,6 +182,7 @@ fn a_link_is_filled() {
 
 /// Behind the host, where TCP may have as much in the queue as its window allows.
 #[test]
+#[ignore = "slow: make test-all"]
 fn a_link_is_shared_with_tcp() {
     let shares = [1, 2, 3].map(|seed| {
         let read = shared("explicit-or-aimd", PLACES[1], Some(Span::from_secs(15)), seed);

@@ -165,6 +165,7 @@ fn restart(scratch: &Scratch) -> Vec<Role> {
 
 /// 10,000 silent connections do not prevent a measurement, and the relay closes them soon after.
 #[test]
+#[ignore = "slow: make test-all"]
 fn ten_thousand_silent_connections_do_not_stop_a_measurement() {
     let scratch = Scratch::new("crowd");
     demo(&scratch);
@@ -197,6 +198,7 @@ fn ten_thousand_silent_connections_do_not_stop_a_measurement() {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn a_lost_measurer_is_named_and_the_kill_switch_stops_everything() {
     let scratch = Scratch::new("stop");
     demo(&scratch);

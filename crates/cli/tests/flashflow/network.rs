@@ -127,6 +127,7 @@ fn results(daemon: &mut Role, results: usize) -> Vec<String> {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn a_daemon_follows_a_signed_network_over_several_periods() {
     let scratch = Scratch::new("signed-network");
     fs::create_dir(&scratch.0).unwrap();

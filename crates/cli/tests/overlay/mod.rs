@@ -80,6 +80,7 @@ fn stock_tor_fetches_a_file_through_our_relays() {
 
 /// To an exit of ours stock tor links circuits as to its own (proposal 329), and downloads over both at once.
 #[test]
+#[ignore = "slow: make test-all"]
 fn stock_tor_fetches_a_file_over_two_circuits_to_our_exit() {
     if Command::new("tor").arg("--version").output().is_err() {
         return skipped::skipped("stock tor links circuits to our exit", "tor");

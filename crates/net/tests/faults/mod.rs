@@ -54,6 +54,7 @@ async fn ours() -> Relay {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn faults_are_answered_as_stock_tor_does() {
     if !private_tor::is_installed(Path::new("tor")) {
         return skipped::skipped("faults are answered as stock tor does", "tor");
