@@ -7,7 +7,7 @@ use tidegate_data::torperf::{Download, quantile};
 
 use crate::metrics::Anatomy;
 use crate::metrics::histogram::{Histogram, supported};
-use crate::number::short_number;
+use crate::number::format_number;
 use crate::runs::{Run, Runs};
 use crate::scenario::Scenario;
 use crate::score::{Score, score};
@@ -118,7 +118,7 @@ impl<'a> Results<'a> {
         let idle = if busy < IDLE {
             format!(
                 "The network is idle, so systems hardly differ (mean circuit queue: {} cells). ",
-                short_number(queue)
+                format_number(queue)
             )
         } else {
             String::new()
@@ -127,8 +127,8 @@ impl<'a> Results<'a> {
         let text = format!(
             "Load: relays use {:.0} % of their capacity at load factor {}; {} % of Tor, seeds {:?}, {} s. {idle}{measured}",
             100.0 * busy,
-            short_number(tor.load),
-            short_number(100.0 * tor.fraction),
+            format_number(tor.load),
+            format_number(100.0 * tor.fraction),
             self.seeds(),
             self.scenario.duration().as_secs_f64()
         );

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use tidegate_lab::input::InputError;
-use tidegate_lab::number::short_number;
+use tidegate_lab::number::format_number;
 use tidegate_lab::report::folder;
 use tidegate_lab::results::{brief, flatten, flatten_text};
 use tidegate_lab::statistics::Estimate;
@@ -177,12 +177,12 @@ fn diff(a: &Path, b: &Path, metric: &str) -> Result<(), InputError> {
         let (a, b) = (Estimate::of(values), Estimate::of(others));
         if a.mean != b.mean {
             let shown = |estimate: &Estimate| {
-                let width = estimate.ci95.map(|width| format!(" ± {}", short_number(width)));
-                short_number(estimate.mean) + &width.unwrap_or_default()
+                let width = estimate.ci95.map(|width| format!(" ± {}", format_number(width)));
+                format_number(estimate.mean) + &width.unwrap_or_default()
             };
             // A ratio to zero says nothing.
             let ratio =
-                if a.mean == 0.0 { String::new() } else { format!("  x {}", short_number(b.mean / a.mean)) };
+                if a.mean == 0.0 { String::new() } else { format!("  x {}", format_number(b.mean / a.mean)) };
             println!("{who}: {metric}: {} | {}{ratio}", shown(&a), shown(&b));
         }
     }

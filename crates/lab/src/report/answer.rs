@@ -1,7 +1,7 @@
 //! The first lines of a report: the load, and which system is better, by how much and with what confidence.
 
 use super::page::Ratio;
-use crate::number::{rate_unit, short_number, size_unit};
+use crate::number::{format_number, rate_unit, size_unit};
 use crate::results::{Results, SystemResult, flatten, look_up};
 use crate::runs::Run;
 use crate::scoreboard::sequence::Sequence;
@@ -49,7 +49,7 @@ impl Aspect {
 
     /// A value in the displayed unit.
     pub fn shown(&self, value: f64) -> String {
-        short_number(value * self.scale)
+        format_number(value * self.scale)
     }
 
     /// A system's value, with its confidence interval if `interval`.
@@ -216,7 +216,7 @@ fn best(results: &Results<'_>, aspect: &Aspect) -> Option<String> {
     if (ratio.mean - 1.0).abs() <= TIE {
         return Some(format!("{both}: equal within 1 %."));
     }
-    let mean = short_number(ratio.mean);
+    let mean = format_number(ratio.mean);
     let is_best = beats_all(results, winner, aspect);
     let compared = |why: String| {
         if !is_best {
@@ -236,7 +236,7 @@ fn best(results: &Results<'_>, aspect: &Aspect) -> Option<String> {
             let (low, high) = ((ratio.mean - width).max(0.0), ratio.mean + width);
             let significant = seeds >= BEST && (low > 1.0 || high < 1.0);
             let said = if significant { "significant" } else { "not significant" };
-            compared(format!("{} to {}, {said}, n = {seeds}", short_number(low), short_number(high)))
+            compared(format!("{} to {}, {said}, n = {seeds}", format_number(low), format_number(high)))
         }
     })
 }

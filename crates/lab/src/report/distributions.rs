@@ -5,7 +5,7 @@ use tidegate_data::torperf::quantile;
 use super::page::{Band, Chart, HtmlTable, Section};
 use crate::metrics::histogram::{Histogram, supported};
 use crate::metrics::transfers::Class;
-use crate::number::short_number;
+use crate::number::format_number;
 use crate::results::{Results, SystemResult};
 use crate::runs::Run;
 use crate::scoreboard::{Curve, Figure};
@@ -204,9 +204,9 @@ fn errors(results: &Results<'_>, classes: &[String]) -> Option<Section> {
     let cell = |system: &SystemResult<'_>, class: &str| {
         let number = |key: &str| system.number(&["transfers", class, key]);
         let width = system.half_width(&["transfers", class, "timed_out_share"]);
-        let width = width.map(|width| format!(" ± {}", short_number(100.0 * width))).unwrap_or_default();
-        let share = short_number(100.0 * number("timed_out_share")?);
-        Some(format!("{share}{width} % of {}", short_number(number("begun")?)))
+        let width = width.map(|width| format!(" ± {}", format_number(100.0 * width))).unwrap_or_default();
+        let share = format_number(100.0 * number("timed_out_share")?);
+        Some(format!("{share}{width} % of {}", format_number(number("begun")?)))
     };
     let row = |class: &String| {
         let mut row = vec![class.clone()];

@@ -6,7 +6,7 @@ use super::page::{Bar, Bars, Chart, Forest, HtmlTable, Page, Section, render};
 use super::table::ours_text;
 use crate::metrics::series::Series;
 use crate::metrics::{CAUSES, HOPS};
-use crate::number::{rate_unit, short_number, size_unit};
+use crate::number::{format_number, rate_unit, size_unit};
 use crate::results::{Results, SystemResult, VERSION};
 use crate::scoreboard::experiment::Published;
 use crate::scoreboard::verdict::{Outcome, count};
@@ -46,8 +46,8 @@ pub fn page(results: &Results<'_>) -> String {
         title: title.clone(),
         subtitle: format!(
             "{} s simulated, warm-up {} s; {runs}{missing}",
-            short_number(scenario.duration().as_secs_f64()),
-            short_number(scenario.warmup().as_secs_f64())
+            format_number(scenario.duration().as_secs_f64()),
+            format_number(scenario.warmup().as_secs_f64())
         ),
         version: VERSION,
         lead: Some(comparison(results)),
@@ -90,8 +90,8 @@ fn summary(results: &Results<'_>) -> HtmlTable {
         let cell = |system: &SystemResult<'_>| {
             let value = system.number(&path)?;
             let width = system.half_width(&path);
-            let width = width.map(|width| format!(" ± {}", short_number(width * scale))).unwrap_or_default();
-            Some(format!("{}{width} {unit}", short_number(value * scale)).trim_end().to_owned())
+            let width = width.map(|width| format!(" ± {}", format_number(width * scale))).unwrap_or_default();
+            Some(format!("{}{width} {unit}", format_number(value * scale)).trim_end().to_owned())
         };
         let cells: Vec<Option<String>> = results.systems.iter().map(cell).collect();
         // Rows without any value are left out.
@@ -230,7 +230,7 @@ pub fn page_of_outcomes(outcomes: &[Outcome], experiments: &[IllustratedExperime
     let header = ["figure", "quantity", "unit", "published", "ours", "n", "tolerance", "verdict", "note"];
     let row = |outcome: &Outcome| {
         let published = match &outcome.published {
-            Published::Number(number) => short_number(*number),
+            Published::Number(number) => format_number(*number),
             Published::Statement(text) => text.clone(),
         };
         vec![

@@ -3,7 +3,7 @@
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
 use super::answer::{Aspect, answer, aspects};
-use crate::number::{rate_unit, short_number, size_unit};
+use crate::number::{format_number, rate_unit, size_unit};
 use crate::results::{Results, SystemResult, look_up};
 use crate::scoreboard::experiment::Published;
 use crate::scoreboard::verdict::Outcome;
@@ -139,7 +139,7 @@ pub fn full_table(results: &Results<'_>) -> String {
             let mut cells = vec![Cell::new(label)];
             cells.extend(values.into_iter().map(|value| right(value.unwrap_or_else(|| "-".into()))));
             cells.extend(measured.iter().map(|measured| {
-                right(look_up(measured, path).map_or(String::new(), |value| short_number(value * scale)))
+                right(look_up(measured, path).map_or(String::new(), |value| format_number(value * scale)))
             }));
             table.add_row(cells);
         }
@@ -197,9 +197,9 @@ pub fn full_table(results: &Results<'_>) -> String {
 }
 
 fn number(system: &SystemResult<'_>, path: &[&str], scale: f64) -> Option<String> {
-    let value = short_number(system.number(path)? * scale);
+    let value = format_number(system.number(path)? * scale);
     Some(match system.half_width(path) {
-        Some(width) => format!("{value} ± {}", short_number(width * scale)),
+        Some(width) => format!("{value} ± {}", format_number(width * scale)),
         None => value,
     })
 }
@@ -226,9 +226,9 @@ pub(super) fn ours_text(ours: Option<f64>, interval: Option<[f64; 2]>, published
     let Some(ours) = ours else { return "–".into() };
     let of = if matches!(published, Published::Number(_)) { "" } else { "difference " };
     match interval {
-        None => short_number(ours),
+        None => format_number(ours),
         Some([low, high]) => {
-            format!("{} ({of}{} to {})", short_number(ours), short_number(low), short_number(high))
+            format!("{} ({of}{} to {})", format_number(ours), format_number(low), format_number(high))
         }
     }
 }
@@ -242,7 +242,7 @@ pub fn outcome_table(outcomes: &[Outcome], width: Option<u16>) -> String {
     table.set_header(["figure", "quantity", "unit", "published", "ours", "n", "tolerance", "verdict"]);
     for outcome in outcomes {
         let published = match &outcome.published {
-            Published::Number(number) => short_number(*number),
+            Published::Number(number) => format_number(*number),
             Published::Statement(text) => text.clone(),
         };
         let ours = ours_text(outcome.ours, outcome.interval, &outcome.published);

@@ -6,7 +6,7 @@ use super::calibration::{CalibrateFile, Calibration, search};
 use super::experiment::{Check, Experiment, ParameterTrial, PublishedRow, Scale};
 use super::{Measured, RunError, Runner};
 use crate::monitor::Monitor;
-use crate::number::short_number;
+use crate::number::format_number;
 
 /// Candidates at smoke scale, which only shows that the search runs.
 const AT_SMOKE: usize = 2;
@@ -122,11 +122,11 @@ fn sentence(calibration: &Calibration) -> String {
     let parameters = calibration.parameters.iter().zip(&best.point).zip(&calibration.range);
     let parameters: Vec<String> = parameters
         .map(|((name, value), [low, high])| {
-            let [value, low, high] = [*value, *low, *high].map(short_number);
+            let [value, low, high] = [*value, *low, *high].map(format_number);
             format!("{name} {value} ({low} to {high})")
         })
         .collect();
-    let (count, loss) = (calibration.trials.len(), short_number(best.loss));
+    let (count, loss) = (calibration.trials.len(), format_number(best.loss));
     format!(
         "Calibrated on {count} candidates: {}; root mean square {loss} tolerances.",
         parameters.join(", ")
