@@ -13,6 +13,7 @@ use std::process::{Command, ExitCode};
 
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
+use tidegate_proto::registry::CONTROLS;
 use tidegate_sim::observe::{Observation, Recorder};
 use tidegate_sim::plan::{Path as PathPlan, PathTable, Plan, QueuePlan, System, Traffic, Transport};
 use tidegate_sim::tcp::Fidelity;
@@ -24,7 +25,7 @@ const TOLERANCE: f64 = 0.03;
 /// A workload: its name in the table, a network, and a system.
 type Workload = (&'static str, fn() -> Plan, fn() -> System);
 
-const WORKLOADS: [Workload; 8] = [
+const WORKLOADS: [Workload; 9] = [
     ("bottleneck", || networks::bottleneck(Span::from_secs(60)), System::default),
     ("own-links", || networks::own_links(None, Span::from_millis(4_000)), System::default),
     (
@@ -37,6 +38,7 @@ const WORKLOADS: [Workload; 8] = [
     ("own-links-train", || networks::own_links(None, Span::from_millis(4_000)), trains),
     ("100x1000-train", || networks::random(100, 1_000, Span::from_millis(2_000)), trains),
     ("quic", || networks::own_links(None, Span::from_millis(4_000)), quic),
+    ("predictor", || networks::random(100, 1_000, Span::from_millis(2_000)), predictor),
 ];
 
 /// Short downloads, one after the other, over CoDel links and paths with loss and jitter.
@@ -66,6 +68,11 @@ fn trains() -> System {
 
 fn quic() -> System {
     System { transport: Transport::Quic, ..System::default() }
+}
+
+fn predictor() -> System {
+    let part = CONTROLS.iter().find(|part| part.name == "predictor").expect("it is registered");
+    System { control: part.by_default(), ..System::default() }
 }
 
 /// Work per delivered cell. Instructions are counted only where valgrind is asked to.
