@@ -136,6 +136,11 @@ impl<O: Onion> Leg<O> {
         if self.cut == 0.0 {
             moved.buffered = now;
         }
+        self.count_sent(now, count);
+    }
+
+    /// Counts a cell that goes to an output buffer.
+    pub fn count_sent(&mut self, now: Time, count: bool) {
         self.allowance -= 1.0 - std::mem::take(&mut self.cut);
         self.buffered += 1;
         self.sent += 1;
@@ -160,6 +165,8 @@ pub(super) struct View<'a, O: Onion> {
     /// Scheduler key -> leg.
     pub keys: &'a slab::Slab<LegId>,
     pub legs: &'a slab::Slab<Leg<O>>,
+    /// The leg with a cell that passes its queue.
+    pub passing: Option<u32>,
 }
 
 impl<O: Onion> View<'_, O> {
@@ -174,7 +181,7 @@ impl<O: Onion> crate::scheduler::Circuits for View<'_, O> {
     }
 
     fn queued(&self, key: u32) -> u32 {
-        self.leg(key).queue.len()
+        self.leg(key).queue.len() + u32::from(self.passing == Some(key))
     }
 
     fn sent(&self, now: Time, key: u32) -> f64 {

@@ -293,8 +293,9 @@ impl<O: Onion> Links<O> {
 
     /// Queues a cell on a leg.
     pub fn push(&mut self, now: Time, id: LegId, command: Command, body: O::Body) -> Result<(), QueueFull> {
-        let channel = self.queues.push(&self.config, now, id, command, body)?;
-        self.offer(now, channel);
+        if let Some(channel) = self.queues.push(&self.config, now, id, command, body)? {
+            self.offer(now, channel);
+        }
         Ok(())
     }
 
@@ -376,28 +377,35 @@ impl<O: Onion> Links<O> {
             if !sink.begin(cells, bytes) {
                 break;
             }
-            for _ in 0..cells {
-                let departure = self.pop(now, id);
-                let last = matches!(departure.cell.command, Command::Destroy | Command::Plan);
+            let mut left = cells;
+            while left > 0 {
+                let (taken, last) = self.pop(now, id, left, sink);
+                left -= taken;
                 spent |= last && self.is_spent(id);
-                sink.write(departure);
             }
         }
         spent
     }
 
-    /// Takes the first cell of a channel's output buffer, and fills the buffer again if that is due.
-    fn pop(&mut self, now: Time, id: ChannelId) -> Departure<O> {
-        let (departure, refill) = self.queues.pop(&self.config, now, id);
-        if self.first_allowance.is_some()
-            && let Some(leg) = self.channels.channel(id).leg(departure.cell.circ)
-        {
+    /// Writes the first cells of a channel's output buffer, and fills the buffer again if that is due. Returns the number of
+    /// cells, at most `most`, and whether a channel may close with the last of them.
+    fn pop(&mut self, now: Time, id: ChannelId, most: u32, sink: &mut dyn Sink<O>) -> (u32, bool) {
+        // A controller counts each cell that leaves.
+        let steered = self.first_allowance.is_some();
+        let (mut circ, mut last) = (None, false);
+        let most = if steered { 1 } else { most };
+        let (taken, refill) = self.queues.pop(&self.config, now, id, most, |departure| {
+            circ = steered.then_some(departure.cell.circ);
+            last = matches!(departure.cell.command, Command::Destroy | Command::Plan);
+            sink.write(departure);
+        });
+        if let Some(leg) = circ.and_then(|circ| self.channels.channel(id).leg(circ)) {
             self.queues.note_departed(leg, id);
         }
         if refill && let Some(to) = self.fill(now, id) {
             self.offer(now, to);
         }
-        departure
+        (taken, last)
     }
 
     /// A channel that has cells since the driver last emptied it.

@@ -46,11 +46,16 @@ struct Port<O: Onion> {
 impl<O: Onion> Port<O> {
     fn activate(&mut self, now: Time, key: u32, legs: &Slab<Leg<O>>) {
         self.active += 1;
-        self.scheduler.activate(now, key, &View { keys: &self.keys, legs });
+        self.scheduler.activate(now, key, &View { keys: &self.keys, legs, passing: None });
     }
 
     fn next(&mut self, now: Time, legs: &Slab<Leg<O>>) -> Option<u32> {
-        self.scheduler.next(now, &View { keys: &self.keys, legs })
+        self.scheduler.next(now, &View { keys: &self.keys, legs, passing: None })
+    }
+
+    /// Whether the next cell of a leg that may send goes straight to the output buffer: no other leg waits.
+    fn is_clear(&self, high: u32) -> bool {
+        self.open && self.filling && self.active == 0 && self.out.len() < high
     }
 
     /// Forgets a leg, which was `active` or not.
@@ -62,6 +67,11 @@ impl<O: Onion> Port<O> {
     }
 }
 
+/// Cells that an output buffer takes.
+fn high_cells(config: &Config) -> u32 {
+    (config.output_buffer.high_bytes / CELL_BYTES).max(1)
+}
+
 /// All circuit queues and output buffers of a node. Ids of channels are those of the channel table.
 #[derive(Debug)]
 pub(super) struct Queues<O: Onion> {
@@ -69,6 +79,8 @@ pub(super) struct Queues<O: Onion> {
     legs: Slab<Leg<O>>,
     /// Whether the cells that each leg sends are counted.
     count_cells: bool,
+    /// Whether a cell may pass its empty queue: channels fill at once, and nothing watches how full buffers are.
+    passable: bool,
     flushable: VecDeque<ChannelId>,
     drained: VecDeque<(CircuitKey, Side)>,
     queued_cells: u64,
@@ -87,6 +99,7 @@ impl<O: Onion> Queues<O> {
             count_cells: config.transport.needs_loudness()
                 || config.switching.is_some()
                 || config.scheduler.counts(),
+            passable: config.kist.is_none() && config.switching.is_none(),
             flushable: VecDeque::new(),
             drained: VecDeque::new(),
             queued_cells: 0,
@@ -175,7 +188,7 @@ impl<O: Onion> Queues<O> {
         }
     }
 
-    /// Queues a cell on a leg. Returns the channel that has cells to move now.
+    /// Queues a cell on a leg. Returns the channel that has cells to move now, if the cell did not pass.
     pub fn push(
         &mut self,
         config: &Config,
@@ -183,16 +196,22 @@ impl<O: Onion> Queues<O> {
         id: LegId,
         command: Command,
         body: O::Body,
-    ) -> Result<ChannelId, QueueFull> {
+    ) -> Result<Option<ChannelId>, QueueFull> {
         let leg = &mut self.legs[id.index()];
         let stated = self.limits[usize::from(leg.side == Side::Next)];
         if leg.queue.len() >= stated.unwrap_or(config.queue_limit) {
             return Err(QueueFull);
         }
         let cell = Cell { circ: leg.circ, command, body };
-        leg.queue.push_back(Departure { cell, queued: now, buffered: now });
-        self.queued_cells += 1;
+        let departure = Departure { cell, queued: now, buffered: now };
         let (channel, key) = (leg.channel, leg.key);
+        let clear = self.passable && leg.queue.is_empty() && leg.may_send();
+        if clear && self.ports[channel.index()].is_clear(high_cells(config)) {
+            self.pass(now, id, departure);
+            return Ok(None);
+        }
+        leg.queue.push_back(departure);
+        self.queued_cells += 1;
         // The scheduler knows only legs with a cell that may leave.
         if leg.queue.len() == 1 {
             if leg.may_send() {
@@ -201,7 +220,29 @@ impl<O: Onion> Queues<O> {
                 leg.cut(now);
             }
         }
-        Ok(channel)
+        Ok(Some(channel))
+    }
+
+    /// Moves a cell past the empty queue of its leg. The scheduler has no choice, but learns of it.
+    fn pass(&mut self, now: Time, id: LegId, departure: Departure<O>) {
+        let leg = &mut self.legs[id.index()];
+        let (channel, key) = (leg.channel, leg.key);
+        let port = &mut self.ports[channel.index()];
+        let view = View { keys: &port.keys, legs: &self.legs, passing: Some(key) };
+        port.scheduler.activate(now, key, &view);
+        let next = port.scheduler.next(now, &view);
+        debug_assert_eq!(next, Some(key), "no other leg waits");
+        port.last = Some(key);
+        let leg = &mut self.legs[id.index()];
+        leg.count_sent(now, self.count_cells);
+        if std::mem::take(&mut leg.high) {
+            self.drained.push_back((leg.circuit, leg.side));
+        }
+        let view = View { keys: &port.keys, legs: &self.legs, passing: None };
+        port.scheduler.sent(now, key, false, &view);
+        port.out.push_back(departure);
+        self.buffered_cells += 1;
+        self.want_flush(channel);
     }
 
     /// Cells that a leg's queue takes before its own end must stop packaging.
@@ -302,7 +343,7 @@ impl<O: Onion> Queues<O> {
         if !self.is_open(id) {
             return false;
         }
-        let high = (config.output_buffer.high_bytes / CELL_BYTES).max(1);
+        let high = high_cells(config);
         while self.ports[id.index()].out.len() < high && self.move_one(config, now, id) {}
         let idle = !self.has_next(now, id);
         self.ports[id.index()].filling = idle;
@@ -318,7 +359,7 @@ impl<O: Onion> Queues<O> {
     /// Decayed number of cells sent by the circuit that sends next, by which KIST compares channels.
     pub fn load(&mut self, now: Time, id: ChannelId) -> Option<f64> {
         let port = &mut self.ports[id.index()];
-        port.scheduler.load(now, &View { keys: &port.keys, legs: &self.legs })
+        port.scheduler.load(now, &View { keys: &port.keys, legs: &self.legs, passing: None })
     }
 
     /// Moves the next cell to a channel's output buffer; false without one.
@@ -332,7 +373,7 @@ impl<O: Onion> Queues<O> {
         leg.send(now, &mut port.out, self.count_cells);
         let more = leg.is_ready();
         port.active -= u32::from(!more);
-        port.scheduler.sent(now, key, more, &View { keys: &port.keys, legs: &self.legs });
+        port.scheduler.sent(now, key, more, &View { keys: &port.keys, legs: &self.legs, passing: None });
         self.queued_cells -= 1;
         self.buffered_cells += 1;
         let leg = &mut self.legs[index];
@@ -385,16 +426,29 @@ impl<O: Onion> Queues<O> {
         self.ports[id.index()].flushing = false;
     }
 
-    /// Takes the first cell of an output buffer, which must have one. True if the buffer fell to its low mark and
-    /// must be filled again.
-    pub fn pop(&mut self, config: &Config, now: Time, id: ChannelId) -> (Departure<O>, bool) {
+    /// Takes the first cells of an output buffer, which must have as many: `most`, or fewer if the buffer falls to its low
+    /// mark and must be filled again. Returns their number, and whether to fill it.
+    pub fn pop(
+        &mut self,
+        config: &Config,
+        now: Time,
+        id: ChannelId,
+        most: u32,
+        mut take: impl FnMut(Departure<O>),
+    ) -> (u32, bool) {
         let low = config.output_buffer.low_bytes / CELL_BYTES;
         self.note_occupancy(config, now, id);
         let port = &mut self.ports[id.index()];
-        let departure = port.out.pop_front().expect("the buffer has as many cells as were begun");
-        port.unqueued -= u32::from(departure.cell.command.skips_queues());
-        self.buffered_cells -= 1;
-        (departure, !port.filling && port.out.len() <= low)
+        let (mut taken, mut fill) = (0, false);
+        while taken < most && !fill {
+            let departure = port.out.pop_front().expect("the buffer has as many cells as were begun");
+            port.unqueued -= u32::from(departure.cell.command.skips_queues());
+            taken += 1;
+            fill = !port.filling && port.out.len() <= low;
+            take(departure);
+        }
+        self.buffered_cells -= u64::from(taken);
+        (taken, fill)
     }
 
     /// A cell of a leg left the output buffer of a channel.
