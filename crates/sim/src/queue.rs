@@ -1,10 +1,10 @@
 //! The event queue: total order by (time, sequence of insertion).
 //!
 //! A radix heap (Ahuja, Mehlhorn, Orlin, Tarjan 1990): simulated time never goes back, so an event is
-//! filed by the highest bit in which its time differs from the time of the last event taken. All events
+//! filed by the highest digit in which its time differs from the time of the last event taken. All events
 //! of one time are always in one bucket, and buckets are appended to and emptied in order: equal times
 //! leave in the order they came, without a sequence number to store or compare. A bucket with few events is sorted when
-//! its turn comes, instead of being filed again bit by bit.
+//! its turn comes, instead of being filed again digit by digit.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -17,6 +17,10 @@ use crate::event_loop::EventQueue;
 const MANY: usize = 8_192;
 /// Minimum of events to prefetch before a bucket is sorted. With fewer, the first is needed before it is loaded.
 const SHOWN: usize = 8;
+/// Bits of a digit. Two-bit digits file an event twice as often as these; longer ones leave buckets nearly empty.
+const DIGIT: u32 = 4;
+/// Digits of a time.
+const DIGITS: usize = u64::BITS.div_ceil(DIGIT) as usize;
 /// Capacity of a piece of a bucket, in events.
 const PIECE: usize = 128;
 /// Most events to sort at once. If as many more are inserted meanwhile, the events are filed again.
@@ -32,12 +36,14 @@ pub struct Queue<E> {
     /// last.
     sorted: Piece<E>,
     sorted_until: Time,
-    /// `buckets[i]`: events with a time that differs from `now` in bit `i` and in none above it.
+    /// For each digit and value: events with a time that has this value there, where `now` has a lower one, and the
+    /// digits of `now` above it.
     buckets: Vec<Bucket<E>>,
     /// Emptied pieces.
     spare: Vec<Piece<E>>,
-    /// Bit `i`: `buckets[i]` is not empty.
-    filled: u64,
+    /// For each digit, by value: which buckets are not empty. And the digits that have such buckets.
+    values: [u64; DIGITS],
+    digits: u64,
     len: usize,
     peak: usize,
     popped: u64,
@@ -48,7 +54,7 @@ pub struct Queue<E> {
 
 type Piece<E> = Vec<(Time, E)>;
 
-/// Events in the order in which they were filed, in pieces. At some time each bucket holds nearly all events, so
+/// Events in the order in which they were filed, in pieces. At some time a bucket holds nearly all events, so
 /// buckets exchange pieces instead of keeping their memory.
 #[derive(Clone, Debug)]
 struct Bucket<E> {
@@ -65,9 +71,12 @@ impl<E> Bucket<E> {
 
     fn push(&mut self, at: Time, event: E, spare: &mut Vec<Piece<E>>) {
         self.earliest = self.earliest.min(at);
-        if self.last.len() == PIECE {
+        if self.last.len() == self.last.capacity() {
             let next = spare.pop().unwrap_or_else(|| Vec::with_capacity(PIECE));
-            self.full.push(std::mem::replace(&mut self.last, next));
+            let full = std::mem::replace(&mut self.last, next);
+            if !full.is_empty() {
+                self.full.push(full);
+            }
         }
         self.last.push((at, event));
     }
@@ -102,11 +111,12 @@ impl<E> Queue<E> {
         Queue {
             now: Time::ZERO,
             current: VecDeque::new(),
-            sorted: Vec::new(),
+            sorted: Vec::with_capacity(PIECE),
             sorted_until: Time::ZERO,
-            buckets: (0..u64::BITS).map(|_| Bucket::EMPTY).collect(),
+            buckets: (0..DIGITS << DIGIT).map(|_| Bucket::EMPTY).collect(),
             spare: Vec::new(),
-            filled: 0,
+            values: [0; DIGITS],
+            digits: 0,
             len: 0,
             peak: 0,
             popped: 0,
@@ -162,8 +172,12 @@ impl<E> Queue<E> {
             None => self.current.push_back(event),
             Some(_) if at <= self.sorted_until && !self.sorted.is_empty() => self.sort_in(at, event),
             Some(bit) => {
-                self.filled |= 1 << bit;
-                self.buckets[bit as usize].push(at, event, &mut self.spare);
+                let digit = bit / DIGIT;
+                let value = (at.0 >> (digit * DIGIT)) & ((1 << DIGIT) - 1);
+                self.digits |= 1 << digit;
+                self.values[digit as usize] |= 1 << value;
+                let bucket = (digit << DIGIT) as usize | value as usize;
+                self.buckets[bucket].push(at, event, &mut self.spare);
             }
         }
     }
@@ -207,45 +221,49 @@ impl<E> Queue<E> {
 
     /// Moves `now` to the earliest pending time, if that is not after `last`, and takes its first event.
     fn advance(&mut self, last: Time, mut soon: impl FnMut(&E)) -> Option<E> {
-        let lowest = self.lowest()?;
-        let bucket = &mut self.buckets[lowest];
+        let (digit, value) = self.lowest()?;
+        let bucket = &mut self.buckets[digit << DIGIT | value];
         let first = std::mem::replace(&mut bucket.earliest, Time::NEVER);
         if first > last {
             bucket.earliest = first;
             return None;
         }
-        self.filled &= self.filled - 1;
+        self.values[digit] &= self.values[digit] - 1;
+        self.digits &= !(u64::from(self.values[digit] == 0) << digit);
         self.now = first;
         let (many, few) = (self.len >= self.many, bucket.full.is_empty());
+        let mut piece = std::mem::take(&mut bucket.last);
         // Half of all buckets hold one event when their turn comes.
-        if few && bucket.last.len() == 1 {
-            return bucket.last.pop().map(|(_, event)| event);
+        if few && piece.len() == 1 {
+            let event = piece.pop().map(|(_, event)| event);
+            self.spare.push(piece);
+            return event;
         }
-        if few && bucket.last.len() <= SORTED {
-            if many && bucket.last.len() >= SHOWN {
-                bucket.last.iter().for_each(|(_, event)| soon(event));
+        if few && piece.len() <= SORTED {
+            if many && piece.len() >= SHOWN {
+                piece.iter().for_each(|(_, event)| soon(event));
             }
-            std::mem::swap(&mut self.sorted, &mut bucket.last);
+            self.spare.push(std::mem::replace(&mut self.sorted, piece));
             self.sorted.reverse();
             self.sorted.sort_by_key(|(at, _)| Reverse(*at));
             // The last time that belongs into the bucket: those below it are empty.
-            self.sorted_until = Time(first.0 | ((1 << lowest) - 1));
+            self.sorted_until = Time(first.0 | ((1 << (digit as u32 * DIGIT)) - 1));
             return self.sorted.pop().map(|(_, event)| event);
         }
         // All events go to lower buckets; unused memory returns to the pool.
-        let (mut full, mut last) = (std::mem::take(&mut bucket.full), std::mem::take(&mut bucket.last));
-        for mut piece in full.drain(..) {
+        let mut full = std::mem::take(&mut bucket.full);
+        for mut piece in full.drain(..).chain([piece]) {
             piece.drain(..).for_each(|(at, event)| self.file(at, event));
             self.spare.push(piece);
         }
-        last.drain(..).for_each(|(at, event)| self.file(at, event));
-        (self.buckets[lowest].full, self.buckets[lowest].last) = (full, last);
+        self.buckets[digit << DIGIT | value].full = full;
         self.current.pop_front()
     }
 
-    /// The bucket with the earliest events.
-    fn lowest(&self) -> Option<usize> {
-        (self.filled != 0).then(|| self.filled.trailing_zeros() as usize)
+    /// The bucket with the earliest events, by digit and value.
+    fn lowest(&self) -> Option<(usize, usize)> {
+        let digit = (self.digits != 0).then(|| self.digits.trailing_zeros() as usize)?;
+        Some((digit, self.values[digit].trailing_zeros() as usize))
     }
 }
 
