@@ -3,6 +3,8 @@
 //! [`Network`] owns [`Connections`] and [`Nodes`] and does not know the applications: it reports to them through
 //! [`NodeEvents`].
 
+use std::ops::ControlFlow;
+
 use tidegate_control::units::Span;
 use tidegate_proto::cell::{CELL_BYTES, Cell, Command, DATA_BYTES, RelayId};
 use tidegate_proto::ids::{ChannelId, CircuitKey, StreamKey};
@@ -307,31 +309,24 @@ impl Network<'_> {
         }
     }
 
-    /// Reads the next cell of an end and hands it to the node. Returns the cell's bytes, and the overhead of the
-    /// record that ends with it. The node's reaction waits for [`drain`](Self::drain).
-    pub fn read_cell(&mut self, id: EndId) -> (u64, u64) {
-        self.connections.read_cell(&mut self.ctx, id).map_or((0, 0), |read| {
+    /// Reads the cells that have arrived at an end and hands them to its node, until `more` stops it after one. It gets the
+    /// cell's bytes, and the overhead of the record that ends with the cell. The node's reaction waits for
+    /// [`drain`](Self::drain).
+    pub fn read_cells(&mut self, id: EndId, mut more: impl FnMut(u64, u64) -> ControlFlow<()>) {
+        let Network { ctx, connections, nodes } = self;
+        connections.read_cells(ctx, id, |ctx, read| {
+            let bytes = read.cell.wire_bytes().into();
             if let Attached::Channel(channel) = read.attached {
-                self.hand_over(id, (read.host, channel), read.cell);
+                hand_over(ctx, nodes, (read.from, id), (read.host, channel), read.cell);
             }
-            (read.bytes, read.overhead)
-        })
+            more(bytes, read.overhead)
+        });
     }
 
     /// Reads all cells that have arrived at an end of a host without limits.
     pub fn read_all(&mut self, apps: &mut impl NodeEvents, host: u32, id: EndId) {
-        while self.connections.can_read(id) {
-            self.read_cell(id);
-        }
+        self.read_cells(id, |_, _| ControlFlow::Continue(()));
         self.drain(apps, host);
-    }
-
-    fn hand_over(&mut self, id: EndId, to: (u32, ChannelId), cell: Cell<Clear>) {
-        // Only messages between controllers can be lies.
-        let writer = (cell.command == Command::Plan).then(|| self.connections.attachment(id.other()));
-        let writer = writer.flatten().map(|(host, _)| host);
-        let control = self.ctx.system.control.as_ref();
-        self.nodes.cell((self.ctx.now, control), to, (writer, id), cell);
     }
 
     fn send_out_of_band(&mut self, host: u32, channel: ChannelId, cell: Cell<Clear>, delay: Span) {
@@ -345,7 +340,8 @@ impl Network<'_> {
     pub fn out_of_band_arrives(&mut self, apps: &mut impl NodeEvents, message: u32) {
         let (id, cell) = self.connections.take_out_of_band(message);
         if let Some((host, Attached::Channel(channel))) = self.connections.attachment(id) {
-            self.hand_over(id, (host, channel), cell);
+            let (from, _) = self.connections.attachment(id.other()).expect("both ends are open");
+            hand_over(&self.ctx, &mut self.nodes, (from, id), (host, channel), cell);
             self.drain(apps, host);
         }
     }
@@ -485,13 +481,13 @@ impl Network<'_> {
         // The share counts cells; the bucket also counts what TLS adds.
         let (share, cell_cost) = (gate.read_share(self.ctx.now, CELL_BYTES.into()), gate.cell_cost);
         let (mut read, mut spent) = (0, 0);
-        while read < share && self.connections.can_read(end) {
-            let (cell, overhead) = self.read_cell(end);
-            read += cell;
-            spent += cell + overhead;
-            if cell_cost > Span::ZERO {
-                break;
-            }
+        if share > 0 {
+            self.read_cells(end, |cell, overhead| {
+                read += cell;
+                spent += cell + overhead;
+                let more = read < share && cell_cost == Span::ZERO;
+                if more { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            });
         }
         spent
     }
@@ -516,4 +512,17 @@ impl Network<'_> {
             self.ctx.queue.push(at, Event::Pump(host));
         }
     }
+}
+
+/// Hands a cell from the host `from` to the node on a host.
+fn hand_over(
+    ctx: &Context<'_>,
+    nodes: &mut Nodes,
+    (from, at): (u32, EndId),
+    to: (u32, ChannelId),
+    cell: Cell<Clear>,
+) {
+    // Only messages between controllers can be lies.
+    let writer = (cell.command == Command::Plan).then_some(from);
+    nodes.cell((ctx.now, ctx.system.control.as_ref()), to, (writer, at), cell);
 }

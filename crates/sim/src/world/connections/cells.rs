@@ -1,4 +1,6 @@
-//! A channel's cells on a connection: written in TLS records, read one at a time.
+//! A channel's cells on a connection: written and read in TLS records.
+
+use std::ops::ControlFlow;
 
 use tidegate_control::units::Time;
 use tidegate_proto::cell::Cell;
@@ -18,9 +20,9 @@ pub(in crate::world) struct ReadCell {
     /// The host and the user of the end.
     pub host: u32,
     pub attached: Attached,
+    /// The host that wrote it.
+    pub from: u32,
     pub cell: Cell<Clear>,
-    /// Bytes of the cell.
-    pub bytes: u64,
     /// Bytes that TLS added, if the record ends with this cell.
     pub overhead: u64,
 }
@@ -78,38 +80,53 @@ impl Connections {
         })
     }
 
-    /// Reads the next cell; `None` if [`can_read`](Self::can_read) is false.
-    pub fn read_cell(&mut self, ctx: &mut Context<'_>, id: EndId) -> Option<ReadCell> {
-        let now = ctx.now;
-        let connection = self.all[id.connection.0 as usize].as_deref_mut()?;
-        let writer = 1 - id.side;
-        let is_lane = connection.over.is_some();
-        let end = &connection.ends[usize::from(id.side)];
-        let (host, attached) = (end.host, end.attached);
-        let (offset, cell, record_done) = connection.read_cell(writer, &mut self.spare)?;
-        let bytes = u64::from(cell.wire_bytes());
-        if let ClearBody::Data { stamp, .. } = &cell.body
-            && stamp.trace != 0
-            && let Some(at) = connection.follows.iter().position(|follow| follow.trace == stamp.trace)
+    /// Reads the cells that have arrived whole, until `take` wants no more.
+    pub fn read_cells(
+        &mut self,
+        ctx: &mut Context<'_>,
+        id: EndId,
+        mut take: impl FnMut(&mut Context<'_>, ReadCell) -> ControlFlow<()>,
+    ) {
+        let Some(connection) = self.all[id.connection.0 as usize].as_deref_mut() else { return };
+        if connection.over.is_some() {
+            return self.read_lane(ctx, id, take);
+        }
+        let config = &self.parameters[connection.profile as usize];
+        let side = usize::from(id.side);
+        let arrived = connection.ends[side].tcp.delivered_in_order();
+        while let Some((mut read, offset, record_done)) = next_cell(ctx, connection, id.side, arrived) {
+            if record_done {
+                let tcp = &mut connection.ends[side].tcp;
+                // Bytes after this record stay in the receive buffer, so that the window stays honest.
+                tcp.read(config, ctx.now, tcp.readable() - (arrived - offset));
+                read.overhead = ctx.system.tls.record_overhead.into();
+            }
+            if take(ctx, read).is_break() {
+                break;
+            }
+        }
+        self.spare.take_empty(&mut connection.cells[1 - side]);
+    }
+
+    /// As [`read_cells`](Self::read_cells), from a lane.
+    fn read_lane(
+        &mut self,
+        ctx: &mut Context<'_>,
+        id: EndId,
+        mut take: impl FnMut(&mut Context<'_>, ReadCell) -> ControlFlow<()>,
+    ) {
+        while let Some(arrived) = self.lane_arrived(id.other())
+            && let Some(lane) = self.all[id.connection.0 as usize].as_deref_mut()
+            && let Some((read, ..)) = next_cell(ctx, lane, id.side, arrived)
         {
-            let follow = connection.follows.swap_remove(at);
-            let at = Host(connection.ends[usize::from(writer)].host);
-            let (circuit, hop) = ctx.next_hop(follow.trace);
-            let waits = follow.read(now);
-            ctx.record(Observation::Waited { circuit: Circuit(circuit), hop, at, waits });
+            self.lane_read(ctx.now, id, read.cell.wire_bytes().into());
+            if take(ctx, read).is_break() {
+                break;
+            }
         }
-        if is_lane {
-            self.lane_read(now, id, bytes);
-        } else if record_done {
-            let config = &self.parameters[connection.profile as usize];
-            let tcp = &mut connection.ends[usize::from(id.side)].tcp;
-            let arrived = tcp.readable();
-            // Bytes after this record stay in the receive buffer, so that the window stays honest.
-            let rest = tcp.delivered_in_order() - offset;
-            tcp.read(config, now, arrived - rest);
+        if let Some(lane) = self.all[id.connection.0 as usize].as_deref_mut() {
+            self.spare.take_empty(&mut lane.cells[usize::from(id.other().side)]);
         }
-        let overhead = if record_done && !is_lane { u64::from(ctx.system.tls.record_overhead) } else { 0 };
-        Some(ReadCell { host, attached, cell, bytes, overhead })
     }
 
     /// Lets `write` write a channel's cells to an end, at most about `share` bytes. Returns the bytes written and
@@ -166,4 +183,31 @@ impl Connections {
         end.unwritten = before + bytes - written;
         (written, before, end.unwritten)
     }
+}
+
+/// Takes the next cell at an end if all of its TLS record has arrived. Returns it with the offset after the record, and
+/// whether the record ends with it.
+fn next_cell(
+    ctx: &mut Context<'_>,
+    connection: &mut Connection,
+    side: u8,
+    arrived: u64,
+) -> Option<(ReadCell, u64, bool)> {
+    let Connection { ends, cells, follows, .. } = connection;
+    let (end, writer) = (&ends[usize::from(side)], usize::from(1 - side));
+    let cells = &mut cells[writer];
+    cells.front().filter(|(offset, _)| *offset <= arrived)?;
+    let (offset, cell) = cells.pop_front()?;
+    let record_done = cells.front().is_none_or(|(next, _)| *next > offset);
+    let from = ends[writer].host;
+    if let ClearBody::Data { stamp, .. } = &cell.body
+        && stamp.trace != 0
+        && let Some(at) = follows.iter().position(|follow| follow.trace == stamp.trace)
+    {
+        let follow = follows.swap_remove(at);
+        let (circuit, hop) = ctx.next_hop(follow.trace);
+        let waits = follow.read(ctx.now);
+        ctx.record(Observation::Waited { circuit: Circuit(circuit), hop, at: Host(from), waits });
+    }
+    Some((ReadCell { host: end.host, attached: end.attached, from, cell, overhead: 0 }, offset, record_done))
 }

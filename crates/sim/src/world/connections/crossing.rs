@@ -111,7 +111,7 @@ impl Connections {
             let end = self.borders.here(from, number, from_opener);
             if let Some(connection) = self.all[end.connection.0 as usize].as_deref_mut() {
                 let cells = &mut connection.cells[usize::from(end.other().side)];
-                self.spare.give(cells);
+                self.spare.give(cells, 1);
                 cells.push_back((offset, cell));
             }
         }

@@ -47,19 +47,29 @@ impl Spare {
     /// Highest capacity to keep, in cells; larger memory returns to the system.
     const CELLS: usize = 64;
 
-    /// Makes room before a cell is added. Long queues grow by a quarter instead of doubling.
-    pub fn give(&mut self, cells: &mut Unread) {
-        if cells.len() < cells.capacity() {
+    /// Makes room before so many cells are added. Long queues grow by a quarter instead of doubling.
+    pub fn give(&mut self, cells: &mut Unread, more: usize) {
+        if cells.capacity() - cells.len() >= more {
             return;
         }
         if cells.is_empty() {
             *cells = self.0.pop().unwrap_or_default();
-        } else if cells.len() >= Spare::CELLS {
-            cells.reserve_exact(cells.len() / 4);
+        }
+        if cells.len() >= Spare::CELLS {
+            cells.reserve_exact(more.max(cells.len() / 4));
+        } else {
+            cells.reserve(more);
         }
     }
 
-    /// Takes back the memory of an empty direction.
+    /// Takes back the memory of a direction if it is empty.
+    pub fn take_empty(&mut self, cells: &mut Unread) {
+        if cells.is_empty() {
+            self.take(cells);
+        }
+    }
+
+    /// Takes the memory of a direction and forgets its cells.
     pub fn take(&mut self, cells: &mut Unread) {
         let mut spare = std::mem::take(cells);
         if (1..=Spare::CELLS).contains(&spare.capacity()) {
@@ -252,17 +262,6 @@ impl Connection {
             trunk,
             ends,
         }
-    }
-
-    /// Takes the first cell that an end has written and the other may read, and whether its TLS record ends with it.
-    pub fn read_cell(&mut self, writer: u8, spare: &mut Spare) -> Option<(u64, Cell<Clear>, bool)> {
-        let cells = &mut self.cells[usize::from(writer)];
-        let (offset, cell) = cells.pop_front()?;
-        let record_done = cells.front().is_none_or(|(next, _)| *next > offset);
-        if cells.is_empty() {
-            spare.take(cells);
-        }
-        Some((offset, cell, record_done))
     }
 
     /// Both ends with their numbers.

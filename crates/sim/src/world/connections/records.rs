@@ -86,6 +86,7 @@ impl Sink<Clear> for Records<'_> {
             self.end.loudness.add(self.now, half_life, cells);
         }
         self.written += bytes;
+        self.spare.give(self.cells, cells as usize);
         true
     }
 
@@ -100,7 +101,6 @@ impl Sink<Clear> for Records<'_> {
                 self.follows.push(Follow::new(stamp.trace, self.side, end.written, times));
             }
         }
-        self.spare.give(self.cells);
         self.cells.push_back((end.written, departure.cell));
     }
 }

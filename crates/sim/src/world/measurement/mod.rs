@@ -9,6 +9,7 @@ mod circuit;
 mod member;
 mod session;
 
+use std::ops::ControlFlow;
 use tidegate_control::machine::Machine as _;
 use tidegate_control::units::{Rate, Span, Time};
 use tidegate_proto::flashflow::cell::CELL;
@@ -328,7 +329,7 @@ impl Measurement {
     fn read_granted(&mut self, net: &mut Network<'_>, apps: &mut impl NodeEvents, host: u32, end: EndId) {
         net.nodes.gated(host).paused_readers.retain(|other| *other != end);
         if net.connections.can_read(end) {
-            net.read_cell(end);
+            net.read_cells(end, |_, _| ControlFlow::Break(()));
             net.drain(apps, host);
             net.transmit(end);
         }
