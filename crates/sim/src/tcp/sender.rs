@@ -246,6 +246,23 @@ impl Sender {
         }
     }
 
+    /// Whether nothing waits to be sent, and nothing has left since the last [`poll`](Self::poll): it would give nothing.
+    pub fn is_idle(&self) -> bool {
+        self.flight.next == self.write_end
+            && self.flight.to_retransmit == 0
+            && self.recovery.is_none()
+            && !self.sending
+            && !self.window_probe
+    }
+
+    /// As a [`poll`](Self::poll) of an [idle](Self::is_idle) sender.
+    pub fn rest(&mut self) {
+        self.burst = 0;
+        if let Some(uplink) = &mut self.uplink {
+            uplink.resumes = Time::NEVER;
+        }
+    }
+
     /// The next data segment or retransmission, if one may leave now.
     pub fn poll(&mut self, config: &Config, now: Time) -> Option<Segment> {
         let mss = u64::from(config.mss.max(1));
