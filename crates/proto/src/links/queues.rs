@@ -225,24 +225,22 @@ impl<O: Onion> Queues<O> {
 
     /// Moves a cell past the empty queue of its leg. The scheduler has no choice, but learns of it.
     fn pass(&mut self, now: Time, id: LegId, departure: Departure<O>) {
-        let leg = &mut self.legs[id.index()];
-        let (channel, key) = (leg.channel, leg.key);
+        let Leg { channel, key, .. } = self.legs[id.index()];
         let port = &mut self.ports[channel.index()];
         let view = View { keys: &port.keys, legs: &self.legs, passing: Some(key) };
-        port.scheduler.activate(now, key, &view);
-        let next = port.scheduler.next(now, &view);
-        debug_assert_eq!(next, Some(key), "no other leg waits");
+        port.scheduler.passed(now, key, &view);
         port.last = Some(key);
         let leg = &mut self.legs[id.index()];
         leg.count_sent(now, self.count_cells);
         if std::mem::take(&mut leg.high) {
             self.drained.push_back((leg.circuit, leg.side));
         }
-        let view = View { keys: &port.keys, legs: &self.legs, passing: None };
-        port.scheduler.sent(now, key, false, &view);
         port.out.push_back(departure);
         self.buffered_cells += 1;
-        self.want_flush(channel);
+        if !port.flushing {
+            port.flushing = true;
+            self.flushable.push_back(channel);
+        }
     }
 
     /// Cells that a leg's queue takes before its own end must stop packaging.

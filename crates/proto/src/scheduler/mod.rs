@@ -41,6 +41,13 @@ pub trait Scheduler: Debug + Send {
     fn load(&mut self, now: Time, circuits: &dyn Circuits) -> Option<f64>;
     /// The circuit of [`next`](Self::next) sent a cell; `more`: it has other cells.
     fn sent(&mut self, now: Time, key: u32, more: bool, circuits: &dyn Circuits);
+    /// Circuit `key`, which is alone, got a cell and sent it at once. `circuits` still counts the cell as waiting.
+    fn passed(&mut self, now: Time, key: u32, circuits: &dyn Circuits) {
+        self.activate(now, key, circuits);
+        let next = self.next(now, circuits);
+        debug_assert_eq!(next, Some(key), "no other circuit waits");
+        self.sent(now, key, false, circuits);
+    }
     /// Circuit `key` is gone or stopped.
     fn remove(&mut self, key: u32);
     /// Removes `key` with all its state, because the key will be reused.
