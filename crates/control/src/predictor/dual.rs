@@ -7,7 +7,7 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
-use super::cholesky::{cholesky, solve_cholesky};
+use super::cholesky::Matrix;
 use super::circuit::{Block, Costs, Springs, Start, Step, Work};
 use super::lane::{LANES, Lane};
 use super::problem::Residuals;
@@ -45,7 +45,7 @@ pub(super) struct Dual<const M: usize> {
     sums: Vec<Vector<M>>,
     inverse: Vec<Mat<M>>,
     transfer: Vec<Mat<M>>,
-    schur: Vec<f64>,
+    schur: Matrix,
     shift: Vec<f64>,
     rows: Vec<(usize, usize)>,
     /// Start and direction of the line search.
@@ -164,23 +164,21 @@ impl<const M: usize> Dual<M> {
                 }
             }
         }
-        let size = self.rows.len();
-        self.schur.clear();
-        self.schur.resize(size * size, 0.0);
+        self.schur.resize(self.rows.len());
         self.shift.clear();
         for (i, &(k, a)) in self.rows.iter().enumerate() {
             for (j, &(l, b)) in self.rows[..=i].iter().enumerate() {
-                self.schur[j * size + i] = self.inverse[block_index(k, l)][a][b].sum();
+                self.schur.set(j, i, self.inverse[block_index(k, l)][a][b].sum());
             }
             // Damping keeps a price in range if only a few circuits react to it.
             let circuits = (self.starts.len() * LANES) as f64;
-            self.schur[i * size + i] += (search.caution * circuits + 1e-9) / self.costs[k].curvature[a];
+            self.schur.add(i, (search.caution * circuits + 1e-9) / self.costs[k].curvature[a]);
             self.shift.push(self.excess[k][a]);
         }
-        if !cholesky(&mut self.schur, size) {
+        if !self.schur.factor() {
             return;
         }
-        solve_cholesky(&self.schur, &mut self.shift);
+        self.schur.solve(&mut self.shift);
         self.along.fill([0.0; M]);
         for (k, costs) in self.costs.iter().enumerate() {
             self.base[k] = costs.price;

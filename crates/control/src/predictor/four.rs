@@ -5,7 +5,7 @@
 
 use super::circuit::Start;
 use super::lane::Lane;
-use super::point::{Common, Place, Point, Progress, Reach, Slacks, Soft};
+use super::point::{Common, Held, Place, Point, Progress, Reach, Slacks, Soft};
 use super::riccati::{Factor, Mat, Network, Vector, add_inverse};
 
 /// Added to the Hessian of a rate that is fixed.
@@ -64,6 +64,7 @@ pub(super) struct Four<'a, const M: usize, const O: usize> {
     pub points: &'a mut [Point<M, O>],
     /// The last step; during the search for a step, the affine step's effect on the slacks.
     pub moves: &'a mut [Point<M, O>],
+    pub held: &'a mut [Held<M, O>],
     pub factors: &'a mut [Factor<M>],
     /// The rates' steps without the feedback from the queues.
     pub opens: &'a mut [Vector<M>],
@@ -86,7 +87,8 @@ impl<const M: usize, const O: usize> Four<'_, M, O> {
                 all.rates[k][m] += point.rate[m];
             }
             let slacks = Slacks::of(point, place, self.start, &sums);
-            let inverse = slacks.inverse(point);
+            let Held { inverse, soft } = &mut self.held[k];
+            *inverse = slacks.inverse(point);
             product += slacks.products(point);
             for m in 0..M {
                 let fixed = (Lane::ONE - place.free[m]) * Lane::all(FIXED);
@@ -100,9 +102,9 @@ impl<const M: usize, const O: usize> Four<'_, M, O> {
             work.hold = point.source * inverse.source;
             work.pull = [Lane::ZERO; M];
             for o in 0..O {
-                let soft = Soft::new(point.high[o], inverse.high[o], slacks.over[o], point.spare[o]);
-                work.tie[o] = point.low[o] * inverse.low[o] + soft.stiffness;
-                let pull = soft.price(Lane::ZERO, Lane::ZERO, self.overflow);
+                soft[o] = Soft::new(point.high[o], inverse.high[o], slacks.over[o], point.spare[o]);
+                work.tie[o] = point.low[o] * inverse.low[o] + soft[o].stiffness;
+                let pull = soft[o].price(Lane::ZERO, Lane::ZERO, self.overflow);
                 work.pull[0] += pull;
                 work.pull[o + 1] -= pull;
             }
@@ -202,7 +204,7 @@ impl<const M: usize, const O: usize> Four<'_, M, O> {
                 sums[m] += point.rate[m];
             }
             let slacks = Slacks::of(point, &self.places[k], self.start, &sums);
-            let inverse = slacks.inverse(point);
+            let Held { inverse, soft } = &self.held[k];
             for m in 0..M {
                 to.lower[m] = rate[m] * inverse.lower[m];
                 reach.affine(point.lower[m] * slacks.lower[m], to.lower[m]);
@@ -215,8 +217,7 @@ impl<const M: usize, const O: usize> Four<'_, M, O> {
                 let net = queues[0] - queues[o + 1];
                 to.low[o] = net * inverse.low[o];
                 reach.affine(point.low[o] * slacks.low[o], to.low[o]);
-                let soft = Soft::new(point.high[o], inverse.high[o], slacks.over[o], point.spare[o]);
-                let over = soft.over(-point.high[o], -point.spare[o], net);
+                let over = soft[o].over(-point.high[o], -point.spare[o], net);
                 to.high[o] = (over - net) * inverse.high[o];
                 to.over[o] = over * inverse.over[o];
                 reach.affine(point.high[o] * slacks.high[o], to.high[o]);
@@ -231,15 +232,10 @@ impl<const M: usize, const O: usize> Four<'_, M, O> {
     /// weights, with the second-order terms of the affine step.
     #[inline(always)]
     pub fn correct(&mut self, mu: f64, all: &mut Sums<M, O>) -> Lane {
-        let mut sums = [Lane::ZERO; M];
         for (k, point) in self.points.iter().enumerate() {
             let (place, common, work) = (&self.places[k], &self.common[k], &mut all.scratch[k]);
-            for m in 0..M {
-                sums[m] += point.rate[m];
-            }
-            let slacks = Slacks::of(point, place, self.start, &sums);
-            let inverse = slacks.inverse(point);
-            let prices = point.corrected(&common.weight, mu, &self.moves[k], &inverse);
+            let Held { inverse, soft } = &self.held[k];
+            let prices = point.corrected(&common.weight, mu, &self.moves[k], inverse);
             work.target = drawn(common, point, &place.free);
             for m in 0..M {
                 work.target[m] += prices.lower[m];
@@ -248,8 +244,7 @@ impl<const M: usize, const O: usize> Four<'_, M, O> {
             work.pull = [Lane::ZERO; M];
             work.pull[0] = prices.source;
             for o in 0..O {
-                let soft = Soft::new(point.high[o], inverse.high[o], slacks.over[o], point.spare[o]);
-                let pull = soft.price(prices.high[o], prices.spare[o], self.overflow) - prices.low[o];
+                let pull = soft[o].price(prices.high[o], prices.spare[o], self.overflow) - prices.low[o];
                 work.pull[0] += pull;
                 work.pull[o + 1] -= pull;
             }
@@ -270,17 +265,15 @@ impl<const M: usize, const O: usize> Four<'_, M, O> {
     pub fn step(&mut self, mu: f64) -> Lane {
         self.add_shift();
         let (mut reach, mut largest) = (Reach::NONE, Lane::ZERO);
-        let (mut sums, mut queues) = ([Lane::ZERO; M], [Lane::ZERO; M]);
+        let mut queues = [Lane::ZERO; M];
         for k in 0..self.points.len() {
             let rate = self.rates(k, &mut queues);
             let (point, to) = (&self.points[k], &mut self.moves[k]);
             for m in 0..M {
-                sums[m] += point.rate[m];
                 largest = largest.max(rate[m].abs());
             }
-            let slacks = Slacks::of(point, &self.places[k], self.start, &sums);
-            let inverse = slacks.inverse(point);
-            let prices = point.corrected(&self.common[k].weight, mu, to, &inverse);
+            let Held { inverse, soft } = &self.held[k];
+            let prices = point.corrected(&self.common[k].weight, mu, to, inverse);
             to.rate = rate;
             for m in 0..M {
                 to.lower[m] = reach.price_step(inverse.lower[m], rate[m], point.lower[m], prices.lower[m]);
@@ -290,7 +283,7 @@ impl<const M: usize, const O: usize> Four<'_, M, O> {
             for o in 0..O {
                 let net = queues[0] - queues[o + 1];
                 to.low[o] = reach.price_step(inverse.low[o], net, point.low[o], prices.low[o]);
-                let soft = Soft::new(point.high[o], inverse.high[o], slacks.over[o], point.spare[o]);
+                let soft = &soft[o];
                 // Compute changes: of two prices with a constant sum the smaller would be lost in rounding.
                 let (high, spare) = (prices.high[o] - point.high[o], prices.spare[o] - point.spare[o]);
                 to.high[o] = soft.keep * (high - soft.ratio * spare) + soft.stiffness * net;

@@ -5,7 +5,7 @@ use super::form::{EXACT, Limits, ROOM, STATES, blocks, left_by_fixed};
 use super::four::Scratch;
 use super::lane::{LANES, Lane};
 use super::path::{Path, Row};
-use super::point::{Common, Place, Point, Progress};
+use super::point::{Common, Held, Place, Point, Progress};
 use super::problem::Problem;
 use super::riccati::{Factor, block_index};
 
@@ -62,6 +62,7 @@ fn prepare<const M: usize, const O: usize>(path: &mut Path<M, O>, problem: &Prob
     path.points.resize(all, Point::ZERO);
     path.moves.clear();
     path.moves.resize(all, Point::ZERO);
+    path.held.resize(all, Held::EMPTY);
     path.factors.resize(all, Factor::NONE);
     path.opens.resize(all, [Lane::ZERO; M]);
     path.rows.clear();

@@ -10,12 +10,12 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
-use super::cholesky::{cholesky, solve_cholesky};
+use super::cholesky::Matrix;
 use super::circuit::Start;
 use super::form::{HAIR, Limits};
 use super::four::{Four, SHORT, Sums};
 use super::lane::{LANES, Lane};
-use super::point::{Common, Place, Point, Progress};
+use super::point::{Common, Held, Place, Point, Progress};
 use super::problem::{Problem, Residuals, Solution};
 use super::riccati::{Factor, Vector, block_index};
 
@@ -70,10 +70,11 @@ pub(super) struct Path<const M: usize, const O: usize> {
     pub places: Vec<Place<M>>,
     pub points: Vec<Point<M, O>>,
     pub moves: Vec<Point<M, O>>,
+    pub held: Vec<Held<M, O>>,
     pub factors: Vec<Factor<M>>,
     pub opens: Vec<Vector<M>>,
     pub sums: Sums<M, O>,
-    schur: Vec<f64>,
+    schur: Matrix,
     shift: Vec<f64>,
     lengths: Vec<f64>,
     /// Sum of all weights.
@@ -107,7 +108,6 @@ impl<const M: usize, const O: usize> Path<M, O> {
     /// Solves a [loaded](super::inside::load) problem of `circuits` in at most `most` iterations.
     pub fn solve(&mut self, circuits: usize, most: u32, pace: Pace) -> End {
         let size = self.rows.len();
-        self.schur.resize(size * size, 0.0);
         self.shift.resize(size, 0.0);
         self.weights = self.rows.iter().map(|row| row.weight).sum::<f64>()
             + self.paces.iter().map(|pace| pace.weight.sum()).sum::<f64>();
@@ -183,22 +183,22 @@ impl<const M: usize, const O: usize> Path<M, O> {
 
     /// Cholesky factor of the rows' system.
     fn factor(&mut self) -> bool {
-        let size = self.rows.len();
+        self.schur.resize(self.rows.len());
         for k in 0..self.horizon {
             for j in 0..=k {
                 let block = &self.sums.inverse[block_index(k, j)];
                 for a in 0..M {
-                    for b in 0..M {
-                        self.schur[(j * M + b) * size + k * M + a] = block[a][b].sum();
+                    for b in (0..M).filter(|b| j < k || *b <= a) {
+                        self.schur.set(j * M + b, k * M + a, block[a][b].sum());
                     }
                 }
             }
         }
         for (index, row) in self.rows.iter().enumerate() {
             let price = self.common[index / M].price[index % M];
-            self.schur[index * size + index] += if row.weight > 0.0 { row.slack / price } else { 1.0 };
+            self.schur.add(index, if row.weight > 0.0 { row.slack / price } else { 1.0 });
         }
-        cholesky(&mut self.schur, size)
+        self.schur.factor()
     }
 
     /// The rows' step to products of `mu` times their weights.
@@ -210,7 +210,7 @@ impl<const M: usize, const O: usize> Path<M, O> {
             let moved = self.sums.moved[k][m].sum() + row.excess;
             self.shift[index] = if row.weight > 0.0 { moved - off(row, price) / price } else { 0.0 };
         }
-        solve_cholesky(&self.schur, &mut self.shift);
+        self.schur.solve(&mut self.shift);
         for (index, row) in self.rows.iter_mut().enumerate() {
             let common = &mut self.common[index / M];
             let (price, shift) = (common.price[index % M], self.shift[index]);
@@ -308,6 +308,7 @@ macro_rules! passes {
                         places: &path.places[steps.clone()],
                         points: &mut path.points[steps.clone()],
                         moves: &mut path.moves[steps.clone()],
+                        held: &mut path.held[steps.clone()],
                         factors: &mut path.factors[steps.clone()],
                         opens: &mut path.opens[steps],
                         common: &path.common,

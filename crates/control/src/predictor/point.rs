@@ -1,6 +1,7 @@
 //! The current point of the interior point method, step by step.
 //!
-//! A pass over many circuits waits for memory. So slacks are not stored: they follow from the rates.
+//! A pass over many circuits waits for memory. So slacks are not stored: they follow from the rates. Quotients are, because
+//! divisions take longer than loads.
 
 use super::circuit::Start;
 use super::lane::{LANES, Lane};
@@ -151,6 +152,28 @@ impl<const M: usize, const O: usize> Slacks<M, O> {
         }
         inverse
     }
+}
+
+/// Quotients of one step of an iteration, which all of its passes use.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held<const M: usize, const O: usize> {
+    /// The reciprocal of each slack.
+    pub inverse: Slacks<M, O>,
+    pub soft: [Soft; O],
+}
+
+impl<const M: usize, const O: usize> Held<M, O> {
+    pub const EMPTY: Held<M, O> = Held {
+        inverse: Slacks {
+            lower: [Lane::ZERO; M],
+            limit: Lane::ZERO,
+            source: Lane::ZERO,
+            low: [Lane::ZERO; O],
+            high: [Lane::ZERO; O],
+            over: [Lane::ZERO; O],
+        },
+        soft: [Soft { ratio: Lane::ZERO, give: Lane::ZERO, keep: Lane::ZERO, stiffness: Lane::ZERO }; O],
+    };
 }
 
 /// A queue's soft bound with the overflow eliminated.
