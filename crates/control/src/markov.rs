@@ -94,7 +94,7 @@ pub enum Delay {
 
 impl Delay {
     /// A draw in microseconds, before rounding and ceiling.
-    pub fn sample(&self, random: &mut Random) -> f64 {
+    pub(crate) fn sample(&self, random: &mut Random) -> f64 {
         match *self {
             Delay::Normal { location, scale } => random.normal(location, scale),
             Delay::LogNormal { location, scale } => libm::exp(random.normal(location, scale)),

@@ -55,7 +55,7 @@ use serde_json::{Value, json};
 use crate::keys::Wrong;
 
 /// Makes a part from its table, where any key may be missing. Also returns the table with all defaults.
-pub type Make<T> = fn(&Value) -> Result<(Arc<T>, Value), Wrong>;
+pub(crate) type Make<T> = fn(&Value) -> Result<(Arc<T>, Value), Wrong>;
 
 /// One line of a registry; `M` is the function that makes the part.
 #[derive(Debug)]

@@ -43,11 +43,6 @@ impl Time {
 impl Span {
     /// No time at all.
     pub const ZERO: Span = Span(0);
-
-    /// Whole nanoseconds.
-    pub const fn from_nanos(ns: u64) -> Span {
-        Span(ns)
-    }
     /// Whole microseconds.
     pub const fn from_micros(us: u64) -> Span {
         Span(us * 1_000)

@@ -116,13 +116,9 @@ impl Certificates {
     }
 
     /// Number of certificates.
-    pub fn len(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
-    }
-
-    /// Whether it holds zero certificates.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 
     /// Returns the `trusted` authorities that signed a consensus.

@@ -113,7 +113,8 @@ pub struct PortSummary {
 
 impl PortSummary {
     /// Whether the relay exits to this port.
-    pub fn allows(&self, port: u16) -> bool {
+    #[cfg(test)]
+    pub(crate) fn allows(&self, port: u16) -> bool {
         self.ranges.iter().any(|(low, high)| (*low..=*high).contains(&port)) == self.accept
     }
 }
@@ -130,11 +131,6 @@ pub fn read(document: &Document) -> Result<Consensus, DataError> {
 pub fn shared_random(document: &Document) -> Option<[u8; 32]> {
     let line = document.lines().find_map(|(_, line)| line.strip_prefix("shared-rand-current-value "))?;
     base64(line.split(' ').nth(1)?.trim_end_matches('='))
-}
-
-/// The end of the time in which no newer consensus exists, seconds since 1970, if it is stated.
-pub fn fresh_until(document: &Document) -> Option<u64> {
-    document.lines().find_map(|(_, line)| timestamp(line.strip_prefix("fresh-until ")?))
 }
 
 /// Whether the document begins like a consensus.

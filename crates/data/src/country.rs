@@ -17,7 +17,7 @@ impl Country {
     }
 
     /// Parses an English short name, as in the tz database and WonderProxy's tables.
-    pub fn from_name(name: &str) -> Option<Country> {
+    pub(crate) fn from_name(name: &str) -> Option<Country> {
         let (code, ..) = COUNTRIES.iter().find(|(_, known, ..)| known.eq_ignore_ascii_case(name))?;
         Country::from_code(code)
     }
@@ -28,7 +28,8 @@ impl Country {
     }
 
     /// The English short name.
-    pub fn name(&self) -> &'static str {
+    #[cfg(test)]
+    pub(crate) fn name(&self) -> &'static str {
         self.row().1
     }
 

@@ -50,12 +50,12 @@ pub(crate) struct Row<'a, const N: usize> {
 
 impl<const N: usize> Row<'_, N> {
     /// The wanted columns, in the wanted order.
-    pub fn values(&self) -> [&str; N] {
+    pub(crate) fn values(&self) -> [&str; N] {
         self.columns.map(|column| &self.record[column])
     }
 
     /// Parses a finite number of at least zero.
-    pub fn number(&self, column: usize) -> Result<f64, DataError> {
+    pub(crate) fn number(&self, column: usize) -> Result<f64, DataError> {
         let text = self.values()[column];
         match text.trim().parse::<f64>() {
             Ok(number) if number.is_finite() && number >= 0.0 => Ok(number),
@@ -68,7 +68,7 @@ impl<const N: usize> Row<'_, N> {
     }
 
     /// An error about this row.
-    pub fn fail(&self, cause: impl Into<String>) -> DataError {
+    pub(crate) fn fail(&self, cause: impl Into<String>) -> DataError {
         self.document.error_at(self.line, cause, "correct or remove the row")
     }
 }

@@ -57,18 +57,28 @@ impl Document {
     }
 
     /// An error at a line.
-    pub fn error_at(&self, line: usize, cause: impl Into<String>, cure: impl Into<String>) -> DataError {
+    pub(crate) fn error_at(
+        &self,
+        line: usize,
+        cause: impl Into<String>,
+        cure: impl Into<String>,
+    ) -> DataError {
         DataError { line: Some(line), ..self.error(cause, cure) }
     }
 
     /// An error at a byte of the text. The message shows line and column.
-    pub fn error_at_byte(&self, byte: usize, cause: impl Into<String>, cure: impl Into<String>) -> DataError {
+    pub(crate) fn error_at_byte(
+        &self,
+        byte: usize,
+        cause: impl Into<String>,
+        cure: impl Into<String>,
+    ) -> DataError {
         let (line, column) = self.position(byte);
         DataError { line: Some(line), column: Some(column), ..self.error(cause, cure) }
     }
 
     /// Line and column of a byte, both from one; columns count characters.
-    pub fn position(&self, byte: usize) -> (usize, usize) {
+    pub(crate) fn position(&self, byte: usize) -> (usize, usize) {
         let before = &self.text.as_bytes()[..byte.min(self.text.len())];
         let line = 1 + before.iter().filter(|&&b| b == b'\n').count();
         let start = before.iter().rposition(|&b| b == b'\n').map_or(0, |at| at + 1);

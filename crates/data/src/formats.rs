@@ -22,7 +22,7 @@ use crate::torperf::{self, Measured};
 use crate::{gml, graphml, kinds, latency_csv, latency_graph, open, shadow_file, tgen, tpf};
 
 /// Relays with their capacities, by identity.
-pub type Relays = BTreeMap<Identity, Capacity>;
+pub(crate) type Relays = BTreeMap<Identity, Capacity>;
 
 /// A file format for contents of type `T`.
 pub struct Format<T: 'static> {

@@ -24,13 +24,9 @@ impl GeoIp {
     }
 
     /// Number of ranges with a country.
-    pub fn len(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
         self.ranges.len()
-    }
-
-    /// Whether it holds zero ranges.
-    pub fn is_empty(&self) -> bool {
-        self.ranges.is_empty()
     }
 }
 

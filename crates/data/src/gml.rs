@@ -27,7 +27,7 @@ pub fn read(document: &Document) -> Result<Graph, DataError> {
 }
 
 /// Whether the document begins like GML.
-pub fn looks_like(document: &Document) -> bool {
+pub(crate) fn looks_like(document: &Document) -> bool {
     let mut reader = Reader { document, at: 0, line: 1 };
     while let Ok(Some(key)) = reader.key() {
         match reader.value() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::document::{DataError, Document, quote};
 
 /// Attributes of a node or an edge, by name, as text.
-pub type Attributes = BTreeMap<String, String>;
+pub(crate) type Attributes = BTreeMap<String, String>;
 
 /// A checked graph: node names are unique, and every edge joins two existing nodes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -56,7 +56,7 @@ pub(crate) struct Draft {
 
 impl Draft {
     /// Checks that nodes exist and are unique, and that all edges join existing nodes.
-    pub fn check(self, document: &Document) -> Result<Graph, DataError> {
+    pub(crate) fn check(self, document: &Document) -> Result<Graph, DataError> {
         if self.nodes.is_empty() {
             return Err(document.error("the graph lacks nodes", "give a graph with nodes and edges"));
         }

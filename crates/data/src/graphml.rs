@@ -55,7 +55,7 @@ pub fn read(document: &Document) -> Result<Graph, DataError> {
 }
 
 /// Whether the document begins like GraphML.
-pub fn looks_like(document: &Document) -> bool {
+pub(crate) fn looks_like(document: &Document) -> bool {
     let head: String = document.text().chars().take(4096).collect();
     head.trim_start().starts_with('<') && head.contains("<graphml")
 }

@@ -38,7 +38,7 @@ impl Identity {
     }
 
     /// Parses 27 characters of unpadded base64, as in consensuses.
-    pub fn from_base64(text: &str) -> Option<Identity> {
+    pub(crate) fn from_base64(text: &str) -> Option<Identity> {
         base64(text).map(Identity)
     }
 }

@@ -9,7 +9,7 @@ use crate::country::Country;
 use crate::document::{DataError, Document, quote};
 
 /// Maximum number of locations, which bounds the memory for their pairs.
-pub const MAX_LOCATIONS: usize = 4096;
+pub(crate) const MAX_LOCATIONS: usize = 4096;
 
 /// Locations, and paths between all of them.
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ impl Path {
 
 /// Which measured paths a completed table keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Routing {
+pub(crate) enum Routing {
     /// None: every path is the shortest over known paths (Shadow's `use_shortest_path: true`).
     Shortest,
     /// All: only missing paths are the shortest over known ones.
@@ -109,7 +109,7 @@ impl LatencyTable {
     ///
     /// # Errors
     /// If there are too many locations, names repeat, or known paths do not connect two locations.
-    pub fn complete(
+    pub(crate) fn complete(
         document: &Document,
         locations: Vec<Location>,
         mut known: Vec<Option<Path>>,

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use crate::document::{DataError, Document};
 
 /// Maximum length of an unpacked document, bytes.
-pub const MAX_UNPACKED: u64 = 256 << 20;
+pub(crate) const MAX_UNPACKED: u64 = 256 << 20;
 
 /// Maximum size of an .xz dictionary, KiB (`xz -9` uses 65 MiB).
 pub(crate) const MAX_DICTIONARY_KIB: u32 = 80 << 10;
 
 /// The path of a file in a folder, plain, .xz or .gz; the plain path if none exists.
-pub fn find_packed(folder: &Path, name: &str) -> PathBuf {
+pub(crate) fn find_packed(folder: &Path, name: &str) -> PathBuf {
     let paths = ["", ".xz", ".gz"].map(|ending| folder.join(format!("{name}{ending}")));
     paths.iter().find(|path| path.exists()).unwrap_or(&paths[0]).clone()
 }

@@ -113,7 +113,7 @@ pub fn capacities(document: &Document) -> Result<BTreeMap<Identity, Capacity>, D
 ///
 /// # Errors
 /// If the document does not hold any descriptor with a fingerprint and a bandwidth.
-pub fn descriptors(document: &Document) -> Result<BTreeMap<Identity, Capacity>, DataError> {
+pub(crate) fn descriptors(document: &Document) -> Result<BTreeMap<Identity, Capacity>, DataError> {
     let mut relays = BTreeMap::new();
     let (mut name, mut address, mut identity) = ("", None, None);
     for (line, text) in document.lines() {

@@ -89,7 +89,7 @@ pub enum Role {
 
 impl Host {
     /// Whether it runs a program.
-    pub fn runs(&self, program: &str) -> bool {
+    pub(crate) fn runs(&self, program: &str) -> bool {
         self.processes.iter().any(|process| process.program == program)
     }
 

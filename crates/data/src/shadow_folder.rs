@@ -79,7 +79,7 @@ impl Folder {
     ///
     /// # Errors
     /// If it is malformed.
-    pub fn read(file: &Path, document: &Document) -> Result<Folder, DataError> {
+    pub(crate) fn read(file: &Path, document: &Document) -> Result<Folder, DataError> {
         let folder = file.parent().unwrap_or(Path::new("")).to_owned();
         let config = shadow_file::read(document)?;
         Ok(Folder { file: file.to_owned(), config, folder, graph: OnceCell::new() })

@@ -51,7 +51,7 @@ fn identity(document: &Document, text: &str) -> Result<Identity, DataError> {
 ///
 /// # Errors
 /// If the JSON or a fingerprint is malformed.
-pub fn advertised(document: &Document) -> Result<BTreeMap<Identity, Advertised>, DataError> {
+pub(crate) fn advertised(document: &Document) -> Result<BTreeMap<Identity, Advertised>, DataError> {
     let relays: BTreeMap<Cow<'_, str>, Difference> = json(document)?;
     relays
         .iter()
@@ -66,7 +66,7 @@ pub fn advertised(document: &Document) -> Result<BTreeMap<Identity, Advertised>,
 ///
 /// # Errors
 /// If the JSON, an hour or a fingerprint is malformed.
-pub fn hours(document: &Document) -> Result<BTreeMap<u64, Vec<Identity>>, DataError> {
+pub(crate) fn hours(document: &Document) -> Result<BTreeMap<u64, Vec<Identity>>, DataError> {
     let hours: BTreeMap<Cow<'_, str>, Vec<Cow<'_, str>>> = json(document)?;
     hours
         .iter()

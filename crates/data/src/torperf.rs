@@ -419,7 +419,7 @@ impl Measured {
 ///
 /// # Errors
 /// If the document is not such an analysis, or does not hold any successful download.
-pub fn analysis(document: &Document) -> Result<Measured, DataError> {
+pub(crate) fn analysis(document: &Document) -> Result<Measured, DataError> {
     let analysis: Analysis = json(document)?;
     let mut measured = Measured {
         downloads: SIZES.map(|bytes| Download { bytes, ..Download::default() }).into(),

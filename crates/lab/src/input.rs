@@ -86,7 +86,7 @@ impl SourceFile {
     }
 
     /// Line and column (in characters, from 1) of a byte offset.
-    pub fn position(&self, offset: usize) -> (usize, usize) {
+    pub(crate) fn position(&self, offset: usize) -> (usize, usize) {
         let mut offset = offset.min(self.text.len());
         while !self.text.is_char_boundary(offset) {
             offset -= 1;
@@ -102,7 +102,7 @@ impl SourceFile {
     }
 
     /// Parses JSON. Errors have line and column.
-    pub fn parse_json<T: serde::de::DeserializeOwned>(&self, cure: &str) -> Result<T, InputError> {
+    pub(crate) fn parse_json<T: serde::de::DeserializeOwned>(&self, cure: &str) -> Result<T, InputError> {
         serde_json::from_str(&self.text).map_err(|error| InputError {
             at: (error.line() > 0).then(|| (error.line(), error.column())),
             ..InputError::new(&self.file, error.to_string(), cure)

@@ -9,7 +9,7 @@ use crate::scoreboard::RunError;
 /// Runs each job on one thread, until all are complete or the user stops.
 ///
 /// Returns the results in the order of the jobs; `None` for jobs that were not started.
-pub fn each<J: Sync, R: Send>(
+pub(crate) fn each<J: Sync, R: Send>(
     jobs: &[J],
     monitor: &dyn Monitor,
     work: impl Fn(usize, &J) -> R + Sync,

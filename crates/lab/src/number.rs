@@ -25,7 +25,7 @@ pub fn format_change(change: f64, interval: Option<[f64; 2]>) -> String {
 }
 
 /// Factor from bytes per second to the unit in which `most` has one to three digits before the point, and the unit.
-pub fn rate_unit(most: f64) -> (f64, &'static str) {
+pub(crate) fn rate_unit(most: f64) -> (f64, &'static str) {
     match most.abs() {
         ..1e6 => (1e-3, "kB/s"),
         1e6..1e9 => (1e-6, "MB/s"),
@@ -34,7 +34,7 @@ pub fn rate_unit(most: f64) -> (f64, &'static str) {
 }
 
 /// As [`rate_unit`], for bytes.
-pub fn size_unit(most: f64) -> (f64, &'static str) {
+pub(crate) fn size_unit(most: f64) -> (f64, &'static str) {
     match most.abs() {
         ..1e6 => (1e-3, "kB"),
         1e6..1e9 => (1e-6, "MB"),

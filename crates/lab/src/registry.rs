@@ -44,7 +44,11 @@ fn pinned(paths: &PathsFile, source: &SourceFile, _: &Path) -> Result<Arc<dyn Po
 }
 
 /// Builds the policy that a system's `paths` table names.
-pub fn policy(paths: &PathsFile, source: &SourceFile, folder: &Path) -> Result<Arc<dyn Policy>, InputError> {
+pub(crate) fn policy(
+    paths: &PathsFile,
+    source: &SourceFile,
+    folder: &Path,
+) -> Result<Arc<dyn Policy>, InputError> {
     let name = paths.policy.as_str();
     let part = find("policy", POLICIES, name).map_err(|unknown| {
         let cause = format!("unknown path policy `{name}`");

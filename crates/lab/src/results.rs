@@ -48,7 +48,7 @@ pub struct SystemResult<'a> {
 
 impl<'a> Results<'a> {
     /// Whether all seeds gave the same runs; needs two seeds.
-    pub fn undrawn(&self) -> bool {
+    pub(crate) fn undrawn(&self) -> bool {
         !self.systems.is_empty() && self.systems.iter().all(SystemResult::is_fixed)
     }
 
@@ -72,7 +72,7 @@ impl<'a> Results<'a> {
     }
 
     /// Measured downloads in the form of a system's results: `ttfb_s` and `ttlb_s` by class.
-    pub fn measured(&self) -> Option<Value> {
+    pub(crate) fn measured(&self) -> Option<Value> {
         let measured = self.scenario.inputs.compare.as_ref()?;
         let times = |pick: &dyn Fn(&Download) -> &Vec<f64>| -> Value {
             let of = measured.downloads.iter().filter(|download| !pick(download).is_empty());
@@ -104,7 +104,7 @@ impl<'a> Results<'a> {
     }
 
     /// The largest value of a number over the systems, or zero.
-    pub fn most(&self, path: &[&str]) -> f64 {
+    pub(crate) fn most(&self, path: &[&str]) -> f64 {
         self.systems.iter().filter_map(|system| system.number(path)).fold(0.0, f64::max)
     }
 
@@ -183,7 +183,7 @@ impl<'a> Results<'a> {
     }
 
     /// Paired comparison: per seed, each system's numbers divided by the first system's on the same network.
-    pub fn ratios(&self) -> Value {
+    pub(crate) fn ratios(&self) -> Value {
         let Some((first, others)) = self.systems.split_first() else { return Value::Null };
         others
             .iter()
@@ -203,7 +203,7 @@ impl<'a> Results<'a> {
     ///
     /// `None` if the number is zero under `base` on one of the networks, unless both systems have zero there: a mean
     /// of the other networks' ratios would hide the largest difference.
-    pub fn paired(
+    pub(crate) fn paired(
         &self,
         system: &SystemResult<'_>,
         base: &SystemResult<'_>,
@@ -216,7 +216,12 @@ impl<'a> Results<'a> {
     }
 
     /// Differences of a number between two systems, paired by network.
-    pub fn differences(&self, system: &SystemResult<'_>, base: &SystemResult<'_>, path: &[&str]) -> Vec<f64> {
+    pub(crate) fn differences(
+        &self,
+        system: &SystemResult<'_>,
+        base: &SystemResult<'_>,
+        path: &[&str],
+    ) -> Vec<f64> {
         self.pairs(system, base, path).map(|(value, other)| value - other).collect()
     }
 
@@ -249,12 +254,12 @@ const COMPARED: [&str; 8] = [
 
 impl SystemResult<'_> {
     /// The mean of a number, by its path of keys.
-    pub fn number(&self, path: &[&str]) -> Option<f64> {
+    pub(crate) fn number(&self, path: &[&str]) -> Option<f64> {
         look_up(&self.mean, path)
     }
 
     /// Half width of a number's confidence interval; `None` if all runs are the same one.
-    pub fn half_width(&self, path: &[&str]) -> Option<f64> {
+    pub(crate) fn half_width(&self, path: &[&str]) -> Option<f64> {
         if self.is_fixed() { None } else { look_up(&self.ci95, path) }
     }
 
@@ -264,14 +269,14 @@ impl SystemResult<'_> {
     }
 
     /// Merges a histogram over all seeds.
-    pub fn merged(&self, pick: impl Fn(&Run) -> &Histogram) -> Histogram {
+    pub(crate) fn merged(&self, pick: impl Fn(&Run) -> &Histogram) -> Histogram {
         let mut all = Histogram::default();
         self.runs.iter().for_each(|run| all.merge(pick(run)));
         all
     }
 
     /// Merges the waits at one hop over all seeds.
-    pub fn anatomy(&self, hop: usize) -> Anatomy {
+    pub(crate) fn anatomy(&self, hop: usize) -> Anatomy {
         let mut all = Anatomy::default();
         self.runs.iter().for_each(|run| all.merge(&run.metrics.anatomy[hop]));
         all
@@ -283,10 +288,10 @@ pub(crate) fn look_up(value: &Value, path: &[&str]) -> Option<f64> {
 }
 
 /// Keys of [`whole_summary`] that depend on clocks.
-pub const CLOCKED: [&str; 3] = ["wall_s", "cpu_s", "cells_per_cpu_s"];
+pub(crate) const CLOCKED: [&str; 3] = ["wall_s", "cpu_s", "cells_per_cpu_s"];
 
 /// A run's summary, with its wall-clock time, processor time and digest.
-pub fn whole_summary(run: &Run) -> Value {
+pub(crate) fn whole_summary(run: &Run) -> Value {
     let mut summary = run.metrics.summary.clone();
     let cells = summary["cells_delivered"].as_f64().unwrap_or(0.0);
     summary["wall_s"] = json!(run.wall_s);
@@ -300,7 +305,7 @@ pub fn whole_summary(run: &Run) -> Value {
 ///
 /// Numbers go through `pick`, objects are combined key by key. Other values stay if all are equal, and become a list
 /// if they differ.
-pub fn combine(values: &[&Value], pick: &dyn Fn(&[f64]) -> Option<f64>) -> Value {
+pub(crate) fn combine(values: &[&Value], pick: &dyn Fn(&[f64]) -> Option<f64>) -> Value {
     let Some(first) = values.first() else { return Value::Null };
     match first {
         Value::Object(_) => {

@@ -51,7 +51,7 @@ pub struct Runs {
 
 impl Runs {
     /// The finished runs of a system.
-    pub fn of(&self, system: usize) -> impl Iterator<Item = &Run> {
+    pub(crate) fn of(&self, system: usize) -> impl Iterator<Item = &Run> {
         self.finished.iter().filter(move |run| run.system == system)
     }
 }
@@ -148,7 +148,7 @@ pub fn run_with(
 }
 
 /// Called with each run when it ends; an error stops the remaining runs.
-pub type KeepRun<'a> = &'a (dyn Fn(&Run) -> Result<(), InputError> + Sync);
+pub(crate) type KeepRun<'a> = &'a (dyn Fn(&Run) -> Result<(), InputError> + Sync);
 
 /// (system index, seed) of every system on `seeds` networks, starting at the scenario's seed.
 pub fn tasks(scenario: &Scenario, seeds: u32) -> Vec<(usize, u64)> {

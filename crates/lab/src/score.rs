@@ -79,7 +79,7 @@ impl Score {
 }
 
 /// Compares the pooled runs of one system with measurements. `benchmark` is the traffic of the measuring users.
-pub fn score(runs: &[&Run], measured: &Measured, benchmark: &str) -> Score {
+pub(crate) fn score(runs: &[&Run], measured: &Measured, benchmark: &str) -> Score {
     let mut compared = Vec::new();
     let mut compare = |name, ours: Histogram, measured: &[f64]| {
         // A small sample would give arbitrary tails.

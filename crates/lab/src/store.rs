@@ -70,7 +70,7 @@ pub struct Record {
 
 impl Record {
     /// The record of a run of this scenario.
-    pub fn of(
+    pub(crate) fn of(
         scenario: &Scenario,
         run: &Run,
         point: &BTreeMap<String, String>,
@@ -90,7 +90,7 @@ impl Record {
     }
 
     /// The files of the record: `record.json`, and the run's rows of each table.
-    pub fn files(&self, scenario: &Scenario) -> Vec<folder::ResultFile> {
+    pub(crate) fn files(&self, scenario: &Scenario) -> Vec<folder::ResultFile> {
         let text = serde_json::to_vec(self).expect("records can be written");
         let runs = Runs { finished: self.clone().run(scenario).into_iter().collect(), missing: Vec::new() };
         let tables = tables::all(&Results::new(scenario, &runs));
@@ -99,7 +99,7 @@ impl Record {
     }
 
     /// The run, if the scenario has its system.
-    pub fn run(self, scenario: &Scenario) -> Option<Run> {
+    pub(crate) fn run(self, scenario: &Scenario) -> Option<Run> {
         let system = scenario.systems.iter().position(|system| system.name == self.system)?;
         let digest = u64::from_str_radix(&self.digest, 16).ok()?;
         let (seed, wall_s, cpu_s) = (self.seed, self.wall_s, self.cpu_s);
@@ -220,7 +220,7 @@ impl Store {
     ///
     /// # Errors
     /// If a record is damaged.
-    pub fn load(&self) -> Result<Vec<Record>, InputError> {
+    pub(crate) fn load(&self) -> Result<Vec<Record>, InputError> {
         self.names()?.iter().map(|name| read(&self.records.join(name).join(RECORD))).collect()
     }
 

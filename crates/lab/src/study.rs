@@ -95,12 +95,12 @@ pub struct Point {
 
 impl Point {
     /// The only system that runs at this point; `None` runs all of them.
-    pub fn system(&self) -> Option<&str> {
+    pub(crate) fn system(&self) -> Option<&str> {
         self.system.as_deref()
     }
 
     /// The first seed at this point; `None` takes the scenario's.
-    pub fn seed(&self) -> Option<u64> {
+    pub(crate) fn seed(&self) -> Option<u64> {
         self.seed
     }
 }
@@ -110,7 +110,7 @@ impl Study {
     ///
     /// # Errors
     /// A mistake in the file, with its position.
-    pub fn load(path: &Path) -> Result<Study, InputError> {
+    pub(crate) fn load(path: &Path) -> Result<Study, InputError> {
         let source = SourceFile::read(path)?;
         let file: StudyFile = source.parse_toml()?;
         let fail = |cause: String, cure: &str| source.error(file.vary.span(), cause, cure);
@@ -161,7 +161,7 @@ impl Study {
     }
 
     /// The overrides of the scenario at a point.
-    pub fn overrides(&self, point: &Point) -> Vec<String> {
+    pub(crate) fn overrides(&self, point: &Point) -> Vec<String> {
         [&self.overrides[..], &point.overrides[..]].concat()
     }
 
@@ -169,7 +169,7 @@ impl Study {
     ///
     /// # Errors
     /// If the point's values are not valid in the scenario.
-    pub fn scenario(&self, point: &Point) -> Result<Scenario, InputError> {
+    pub(crate) fn scenario(&self, point: &Point) -> Result<Scenario, InputError> {
         let mut scenario = Scenario::load(&self.scenario, &self.overrides(point))?;
         if let Some(wanted) = &point.system {
             let known: Vec<&str> = scenario.systems.iter().map(|system| system.name.as_str()).collect();

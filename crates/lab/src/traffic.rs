@@ -7,10 +7,10 @@ use crate::scenario::quantity::{Between, Size, Timeout};
 use crate::scenario::users::{RequestFile, TrafficFile};
 
 /// Names of the built-in kinds.
-pub const BUILT_IN: &[&str] = &["bulk", "web", "benchmark", PRIVCOUNT];
+pub(crate) const BUILT_IN: &[&str] = &["bulk", "web", "benchmark", PRIVCOUNT];
 
 /// The built-in kind that is a Markov model instead of requests.
-pub const PRIVCOUNT: &str = "privcount";
+pub(crate) const PRIVCOUNT: &str = "privcount";
 
 /// A built-in kind of traffic by name.
 ///
@@ -22,7 +22,7 @@ pub const PRIVCOUNT: &str = "privcount";
 ///   clients (Jansen et al., USENIX Security 2021, "Once is never enough", section 3).
 /// - `privcount`: traffic of Tor's users as PrivCount measured it, open-loop: users open streams without waiting
 ///   for earlier ones; streams time out after 120 s.
-pub fn built_in(name: &str) -> Option<TrafficFile> {
+pub(crate) fn built_in(name: &str) -> Option<TrafficFile> {
     let limited = |kib: u64, weight: f64, seconds: u64| {
         RequestFile::of(Size(kib << 10), weight, Timeout(Span::from_secs(seconds)))
     };
@@ -44,7 +44,7 @@ pub fn built_in(name: &str) -> Option<TrafficFile> {
 }
 
 /// Converts requests for the simulator.
-pub fn fetch(kind: &TrafficFile) -> Traffic {
+pub(crate) fn fetch(kind: &TrafficFile) -> Traffic {
     let requests = kind.requests.iter().map(|request| RequestPlan {
         bytes: request.size.0,
         weight: request.weight,
@@ -59,7 +59,7 @@ pub fn fetch(kind: &TrafficFile) -> Traffic {
 }
 
 /// Name of a class of transfers in reports: the users' class, and the size if the class has several sizes.
-pub fn class_of(class: &str, sizes: usize, bytes: u64) -> String {
+pub(crate) fn class_of(class: &str, sizes: usize, bytes: u64) -> String {
     if sizes < 2 {
         class.to_owned()
     } else {

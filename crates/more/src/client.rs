@@ -163,11 +163,6 @@ impl Client {
         self.flights.progress
     }
 
-    /// Number of answers that did not decrypt.
-    pub fn forged(&self) -> u64 {
-        self.forged
-    }
-
     /// Rates and round-trip times.
     pub fn sender(&self) -> &Sender {
         &self.flights.sender

@@ -39,7 +39,7 @@ pub(crate) struct Route {
 
 impl Route {
     /// A route that a message with this round-trip time established.
-    pub fn new(
+    pub(crate) fn new(
         now: Time,
         path: Path,
         (outbound, end): (Outbound, Inbound),
@@ -62,27 +62,27 @@ impl Route {
     }
 
     /// Records whether the route could carry a waiting cell.
-    pub fn tried(&mut self, now: Time, sent: bool) {
+    pub(crate) fn tried(&mut self, now: Time, sent: bool) {
         self.tries = Tries { at: now, sent, share: self.tries.share(now) };
     }
 
     /// Whether the route could rarely carry cells in the last seconds.
-    pub fn is_blocked(&self, now: Time) -> bool {
+    pub(crate) fn is_blocked(&self, now: Time) -> bool {
         self.tries.share(now) < USABLE
     }
 
     /// Smoothed round-trip time, seconds.
-    pub fn round_trip(&self) -> f64 {
+    pub(crate) fn round_trip(&self) -> f64 {
         self.round[0]
     }
 
     /// Timeout of an answer, seconds.
-    pub fn timeout(&self, factor: f64) -> f64 {
+    pub(crate) fn timeout(&self, factor: f64) -> f64 {
         self.round[0] + factor * self.round[1]
     }
 
     /// Records the loss of a cell.
-    pub fn lost(&mut self, now: Time, number: u32) {
+    pub(crate) fn lost(&mut self, now: Time, number: u32) {
         self.flying.remove(&number);
         self.losses += 1;
         if self.losses >= LOSSES && self.given_up.is_none() {
@@ -92,7 +92,7 @@ impl Route {
     }
 
     /// Records the answer to a cell.
-    pub fn answered(&mut self, number: u32, seconds: f64, gamma: f64) {
+    pub(crate) fn answered(&mut self, number: u32, seconds: f64, gamma: f64) {
         self.round[1] += gamma * ((seconds - self.round[0]).abs() - self.round[1]);
         self.round[0] += gamma * (seconds - self.round[0]);
         self.losses = 0;

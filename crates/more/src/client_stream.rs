@@ -37,7 +37,7 @@ pub(crate) struct Open {
 }
 
 impl Open {
-    pub fn new(wide: bool, now: Time) -> Open {
+    pub(crate) fn new(wide: bool, now: Time) -> Open {
         Open {
             wide,
             up: BTreeMap::new(),
@@ -54,22 +54,22 @@ impl Open {
         }
     }
 
-    pub fn room(&self) -> usize {
+    pub(crate) fn room(&self) -> usize {
         if self.ended { 0 } else { WAITING.saturating_sub(self.up.len()) * chunk_bytes(self.wide) }
     }
 
-    pub fn write(&mut self, bytes: &[u8]) {
+    pub(crate) fn write(&mut self, bytes: &[u8]) {
         let bytes = &bytes[..bytes.len().min(self.room())];
         bytes.chunks(chunk_bytes(self.wide)).for_each(|chunk| self.push(chunk, false));
     }
 
-    pub fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         if !std::mem::replace(&mut self.ended, true) {
             self.push(&[], true);
         }
     }
 
-    pub fn done(&self) -> bool {
+    pub(crate) fn done(&self) -> bool {
         self.ended && self.up.is_empty() && self.down.ended
     }
 
@@ -80,18 +80,18 @@ impl Open {
     }
 
     /// Whether the stream has a packet to send now.
-    pub fn wants(&self) -> bool {
+    pub(crate) fn wants(&self) -> bool {
         !self.ready.is_empty()
             || (self.polls > 1 && self.takes && !self.down.ended && self.flying < self.polls)
     }
 
     /// When the next poll is due if the stream stays idle.
-    pub fn idle_at(&self) -> Time {
+    pub(crate) fn idle_at(&self) -> Time {
         if self.down.ended || !self.takes || self.flying > 0 { Time::NEVER } else { self.idle }
     }
 
     /// Makes the next frame, and the number of its chunk.
-    pub fn frame(&mut self, now: Time, stream: u64) -> (Option<u64>, Frame) {
+    pub(crate) fn frame(&mut self, now: Time, stream: u64) -> (Option<u64>, Frame) {
         let flags = if self.wide { WIDE } else { 0 };
         let mut frame = Frame { stream, flags, ..Frame::default() };
         frame.tell(&self.down, self.wide);
@@ -108,7 +108,7 @@ impl Open {
     }
 
     /// Records a lost packet.
-    pub fn lost(&mut self, chunk: Option<u64>) {
+    pub(crate) fn lost(&mut self, chunk: Option<u64>) {
         self.flying = self.flying.saturating_sub(1);
         if let Some(chunk) = chunk.filter(|chunk| self.up.contains_key(chunk)) {
             self.ready.push_front(chunk);
@@ -116,7 +116,7 @@ impl Open {
     }
 
     /// Handles an answer, which may come after the packet counted as lost.
-    pub fn answered(
+    pub(crate) fn answered(
         &mut self,
         now: Time,
         frame: &Frame,

@@ -151,7 +151,7 @@ impl fmt::Display for DirectoryError {
 impl std::error::Error for DirectoryError {}
 
 /// Maximum number of peers. Numbers have 16 bits, and one of them stands for receivers.
-pub const MAX_PEERS: usize = 10_000;
+pub(crate) const MAX_PEERS: usize = 10_000;
 /// Maximum number of epochs: more than a year of hours.
 pub const MAX_EPOCHS: usize = 10_000;
 /// Shortest epoch, seconds. Clock errors must stay below an epoch.

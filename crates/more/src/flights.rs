@@ -20,7 +20,7 @@ const TICK: Span = Span::from_millis(2);
 const REMEMBERED: usize = 16_384;
 
 /// Packets in flight, each with a cargo `T` of the source.
-pub struct Flights<T> {
+pub(crate) struct Flights<T> {
     /// Rates and round-trip times.
     pub sender: Sender,
     attempt_every: Span,
@@ -72,7 +72,7 @@ impl std::ops::Add for Progress {
 
 /// The links that a round-trip time measures.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Measures {
+pub(crate) enum Measures {
     /// All links of the path.
     Path,
     /// The links of the sender path, after subtracting the seconds spent beyond its last relay.
@@ -82,7 +82,7 @@ pub enum Measures {
 }
 
 /// A packet in flight.
-pub struct Flight<T> {
+pub(crate) struct Flight<T> {
     /// Its cargo.
     pub cargo: T,
     /// Whether it timed out.
@@ -96,7 +96,7 @@ pub struct Flight<T> {
 
 impl<T> Flights<T> {
     /// No packets in flight. Seconds start at `now`.
-    pub fn new(sender: Sender, attempt_every: Span, now: Time) -> Flights<T> {
+    pub(crate) fn new(sender: Sender, attempt_every: Span, now: Time) -> Flights<T> {
         Flights {
             sender,
             attempt_every,
@@ -110,22 +110,22 @@ impl<T> Flights<T> {
     }
 
     /// Number of packets without an answer or timeout.
-    pub fn flying(&self) -> usize {
+    pub(crate) fn flying(&self) -> usize {
         self.deadlines.len()
     }
 
     /// Time of the first timeout.
-    pub fn next_timeout(&self) -> Time {
+    pub(crate) fn next_timeout(&self) -> Time {
         self.deadlines.first_key_value().map_or(Time::NEVER, |(key, ())| key.0)
     }
 
     /// When the next packet may leave.
-    pub fn next_attempt(&self) -> Time {
+    pub(crate) fn next_attempt(&self) -> Time {
         self.next_attempt
     }
 
     /// Whether a packet may leave now. Also starts new seconds.
-    pub fn may_send(&mut self, now: Time) -> bool {
+    pub(crate) fn may_send(&mut self, now: Time) -> bool {
         if now >= self.next_second {
             // After a jump of the clock, only one second starts.
             self.next_second += SECOND * (now.since(self.next_second).0 / SECOND.0 + 1);
@@ -135,36 +135,41 @@ impl<T> Flights<T> {
     }
 
     /// Schedules the next attempt because no path had rate left.
-    pub fn missed(&mut self, now: Time) {
+    pub(crate) fn missed(&mut self, now: Time) {
         let soon = now + self.attempt_every.max(SOON);
         let wait = if self.sender.saturated() { self.next_second } else { soon.min(self.next_second) };
         self.next_attempt = wait;
     }
 
     /// Spaces packets for `per_s` packets per second, instead of a burst in each second.
-    pub fn set_pace(&mut self, per_s: f64) {
+    pub(crate) fn set_pace(&mut self, per_s: f64) {
         self.gap = Span::from_secs_f64(1.0 / per_s.max(1.0)).max(self.attempt_every);
     }
 
     /// Schedules an attempt because rates changed.
-    pub fn retry(&mut self, now: Time) {
+    pub(crate) fn retry(&mut self, now: Time) {
         self.next_attempt = self.next_attempt.min(now + self.gap);
     }
 
     /// Draws a path to `to` and schedules the next attempt.
-    pub fn draw_path(&mut self, now: Time, to: Peer, random: &mut Random) -> Option<(Path, Memos)> {
+    pub(crate) fn draw_path(&mut self, now: Time, to: Peer, random: &mut Random) -> Option<(Path, Memos)> {
         let drawn = self.sender.draw_path(to, random);
         self.drawn(now, drawn)
     }
 
     /// Draws a sender path to the first relay of a receiver path.
-    pub fn draw_path_into(&mut self, now: Time, entry: Peer, random: &mut Random) -> Option<(Path, Memos)> {
+    pub(crate) fn draw_path_into(
+        &mut self,
+        now: Time,
+        entry: Peer,
+        random: &mut Random,
+    ) -> Option<(Path, Memos)> {
         let drawn = self.sender.draw_path_into(entry, random);
         self.drawn(now, drawn)
     }
 
     /// Reserves rates on a path that was drawn before.
-    pub fn draw_again(&mut self, now: Time, path: Path) -> Option<(Path, Memos)> {
+    pub(crate) fn draw_again(&mut self, now: Time, path: Path) -> Option<(Path, Memos)> {
         let drawn = self.sender.draw_again(&path).map(|memos| (path, memos));
         self.drawn(now, drawn)
     }
@@ -179,7 +184,14 @@ impl<T> Flights<T> {
     }
 
     /// Records a sent packet. `timeout` is the thesis' T in seconds.
-    pub fn launch(&mut self, now: Time, id: PacketId, (path, memos): (Path, Memos), timeout: f64, cargo: T) {
+    pub(crate) fn launch(
+        &mut self,
+        now: Time,
+        id: PacketId,
+        (path, memos): (Path, Memos),
+        timeout: f64,
+        cargo: T,
+    ) {
         let deadline = now + Span::from_secs_f64(timeout).max(SHORTEST);
         self.packets.insert(id, Flight { cargo, timed_out: false, sent: now, deadline, path, memos });
         self.deadlines.insert((deadline, id), ());
@@ -187,12 +199,12 @@ impl<T> Flights<T> {
     }
 
     /// Whether a packet is in flight or remembered.
-    pub fn knows(&self, id: &PacketId) -> bool {
+    pub(crate) fn knows(&self, id: &PacketId) -> bool {
         self.packets.contains_key(id)
     }
 
     /// Removes and returns the packet of an acknowledgement.
-    pub fn land(&mut self, id: PacketId) -> Option<Flight<T>> {
+    pub(crate) fn land(&mut self, id: PacketId) -> Option<Flight<T>> {
         let Some(flight) = self.packets.remove(&id) else {
             self.progress.unknown += 1;
             return None;
@@ -202,7 +214,7 @@ impl<T> Flights<T> {
     }
 
     /// Reports an acknowledgement to the controller.
-    pub fn acked(&mut self, now: Time, flight: &Flight<T>, stamps: &[f32], measures: Measures) {
+    pub(crate) fn acked(&mut self, now: Time, flight: &Flight<T>, stamps: &[f32], measures: Measures) {
         let slots = slots(stamps);
         let seconds = now.since(flight.sent).as_secs_f64();
         let (path, memos, late) = (&flight.path, &flight.memos, flight.timed_out);
@@ -221,7 +233,7 @@ impl<T> Flights<T> {
     /// Reports to the controller that a relay dropped a packet.
     ///
     /// `refuser` is its position on the path (1 is the first), `offer` the rate that it offers.
-    pub fn refused(&mut self, now: Time, flight: &Flight<T>, refuser: usize, offer: f32) {
+    pub(crate) fn refused(&mut self, now: Time, flight: &Flight<T>, refuser: usize, offer: f32) {
         self.progress.refused += 1;
         if !flight.timed_out {
             let mut stamps = [0.0; MAX_HOPS];
@@ -231,7 +243,7 @@ impl<T> Flights<T> {
     }
 
     /// Handles timeouts, passes the packets to `lost`, and drops old packets.
-    pub fn expire(&mut self, now: Time, mut lost: impl FnMut(&Flight<T>)) {
+    pub(crate) fn expire(&mut self, now: Time, mut lost: impl FnMut(&Flight<T>)) {
         while let Some((&(deadline, id), ())) = self.deadlines.first_key_value() {
             if deadline > now {
                 break;

@@ -46,7 +46,7 @@ const HEAD: usize = 8 + 1 + 4 + 4 + 8 + 8 + 1;
 const HAVE: [usize; 2] = [16, 64];
 
 /// Length of a chunk, bytes.
-pub const fn chunk_bytes(wide: bool) -> usize {
+pub(crate) const fn chunk_bytes(wide: bool) -> usize {
     if wide { CELL_TEXT - HEAD - HAVE[1] } else { TEXT - HEAD - HAVE[0] }
 }
 
@@ -72,7 +72,7 @@ impl Have {
 }
 
 impl Frame {
-    pub fn parse(text: &[u8]) -> Option<Frame> {
+    pub(crate) fn parse(text: &[u8]) -> Option<Frame> {
         let (head, rest) = text.split_first_chunk::<HEAD>()?;
         let number = |at: usize| head[at..at + 8].try_into().ok().map(u64::from_be_bytes);
         let short = |at: usize| head[at..at + 4].try_into().ok();
@@ -93,7 +93,7 @@ impl Frame {
         (frame.chunk < u64::MAX / 2 && frame.next < u64::MAX / 2).then_some(frame)
     }
 
-    pub fn text(&self) -> Vec<u8> {
+    pub(crate) fn text(&self) -> Vec<u8> {
         let Frame { stream, flags, number, offer, chunk, next, have, bytes } = self;
         let used = have.0.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         let mut text = Vec::with_capacity(HEAD + used + bytes.len());
@@ -109,12 +109,12 @@ impl Frame {
         text
     }
 
-    pub fn has(&self, flag: u8) -> bool {
+    pub(crate) fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 
     /// The chunks beyond `next` that the other side has.
-    pub fn held(&self) -> impl Iterator<Item = u64> {
+    pub(crate) fn held(&self) -> impl Iterator<Item = u64> {
         let set = |(at, byte): (u64, u8)| {
             (0..8).filter(move |bit| byte >> bit & 1 == 1).map(move |bit| 8 * at + bit)
         };
@@ -123,7 +123,7 @@ impl Frame {
     }
 
     /// Writes the acknowledgements of a stream into the frame.
-    pub fn tell(&mut self, stream: &crate::download::Stream, wide: bool) {
+    pub(crate) fn tell(&mut self, stream: &crate::download::Stream, wide: bool) {
         self.next = stream.next;
         let bit = |chunk: &u64| chunk.checked_sub(stream.next + 1).filter(|bit| *bit < window(wide));
         stream.held.keys().filter_map(bit).for_each(|bit| self.have.set(bit));

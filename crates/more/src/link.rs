@@ -50,7 +50,7 @@ impl Links {
     }
 
     /// Verifies and removes the link header; `None` if sender or tag are wrong.
-    pub fn open<'a>(&mut self, wire: &'a [u8]) -> Option<(Peer, &'a [u8])> {
+    pub(crate) fn open<'a>(&mut self, wire: &'a [u8]) -> Option<(Peer, &'a [u8])> {
         let (head, datagram) = wire.split_first_chunk::<LINK>()?;
         let from = Peer::from_be_bytes([head[0], head[1]]);
         let tags = self.tags(from)?;

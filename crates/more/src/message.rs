@@ -24,7 +24,7 @@ use crate::wire::{ANNEX, Class, DATA_SIZE, Entropy, PacketId};
 /// Length of a receiver path, bytes.
 pub const PATH_SIZE: usize = 1 + 2 + 8 + HEADER_SIZE;
 /// Length of the text in a message or an answer, bytes.
-pub const TEXT: usize = sealed_size(Class::Data) - 32 - PAYLOAD_OVERHEAD_SIZE - PATH_SIZE;
+pub(crate) const TEXT: usize = sealed_size(Class::Data) - 32 - PAYLOAD_OVERHEAD_SIZE - PATH_SIZE;
 
 /// Length of the contents that cross a receiver path: a datagram without two headers and their fields.
 const fn sealed_size(class: Class) -> usize {
@@ -52,24 +52,24 @@ impl ReceiverPath {
     }
 
     /// Decodes a path. Only its use shows whether it is valid.
-    pub fn from_bytes(bytes: [u8; PATH_SIZE]) -> ReceiverPath {
+    pub(crate) fn from_bytes(bytes: [u8; PATH_SIZE]) -> ReceiverPath {
         ReceiverPath(bytes)
     }
 
     /// The first relay, the only one that others know.
-    pub fn entry(&self) -> Peer {
+    pub(crate) fn entry(&self) -> Peer {
         Peer::from_be_bytes([self.0[1], self.0[2]])
     }
 
     /// The key epoch of the path, modulo 16.
-    pub fn epoch(&self) -> u8 {
+    pub(crate) fn epoch(&self) -> u8 {
         self.0[0]
     }
 }
 
 /// Secrets of a receiver path that its owner keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PathKeys {
+pub(crate) struct PathKeys {
     seeds: Vec<Seed>,
     /// Reads the stamps on a reply; the relay next to the owner first.
     pub annex: AnnexKeys,
@@ -80,7 +80,7 @@ impl PathKeys {
     ///
     /// # Panics
     /// If the number of relays is zero or above [`MAX_RELAYS`], or `id` is zero.
-    pub fn draw(
+    pub(crate) fn draw(
         epoch: &Epoch,
         relays: &[Peer],
         me: Peer,
@@ -101,7 +101,7 @@ impl PathKeys {
     }
 
     /// The label of cells on this path at the first relay.
-    pub fn label(&self) -> u64 {
+    pub(crate) fn label(&self) -> u64 {
         label(&self.seeds[0])
     }
 
@@ -120,7 +120,7 @@ impl PathKeys {
     }
 
     /// Decrypts a message that came over this path with the receiver's secret.
-    pub fn message(&self, secret: &StaticSecret, payload: &[u8]) -> Option<(Message, Session)> {
+    pub(crate) fn message(&self, secret: &StaticSecret, payload: &[u8]) -> Option<(Message, Session)> {
         let sealed = self.unwrap(Class::Data, payload)?;
         let (key, sealed) = sealed.split_first_chunk::<32>()?;
         let shared = secret.diffie_hellman(&PublicKey::from(*key));
@@ -129,14 +129,14 @@ impl PathKeys {
     }
 
     /// Decrypts the answer to a message.
-    pub fn answer(&self, session: &Session, payload: &[u8]) -> Option<Message> {
+    pub(crate) fn answer(&self, session: &Session, payload: &[u8]) -> Option<Message> {
         Message::parse(&unseal(&self.unwrap(Class::Reply, payload)?, &session.answer)?)
     }
 }
 
 /// Secrets that both ends of a path share, for the answer and for cells in both directions.
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
-pub struct Session {
+pub(crate) struct Session {
     answer: Seed,
     /// Key for cells to the receiver. The derived key is stored, since all cells of a route use it.
     pub(crate) up: PayloadKey,
@@ -153,7 +153,7 @@ impl Session {
 
 /// Contents of a message or an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
+pub(crate) struct Message {
     /// Path for the next packet to its writer.
     pub path: ReceiverPath,
     /// At most [`TEXT`] bytes.
@@ -175,7 +175,7 @@ impl Message {
     ///
     /// `key` is the key of the path's owner. The last of the relays measures the transit time under `token`, unless
     /// it is zero.
-    pub fn send(
+    pub(crate) fn send(
         &self,
         epoch: &Epoch,
         relays: &[Peer],
@@ -195,7 +195,7 @@ impl Message {
     }
 
     /// Encodes an answer into a datagram over `relays` and the path `into` of the message.
-    pub fn reply(
+    pub(crate) fn reply(
         &self,
         epoch: &Epoch,
         relays: &[Peer],

@@ -35,7 +35,7 @@ use crate::wire::{
 /// Maximum number of relays on a path. Sphinx packets pass five hops, including the destination.
 pub const MAX_RELAYS: usize = 4;
 /// Maximum length of a body, bytes.
-pub const BODY: usize = DATA_SIZE - 1 - HEADER_SIZE - PAYLOAD_OVERHEAD_SIZE - 3 - SURB_MOST;
+pub(crate) const BODY: usize = DATA_SIZE - 1 - HEADER_SIZE - PAYLOAD_OVERHEAD_SIZE - 3 - SURB_MOST;
 
 /// Length of a reply block over five hops: header, first hop, a seed per hop.
 const SURB_MOST: usize = HEADER_SIZE + NODE_ADDRESS_LENGTH + 16 * (MAX_RELAYS + 1);
@@ -47,7 +47,7 @@ pub(crate) const PASS_HEAD: usize = 1 + 8 + 1 + 2 + 8 + HEADER_SIZE;
 
 /// A hop of a path.
 #[derive(Clone, Copy, Debug)]
-pub struct Hop {
+pub(crate) struct Hop {
     /// Number in the directory.
     pub peer: Peer,
     /// Its public key in the epoch.
@@ -70,12 +70,12 @@ impl Epoch {
     }
 
     /// A peer as a hop.
-    pub fn hop(&self, peer: Peer) -> Hop {
+    pub(crate) fn hop(&self, peer: Peer) -> Hop {
         Hop { peer, key: self.keys[usize::from(peer)] }
     }
 
     /// Peers as a path.
-    pub fn path<'a>(&self, peers: impl IntoIterator<Item = &'a Peer>) -> Vec<Hop> {
+    pub(crate) fn path<'a>(&self, peers: impl IntoIterator<Item = &'a Peer>) -> Vec<Hop> {
         peers.into_iter().map(|peer| self.hop(*peer)).collect()
     }
 }
@@ -262,14 +262,14 @@ impl AnnexKeys {
     /// Decrypts the rates of an annex, bytes/s, from the first relay on.
     ///
     /// Invalid rates are zero.
-    pub fn stamps(&self, annex: [u8; ANNEX]) -> Vec<f32> {
+    pub(crate) fn stamps(&self, annex: [u8; ANNEX]) -> Vec<f32> {
         self.read(annex).0
     }
 
     /// Decrypts the rates and the time beyond the sender path, seconds.
     ///
     /// The time is zero if its last relay did not measure it.
-    pub fn read(&self, mut annex: [u8; ANNEX]) -> (Vec<f32>, f32) {
+    pub(crate) fn read(&self, mut annex: [u8; ANNEX]) -> (Vec<f32>, f32) {
         let number = |annex: &[u8; ANNEX]| f32::from_le_bytes([annex[0], annex[1], annex[2], annex[3]]);
         let mut stamps = Vec::with_capacity(self.0.len());
         // The first relay of the path was the last to write.
@@ -283,7 +283,7 @@ impl AnnexKeys {
 }
 
 /// State of a peer that opening a datagram uses and changes.
-pub struct Memory<'a> {
+pub(crate) struct Memory<'a> {
     /// The rate that it offers, bytes/s.
     pub stamp: f32,
     /// Packets that were opened before.
@@ -298,7 +298,7 @@ pub struct Memory<'a> {
 ///
 /// Replies carry the same token, so the difference is the round-trip time of the receiver path.
 #[derive(Debug, Default)]
-pub struct TransitTimes {
+pub(crate) struct TransitTimes {
     left: BTreeMap<u64, Time>,
     order: VecDeque<u64>,
 }

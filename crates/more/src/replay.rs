@@ -16,7 +16,7 @@ pub struct ReplayTags {
 
 impl ReplayTags {
     /// Whether the packet with this tag was opened.
-    pub fn contains(&self, tag: u64) -> bool {
+    pub(crate) fn contains(&self, tag: u64) -> bool {
         self.seen.contains(&tag)
     }
 
@@ -24,7 +24,7 @@ impl ReplayTags {
     ///
     /// # Errors
     /// [`OpenError::Full`] at the limit.
-    pub fn insert(&mut self, tag: u64) -> Result<(), OpenError> {
+    pub(crate) fn insert(&mut self, tag: u64) -> Result<(), OpenError> {
         if self.full() {
             return Err(OpenError::Full);
         }
@@ -35,7 +35,7 @@ impl ReplayTags {
     }
 
     /// Whether the limit is reached.
-    pub fn full(&self) -> bool {
+    pub(crate) fn full(&self) -> bool {
         self.seen.len() >= MOST
     }
 

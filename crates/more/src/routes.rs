@@ -27,12 +27,12 @@ pub(crate) const CELL_HEAD: usize = 1 + 8;
 /// Length of a cell's payload, bytes.
 const CELL_PAYLOAD: usize = DATA_SIZE - CELL_HEAD - ANNEX;
 /// Maximum length of the text in a cell, bytes.
-pub const CELL_TEXT: usize = CELL_PAYLOAD - PAYLOAD_OVERHEAD_SIZE;
+pub(crate) const CELL_TEXT: usize = CELL_PAYLOAD - PAYLOAD_OVERHEAD_SIZE;
 const REFUSAL: usize = 16;
 /// How long a relay keeps a route.
 pub const ROUTE_LIFE: Span = Span::from_secs(60);
 /// Maximum number of cells on a route in each direction.
-pub const MOST_USES: usize = 256;
+pub(crate) const MOST_USES: usize = 256;
 /// Maximum number of routes of a peer; the oldest are dropped.
 ///
 /// A route takes 250 bytes plus 8 per cell.
@@ -60,7 +60,7 @@ pub(crate) struct RouteKey {
 }
 
 impl RouteKey {
-    pub fn new(seed: &Seed) -> RouteKey {
+    pub(crate) fn new(seed: &Seed) -> RouteKey {
         let part = |what: &[u8]| -> [u8; 16] { *digest(what, seed).first_chunk().expect("32 bytes") };
         RouteKey {
             cipher: derive_payload_key(&part(b"tidegate more route")),
@@ -90,7 +90,7 @@ pub(crate) fn seal(text: &[u8], key: &PayloadKey) -> Payload {
 }
 
 /// The sending end of a route.
-pub struct Outbound {
+pub(crate) struct Outbound {
     /// The first relay.
     pub first: Peer,
     /// The label of its cells there.
@@ -99,7 +99,7 @@ pub struct Outbound {
 }
 
 /// Tags of one cell, by which its source recognises refusals.
-pub type Tags = Vec<u64>;
+pub(crate) type Tags = Vec<u64>;
 
 impl Outbound {
     pub(crate) fn new(first: Peer, seeds: &[Seed]) -> Outbound {
@@ -123,7 +123,7 @@ impl Outbound {
     }
 
     /// Decrypts a refusal: the relay (0 is the first), the tag of the cell there, and the offered rate.
-    pub fn refused(&self, block: &[u8; REFUSAL]) -> Option<(usize, u64, f32)> {
+    pub(crate) fn refused(&self, block: &[u8; REFUSAL]) -> Option<(usize, u64, f32)> {
         let mut block = *block;
         self.keys.iter().enumerate().find_map(|(hop, key)| {
             key.show(&mut block);
@@ -145,12 +145,12 @@ pub(crate) struct Inbound {
 }
 
 impl Inbound {
-    pub fn new(seeds: &[Seed]) -> Inbound {
+    pub(crate) fn new(seeds: &[Seed]) -> Inbound {
         Inbound { keys: seeds.iter().map(RouteKey::new).collect() }
     }
 
     /// Decrypts a cell: its text and the stamped rates (zero if missing), the last relay first.
-    pub fn open(
+    pub(crate) fn open(
         &self,
         mut annex: [u8; ANNEX],
         payload: &[u8],
@@ -203,7 +203,7 @@ pub(crate) struct Routes {
 
 impl Routes {
     /// Adds the route of an opened Sphinx packet from `from`.
-    pub fn establish(&mut self, now: Time, from: Peer, seed: &Seed, onward: Onward) {
+    pub(crate) fn establish(&mut self, now: Time, from: Peer, seed: &Seed, onward: Onward) {
         while self.ages.front().is_some_and(|(until, _)| *until <= now) || self.ages.len() >= ROUTES {
             let oldest = self.ages.pop_front().and_then(|(_, label)| self.transits.remove(&label));
             if let Some(Transit { onward: Onward::Pass { to, label, .. }, .. }) = oldest {
@@ -227,14 +227,20 @@ impl Routes {
     }
 
     /// Checks that a cell belongs to a route and was not opened before.
-    pub fn check(&mut self, now: Time, from: Peer, datagram: &[u8]) -> Result<(), OpenError> {
+    pub(crate) fn check(&mut self, now: Time, from: Peer, datagram: &[u8]) -> Result<(), OpenError> {
         let (_, transit) = self.known(now, from, datagram).ok_or(OpenError::Forged)?;
         let fresh = !transit.seen.contains(&tag(&datagram[CELL_HEAD + ANNEX..]));
         if fresh && transit.seen.len() < MOST_USES { Ok(()) } else { Err(OpenError::Replayed) }
     }
 
     /// Opens a checked cell. `stamp` is the rate that its source is offered.
-    pub fn pass(&mut self, now: Time, from: Peer, datagram: &[u8], stamp: f32) -> Result<Passed, OpenError> {
+    pub(crate) fn pass(
+        &mut self,
+        now: Time,
+        from: Peer,
+        datagram: &[u8],
+        stamp: f32,
+    ) -> Result<Passed, OpenError> {
         let (_, transit) = self.known(now, from, datagram).ok_or(OpenError::Forged)?;
         let (head, payload) = datagram.split_at(CELL_HEAD + ANNEX);
         let mut annex: [u8; ANNEX] = head[CELL_HEAD..].try_into().map_err(|_| OpenError::Shape)?;
@@ -255,7 +261,7 @@ impl Routes {
     }
 
     /// Makes the refusal of a dropped cell, and returns it with its next peer.
-    pub fn refuse(
+    pub(crate) fn refuse(
         &mut self,
         now: Time,
         from: Peer,
@@ -272,7 +278,7 @@ impl Routes {
     }
 
     /// Forwards a refusal towards the source of its cell, if the cell went to `from`.
-    pub fn pass_back(&mut self, now: Time, from: Peer, datagram: &[u8]) -> Option<(Peer, Vec<u8>)> {
+    pub(crate) fn pass_back(&mut self, now: Time, from: Peer, datagram: &[u8]) -> Option<(Peer, Vec<u8>)> {
         let (next, mut block) = read_refusal(datagram)?;
         let label = *self.back.get(&(from, next))?;
         let transit = self.transits.get(&label).filter(|transit| transit.until > now)?;

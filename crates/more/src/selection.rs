@@ -29,19 +29,19 @@ struct Seen {
 
 /// Statistics of every peer as a relay of receiver paths.
 #[derive(Debug)]
-pub struct Selection {
+pub(crate) struct Selection {
     peers: Vec<Seen>,
     forgotten: Time,
 }
 
 impl Selection {
     /// No statistics, for `peers` peers.
-    pub fn new(peers: usize) -> Selection {
+    pub(crate) fn new(peers: usize) -> Selection {
         Selection { peers: vec![Seen::default(); peers], forgotten: Time::ZERO }
     }
 
     /// Counts a path over these relays that was handed out.
-    pub fn given(&mut self, now: Time, relays: &[Peer]) {
+    pub(crate) fn given(&mut self, now: Time, relays: &[Peer]) {
         let halves = now.since(self.forgotten).as_secs_f64() / HALF_LIFE.as_secs_f64();
         if halves >= 0.1 {
             let keep = libm::exp2(-halves);
@@ -54,19 +54,19 @@ impl Selection {
     }
 
     /// Counts the first use of a path over these relays.
-    pub fn heard(&mut self, relays: &[Peer]) {
+    pub(crate) fn heard(&mut self, relays: &[Peer]) {
         relays.iter().for_each(|relay| self.peers[usize::from(*relay)].heard += 1.0);
     }
 
     /// Records the rate that a relay offers, bytes/s.
-    pub fn offered(&mut self, relay: Peer, offer: f32) {
+    pub(crate) fn offered(&mut self, relay: Peer, offer: f32) {
         if offer > 0.0 {
             self.peers[usize::from(relay)].offer = offer;
         }
     }
 
     /// The relays for new paths: all good ones, or all relays if fewer than `enough` are good.
-    pub fn relays(&self, enough: usize, random: &mut Random) -> Vec<Peer> {
+    pub(crate) fn relays(&self, enough: usize, random: &mut Random) -> Vec<Peer> {
         let all = 0..self.peers.len() as Peer;
         if random.below(PROBE) == 0 {
             return all.collect();

@@ -78,7 +78,7 @@ struct Chunk {
 }
 
 impl Held {
-    pub fn new(wide: bool, now: Time) -> Held {
+    pub(crate) fn new(wide: bool, now: Time) -> Held {
         Held {
             wide,
             up: Stream::default(),
@@ -93,30 +93,30 @@ impl Held {
         }
     }
 
-    pub fn room(&self) -> usize {
+    pub(crate) fn room(&self) -> usize {
         let waiting = self.down.len() * chunk_bytes(self.wide);
         if self.ended { 0 } else { WAITING.saturating_sub(waiting) }
     }
 
-    pub fn write(&mut self, bytes: &[u8]) {
+    pub(crate) fn write(&mut self, bytes: &[u8]) {
         let bytes = &bytes[..bytes.len().min(self.room())];
         bytes.chunks(chunk_bytes(self.wide)).for_each(|chunk| self.push(chunk, false));
     }
 
-    pub fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         if !std::mem::replace(&mut self.ended, true) {
             self.push(&[], true);
         }
     }
 
     /// Refuses the stream.
-    pub fn refuse(&mut self) {
+    pub(crate) fn refuse(&mut self) {
         self.refused = true;
         self.down.clear();
     }
 
     /// Whether the stream is complete or silent for too long.
-    pub fn over(&self, now: Time) -> bool {
+    pub(crate) fn over(&self, now: Time) -> bool {
         let done = self.up.ended && self.ended && self.down.values().all(|chunk| chunk.sent.is_some());
         now.since(self.heard) > if done { LINGER } else { SILENCE }
     }
@@ -125,7 +125,7 @@ impl Held {
     ///
     /// At most `most` chunks wait out of order. The answer carries a chunk if it may `send`. Returns the bytes that
     /// are now in order, and whether the client ended the stream.
-    pub fn exchange(
+    pub(crate) fn exchange(
         &mut self,
         now: Time,
         frame: &Frame,

@@ -27,24 +27,24 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    pub fn new() -> Window {
+    pub(crate) fn new() -> Window {
         Window { size: FIRST, threshold: f64::INFINITY, lowered: Time::ZERO, blamed: None }
     }
 
     /// Whether another packet may leave with `flying` in flight.
-    pub fn has_room(&self, flying: usize) -> bool {
+    pub(crate) fn has_room(&self, flying: usize) -> bool {
         (flying as f64) < self.size
     }
 
     /// Records an answer in time, with `flying` packets in flight. An unused window does not grow.
-    pub fn answered(&mut self, flying: usize) {
+    pub(crate) fn answered(&mut self, flying: usize) {
         if flying as f64 >= self.size / 2.0 {
             self.size += if self.size < self.threshold { 1.0 } else { ALPHA / self.size };
         }
     }
 
     /// Records the loss of a packet that left at `sent`, with `flying` in flight.
-    pub fn lost(&mut self, now: Time, sent: Time, flying: usize) {
+    pub(crate) fn lost(&mut self, now: Time, sent: Time, flying: usize) {
         if sent >= self.lowered {
             self.blamed = Some((sent, self.size, self.threshold));
             self.size = (BETA * self.size.min(flying as f64)).max(LEAST);
@@ -54,7 +54,7 @@ impl Window {
 
     /// Records a late answer to a packet that counted as lost. Restores the window if it was lowered because of this
     /// packet (RFC 4015).
-    pub fn late(&mut self, sent: Time) {
+    pub(crate) fn late(&mut self, sent: Time) {
         if let Some((_, size, threshold)) = self.blamed.take_if(|(blamed, ..)| *blamed == sent) {
             (self.size, self.threshold) = (size.max(self.size), threshold);
         }
@@ -76,7 +76,7 @@ pub(crate) struct Pace {
 
 impl Pace {
     /// Records a packet; returns the allowed packets per second.
-    pub fn sent(&mut self, now: Time) -> f64 {
+    pub(crate) fn sent(&mut self, now: Time) -> f64 {
         let second = now.0 / 1_000_000_000;
         if second != self.second {
             // After seconds without packets, the pace fades instead of starting over.
@@ -89,7 +89,7 @@ impl Pace {
     }
 
     /// Packets in the busiest recent second.
-    pub fn busy(&self) -> u32 {
+    pub(crate) fn busy(&self) -> u32 {
         self.seconds[0].max(self.seconds[1])
     }
 }

@@ -13,12 +13,12 @@ pub const ACK_SIZE: usize = 1 + ANNEX + HEADER_SIZE + ACK_PAYLOAD;
 /// Length of the receiver's text in an acknowledgement, bytes.
 pub(crate) const ACK_PAYLOAD: usize = 64;
 /// Size of a refusal: kind, label, block.
-pub const REFUSAL_SIZE: usize = 1 + 8 + 16;
+pub(crate) const REFUSAL_SIZE: usize = 1 + 8 + 16;
 /// Size of a data datagram for forwarding limits: the whole frame (the thesis' M).
 pub const PACKET: u32 = 1500;
 
 /// Length of the annex: eight four-byte numbers, one rate per relay and one duration.
-pub const ANNEX: usize = 32;
+pub(crate) const ANNEX: usize = 32;
 
 const DATA: u8 = 1;
 const ACK: u8 = 2;
@@ -30,14 +30,14 @@ pub(crate) const REFUSAL: u8 = 6;
 const KIND: u8 = 15;
 
 /// Identifier of a packet, which only its sender knows.
-pub type PacketId = [u8; 16];
+pub(crate) type PacketId = [u8; 16];
 
 /// 32 unpredictable bytes per call.
-pub type Entropy<'a> = &'a mut dyn FnMut() -> [u8; 32];
+pub(crate) type Entropy<'a> = &'a mut dyn FnMut() -> [u8; 32];
 
 /// Why a datagram cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OpenError {
+pub(crate) enum OpenError {
     /// Wrong size or kind.
     Shape,
     /// The integrity check fails: forged, damaged, or for another key.
@@ -52,7 +52,7 @@ pub enum OpenError {
 
 /// Class of a datagram, by its size and first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub(crate) enum Class {
     /// A data datagram.
     Data,
     /// An acknowledgement.
@@ -75,7 +75,7 @@ impl Class {
 }
 
 /// The class of a datagram and its key epoch modulo 16; `None` if it is malformed.
-pub fn class(datagram: &[u8]) -> Option<(Class, u8)> {
+pub(crate) fn class(datagram: &[u8]) -> Option<(Class, u8)> {
     let kind = *datagram.first()?;
     let class = match (kind & KIND, datagram.len()) {
         (DATA, DATA_SIZE) => Class::Data,

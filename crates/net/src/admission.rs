@@ -17,7 +17,7 @@ use crate::clock;
 
 /// Accepts the next connection after earlier ones had their turn, so that a crowd is not accepted faster than it is
 /// dismissed. Without free descriptors it waits for connections to end.
-pub async fn next_connection(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+pub(crate) async fn next_connection(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     tokio::task::yield_now().await;
     loop {
         match listener.accept().await {
@@ -29,7 +29,7 @@ pub async fn next_connection(listener: &TcpListener) -> (TcpStream, SocketAddr) 
 
 /// Places for peers, shared by the tasks of one thread.
 #[derive(Debug)]
-pub struct Admission {
+pub(crate) struct Admission {
     shares: RefCell<Shares<IpAddr, IpAddr, u64>>,
     peers: RefCell<BTreeMap<u64, Peer>>,
     last: Cell<u64>,
@@ -43,25 +43,30 @@ struct Peer {
 }
 
 /// When a peer was last active; its task sets it.
-pub type Used = Rc<Cell<Time>>;
+pub(crate) type Used = Rc<Cell<Time>>;
 
 impl Admission {
     /// Creates an admission with this number of places.
     ///
     /// # Panics
     /// If `places` is zero.
-    pub fn new(places: usize) -> Admission {
+    pub(crate) fn new(places: usize) -> Admission {
         let (peers, last) = Default::default();
         Admission { shares: RefCell::new(Shares::new(places)), peers, last }
     }
 
     /// Runs a peer's handshake. `None` if the peer lost its place meanwhile.
-    pub async fn run<T>(&self, from: IpAddr, handshake: impl Future<Output = T>) -> Option<T> {
+    pub(crate) async fn run<T>(&self, from: IpAddr, handshake: impl Future<Output = T>) -> Option<T> {
         self.run_in_use(from, Used::default(), handshake).await
     }
 
     /// As [`run`](Self::run), for a task that sets when it was last used: of a network's peers, the idlest goes first.
-    pub async fn run_in_use<T>(&self, from: IpAddr, used: Used, task: impl Future<Output = T>) -> Option<T> {
+    pub(crate) async fn run_in_use<T>(
+        &self,
+        from: IpAddr,
+        used: Used,
+        task: impl Future<Output = T>,
+    ) -> Option<T> {
         let (keep, lost) = oneshot::channel();
         let number = self.last.get() + 1;
         self.last.set(number);
@@ -83,7 +88,8 @@ impl Admission {
     }
 
     /// The number of peers that have a place.
-    pub fn peers(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn peers(&self) -> usize {
         self.peers.borrow().len()
     }
 }

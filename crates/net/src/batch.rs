@@ -10,11 +10,11 @@ use tidegate_proto::node::{Budget, Sink};
 
 /// Cells per write to a connection that made the last write wait: one TLS record. More would wait in the kernel
 /// instead of in circuit queues.
-pub const ONE_RECORD: usize = 31;
+pub(crate) const ONE_RECORD: usize = 31;
 /// Cells per write to a connection that took the last write at once: one read block.
-pub const EIGHT_RECORDS: usize = 8 * ONE_RECORD;
+pub(crate) const EIGHT_RECORDS: usize = 8 * ONE_RECORD;
 /// Bytes of cells that TLS may buffer.
-pub const HELD: usize = 256 << 10;
+pub(crate) const HELD: usize = 256 << 10;
 
 /// Cell bodies kept for reuse: a few read blocks.
 const KEPT: usize = 512;
@@ -35,7 +35,7 @@ pub struct Waits {
 }
 
 /// The cells of one write, and where their statistics go.
-pub struct Batch<'a> {
+pub(crate) struct Batch<'a> {
     /// The cells in wire format.
     pub bytes: &'a mut Vec<u8>,
     /// The maximum number of cells.

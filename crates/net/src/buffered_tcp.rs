@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use crate::sockets;
 
 /// Size of a read block, bytes. Its cells are forwarded as one batch ([`crate::batch`]).
-pub const BLOCK: usize = 120 << 10;
+pub(crate) const BLOCK: usize = 120 << 10;
 /// Read blocks kept for the next connection that reads: their memory is in the processor's cache.
 const KEPT: usize = 4;
 /// TLS gets this many bytes less than it asks for. It asks for whole pages. A buffer of whole pages is followed
@@ -36,23 +36,23 @@ pub struct BufferedTcp {
 /// A limit of a connection's unread bytes in the kernel, for the owner of one half of the connection. The connection
 /// applies it with its next read.
 #[derive(Debug, Default)]
-pub struct UnreadLimit(AtomicU32);
+pub(crate) struct UnreadLimit(AtomicU32);
 
 impl UnreadLimit {
     /// Sets the limit in bytes.
-    pub fn set(&self, bytes: u32) {
+    pub(crate) fn set(&self, bytes: u32) {
         self.0.store(bytes, Ordering::Relaxed);
     }
 }
 
 impl BufferedTcp {
     /// Wraps a connection from which nothing was read.
-    pub fn new(stream: TcpStream) -> BufferedTcp {
+    pub(crate) fn new(stream: TcpStream) -> BufferedTcp {
         BufferedTcp { stream, lump: Vec::new(), taken: 0, unread: Arc::default() }
     }
 
     /// Sets a limit of unread bytes later; without it the kernel decides.
-    pub fn unread_limit(&self) -> Arc<UnreadLimit> {
+    pub(crate) fn unread_limit(&self) -> Arc<UnreadLimit> {
         self.unread.clone()
     }
 

@@ -9,7 +9,7 @@ const CLASSES: usize = 200;
 
 /// Processing time of a controller.
 #[derive(Clone, Debug)]
-pub struct ControllerTime {
+pub(crate) struct ControllerTime {
     /// Total time of all timeouts.
     pub spent: Span,
     /// How many timeouts solved a problem.
@@ -26,7 +26,7 @@ impl Default for ControllerTime {
 
 impl ControllerTime {
     /// Counts a timeout that took `spent`, and whether it solved a problem.
-    pub fn add(&mut self, spent: Span, solved: bool) {
+    pub(crate) fn add(&mut self, spent: Span, solved: bool) {
         self.spent = self.spent + spent;
         if solved {
             self.solves += 1;
@@ -35,7 +35,7 @@ impl ControllerTime {
     }
 
     /// The 99th percentile of solve durations; zero without solves.
-    pub fn p99(&self) -> Span {
+    pub(crate) fn p99(&self) -> Span {
         let mut left = (self.solves as f64 * 0.99).ceil() as u64;
         let class = self.classes.iter().position(|count| {
             left = left.saturating_sub(*count);

@@ -13,7 +13,7 @@ use tidegate_control::units::Time;
 use crate::clock;
 
 /// Carries out a machine's outputs.
-pub trait Handler<M: Machine> {
+pub(crate) trait Handler<M: Machine> {
     /// Carries out one output. It may give the machine further input.
     fn handle(&mut self, machine: &mut M, now: Time, output: M::Output);
 
@@ -24,19 +24,23 @@ pub trait Handler<M: Machine> {
 }
 
 /// One machine on the monotonic clock.
-pub struct Driver<M> {
+pub(crate) struct Driver<M> {
     /// The machine. After inputs that bypass [`Driver::input`], call [`Driver::drain`].
     pub machine: M,
 }
 
 impl<M: Machine> Driver<M> {
     /// Takes over a machine.
-    pub fn new(machine: M) -> Driver<M> {
+    pub(crate) fn new(machine: M) -> Driver<M> {
         Driver { machine }
     }
 
     /// Gives the machine an input, then handles its outputs.
-    pub fn input<T>(&mut self, handler: &mut impl Handler<M>, act: impl FnOnce(&mut M, Time) -> T) -> T {
+    pub(crate) fn input<T>(
+        &mut self,
+        handler: &mut impl Handler<M>,
+        act: impl FnOnce(&mut M, Time) -> T,
+    ) -> T {
         let now = clock::now();
         let result = act(&mut self.machine, now);
         self.drain(handler, now);
@@ -44,19 +48,19 @@ impl<M: Machine> Driver<M> {
     }
 
     /// Handles all outputs.
-    pub fn drain(&mut self, handler: &mut impl Handler<M>, now: Time) {
+    pub(crate) fn drain(&mut self, handler: &mut impl Handler<M>, now: Time) {
         while let Some(output) = self.machine.poll() {
             handler.handle(&mut self.machine, now, output);
         }
     }
 
     /// When the machine's next timeout is due; [`Time::NEVER`] without one.
-    pub fn due(&self) -> Time {
+    pub(crate) fn due(&self) -> Time {
         self.machine.next_timeout().unwrap_or(Time::NEVER)
     }
 
     /// Runs one timeout if it is due, then handles all outputs. Whether it was due.
-    pub fn timeout(&mut self, handler: &mut impl Handler<M>, now: Time) -> bool {
+    pub(crate) fn timeout(&mut self, handler: &mut impl Handler<M>, now: Time) -> bool {
         let due = self.due() <= now;
         if due {
             handler.timeout(&mut self.machine, now);
@@ -66,12 +70,12 @@ impl<M: Machine> Driver<M> {
     }
 
     /// Runs all timeouts that are due, and handles all outputs.
-    pub fn catch_up(&mut self, handler: &mut impl Handler<M>, now: Time) {
+    pub(crate) fn catch_up(&mut self, handler: &mut impl Handler<M>, now: Time) {
         while self.timeout(handler, now) {}
     }
 
     /// Waits for an event. `None` once the machine's timeout is due, or `limit` has come.
-    pub async fn wait<E>(&self, limit: Time, event: impl Future<Output = E>) -> Option<E> {
+    pub(crate) async fn wait<E>(&self, limit: Time, event: impl Future<Output = E>) -> Option<E> {
         tokio::select! {
             event = event => Some(event),
             () = clock::until(self.due().min(limit)) => None,
@@ -82,7 +86,7 @@ impl<M: Machine> Driver<M> {
 /// A machine and its handler, shared by the tasks of one thread. Clones are handles to the same machine.
 ///
 /// It runs inside a [`tokio::task::LocalSet`], where it keeps its timer.
-pub struct SharedDriver<M, H>(Rc<Shared<M, H>>);
+pub(crate) struct SharedDriver<M, H>(Rc<Shared<M, H>>);
 
 struct Shared<M, H> {
     state: RefCell<(Driver<M>, H)>,
@@ -91,7 +95,7 @@ struct Shared<M, H> {
 }
 
 /// A handle that does not keep the machine alive.
-pub struct WeakDriver<M, H>(Weak<Shared<M, H>>);
+pub(crate) struct WeakDriver<M, H>(Weak<Shared<M, H>>);
 
 impl<M, H> Clone for SharedDriver<M, H> {
     fn clone(&self) -> Self {
@@ -107,14 +111,14 @@ impl<M, H> Clone for WeakDriver<M, H> {
 
 impl<M, H> WeakDriver<M, H> {
     /// The machine, unless its last handle is gone.
-    pub fn upgrade(&self) -> Option<SharedDriver<M, H>> {
+    pub(crate) fn upgrade(&self) -> Option<SharedDriver<M, H>> {
         self.0.upgrade().map(SharedDriver)
     }
 }
 
 impl<M: Machine + 'static, H: Handler<M> + 'static> SharedDriver<M, H> {
     /// Takes over a machine. Its handler may keep the weak handle that `handler` gets.
-    pub fn new(machine: M, handler: impl FnOnce(WeakDriver<M, H>) -> H) -> SharedDriver<M, H> {
+    pub(crate) fn new(machine: M, handler: impl FnOnce(WeakDriver<M, H>) -> H) -> SharedDriver<M, H> {
         SharedDriver(Rc::new_cyclic(|weak| {
             let handler = handler(WeakDriver(weak.clone()));
             Shared { state: RefCell::new((Driver::new(machine), handler)), armed: Cell::new(Time::NEVER) }
@@ -125,7 +129,7 @@ impl<M: Machine + 'static, H: Handler<M> + 'static> SharedDriver<M, H> {
     ///
     /// # Panics
     /// If an input or a handler calls it again.
-    pub fn input<T>(&self, act: impl FnOnce(&mut M, &mut H, Time) -> T) -> T {
+    pub(crate) fn input<T>(&self, act: impl FnOnce(&mut M, &mut H, Time) -> T) -> T {
         let now = clock::now();
         let (driver, handler) = &mut *self.0.state.borrow_mut();
         let result = act(&mut driver.machine, handler, now);
@@ -135,7 +139,7 @@ impl<M: Machine + 'static, H: Handler<M> + 'static> SharedDriver<M, H> {
     }
 
     /// Reads the handler's state.
-    pub fn handler<T>(&self, read: impl FnOnce(&mut H) -> T) -> T {
+    pub(crate) fn handler<T>(&self, read: impl FnOnce(&mut H) -> T) -> T {
         read(&mut self.0.state.borrow_mut().1)
     }
 

@@ -44,7 +44,7 @@ const HEAD: usize = 16 << 10;
 /// endless.
 const REQUEST: Span = Span::from_secs(5);
 /// Maximum size of a posted body, bytes.
-pub const BODY: usize = 8192;
+pub(crate) const BODY: usize = 8192;
 /// Timeout of a public client that does not read its answer: as long as [`crate::live::fetch`] waits for one.
 const UNREAD: Span = Span::from_secs(20);
 /// Send buffer of a public client's connection, bytes; Linux doubles it. Unread answers wait here instead of in megabytes
@@ -55,7 +55,7 @@ const WAITING: usize = 16;
 
 /// A page.
 #[derive(Clone, Debug)]
-pub struct Page {
+pub(crate) struct Page {
     /// Its media type.
     pub kind: &'static str,
     /// Its content.
@@ -63,15 +63,15 @@ pub struct Page {
 }
 
 /// A metric: name, help text, value. A name that ends with `_total` is that of a counter.
-pub type Number = (&'static str, &'static str, f64);
+pub(crate) type Number = (&'static str, &'static str, f64);
 
 /// The name of a metric in JSON documents: without the suffix of counters.
-pub fn plain(name: &str) -> &str {
+pub(crate) fn plain(name: &str) -> &str {
     name.strip_suffix("_total").unwrap_or(name)
 }
 
 /// Formats metrics in Prometheus' text format, with `prefix` before each name.
-pub fn metrics(prefix: &str, numbers: &[Number]) -> Page {
+pub(crate) fn metrics(prefix: &str, numbers: &[Number]) -> Page {
     let mut registry = Registry::with_prefix(prefix);
     for (name, help, value) in numbers {
         match name.strip_suffix("_total") {
@@ -95,7 +95,7 @@ pub fn metrics(prefix: &str, numbers: &[Number]) -> Page {
 
 /// A request to a role.
 #[derive(Debug)]
-pub struct PageRequest {
+pub(crate) struct PageRequest {
     /// The client's address.
     pub from: IpAddr,
     /// The method.
@@ -107,7 +107,7 @@ pub struct PageRequest {
 }
 
 /// A router that calls `answer` on the thread that runs the returned future, where the role's state lives.
-pub fn answers(answer: impl Fn(PageRequest) -> Response) -> (Router, impl Future<Output = ()>) {
+pub(crate) fn answers(answer: impl Fn(PageRequest) -> Response) -> (Router, impl Future<Output = ()>) {
     answers_later(async move |asked| answer(asked))
 }
 
@@ -130,12 +130,12 @@ fn answers_later(answer: impl AsyncFn(PageRequest) -> Response) -> (Router, impl
 }
 
 /// A router for pages that `make` builds by path; see [`answers`].
-pub fn pages(make: impl Fn(&str) -> Option<Page>) -> (Router, impl Future<Output = ()>) {
+pub(crate) fn pages(make: impl Fn(&str) -> Option<Page>) -> (Router, impl Future<Output = ()>) {
     pages_later(async move |path| make(&path))
 }
 
 /// As [`pages`], for pages that wait for other threads.
-pub fn pages_later(make: impl AsyncFn(String) -> Option<Page>) -> (Router, impl Future<Output = ()>) {
+pub(crate) fn pages_later(make: impl AsyncFn(String) -> Option<Page>) -> (Router, impl Future<Output = ()>) {
     answers_later(async move |asked| match make(asked.path).await {
         Some(page) => ([(CONTENT_TYPE, page.kind)], page.text).into_response(),
         None => (StatusCode::NOT_FOUND, "no such page\n").into_response(),
@@ -157,7 +157,7 @@ pub async fn serve(listener: TcpListener, pages: Router) -> io::Result<()> {
 
 /// Serves all clients until dropped, and disconnects those that do not read. Must run inside a
 /// [`tokio::task::LocalSet`].
-pub async fn serve_public(listener: TcpListener, pages: Router) {
+pub(crate) async fn serve_public(listener: TcpListener, pages: Router) {
     serve_all(listener, pages, Some(UNREAD)).await;
 }
 

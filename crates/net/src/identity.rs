@@ -80,7 +80,7 @@ pub fn digest(bytes: &[u8]) -> String {
 }
 
 /// SHA-256 of a certificate.
-pub fn fingerprint(certificate: &CertificateDer<'_>) -> Fingerprint {
+pub(crate) fn fingerprint(certificate: &CertificateDer<'_>) -> Fingerprint {
     Sha256::digest(certificate).into()
 }
 
@@ -158,13 +158,13 @@ impl Identity {
     }
 
     /// A relay's keys. The relay's identity is the first 20 bytes of the certificate's fingerprint.
-    pub fn relay(&self) -> RelaySecret {
+    pub(crate) fn relay(&self) -> RelaySecret {
         let identity = self.fingerprint()[..20].try_into().expect("a fingerprint has 32 bytes");
         RelaySecret::new(identity, self.onion)
     }
 
     /// A coordinator's contribution to the secret of its schedule.
-    pub fn schedule_secret(&self) -> [u8; 32] {
+    pub(crate) fn schedule_secret(&self) -> [u8; 32] {
         self.onion
     }
 

@@ -31,7 +31,7 @@ pub enum Carrier {
 
 impl Carrier {
     /// The TCP connection under TLS.
-    pub fn tcp(&self) -> Option<&TcpStream> {
+    pub(crate) fn tcp(&self) -> Option<&TcpStream> {
         match self {
             Carrier::Tls(stream) => Some(stream.get_ref().0.get_ref()),
             Carrier::Quic(_) => None,
@@ -39,7 +39,7 @@ impl Carrier {
     }
 
     /// The limit of unread bytes in the kernel; `None` for QUIC, which bounds them itself.
-    pub fn unread_limit(&self) -> Option<Arc<UnreadLimit>> {
+    pub(crate) fn unread_limit(&self) -> Option<Arc<UnreadLimit>> {
         match self {
             Carrier::Tls(stream) => Some(stream.get_ref().0.unread_limit()),
             Carrier::Quic(_) => None,
@@ -47,7 +47,7 @@ impl Carrier {
     }
 
     /// Sets how many bytes TLS may buffer for one write.
-    pub fn may_hold(&mut self, bytes: usize) {
+    pub(crate) fn may_hold(&mut self, bytes: usize) {
         match self {
             Carrier::Tls(stream) => match &mut **stream {
                 TlsStream::Client(stream) => stream.get_mut().1.set_buffer_limit(Some(bytes)),
@@ -124,7 +124,7 @@ pub async fn secure(tcp: TcpStream, config: Arc<ClientConfig>) -> io::Result<cli
 ///
 /// # Errors
 /// If the handshake fails or takes longer than `limit`.
-pub async fn accept(
+pub(crate) async fn accept(
     tcp: TcpStream,
     config: Arc<ServerConfig>,
     limit: Span,
@@ -192,7 +192,7 @@ pub async fn read_some(stream: &mut (impl AsyncRead + Unpin), space: &mut [u8]) 
 }
 
 /// Yields to other ready tasks once.
-pub async fn others_first() {
+pub(crate) async fn others_first() {
     let mut went = false;
     poll_fn(|context| {
         if std::mem::replace(&mut went, true) {
@@ -205,7 +205,7 @@ pub async fn others_first() {
 }
 
 /// Runs a future, and returns whether it had to wait.
-pub async fn waits<T>(future: impl Future<Output = T>) -> (T, bool) {
+pub(crate) async fn waits<T>(future: impl Future<Output = T>) -> (T, bool) {
     let (mut future, mut waited) = (pin!(future), false);
     let result = poll_fn(|context| {
         let polled = future.as_mut().poll(context);

@@ -127,11 +127,11 @@ struct Channels<N, G, D> {
 }
 
 /// Signals that the node has cells for a channel without a connection.
-pub struct CellSignal(Rc<Channel>);
+pub(crate) struct CellSignal(Rc<Channel>);
 
 impl CellSignal {
     /// Waits for the next signal.
-    pub async fn wait(&self) {
+    pub(crate) async fn wait(&self) {
         self.0.wake.notified().await;
     }
 }
@@ -208,7 +208,7 @@ impl Channel {
 
 impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static> Overlay<N, G> {
     /// Drives a node that connects to relays of `directory`, and authenticates with `identity` if given.
-    pub fn new(
+    pub(crate) fn new(
         node: N,
         limit: G,
         identity: Option<Arc<Identity>>,
@@ -227,7 +227,7 @@ pub struct Handle<N, G, D> {
 
 impl<N, G, D> Handle<N, G, D> {
     /// The node, unless its last handle is gone.
-    pub fn get(&self) -> Option<Overlay<N, G, D>> {
+    pub(crate) fn get(&self) -> Option<Overlay<N, G, D>> {
         let driver = self.driver.upgrade()?;
         Some(Overlay { driver, shared: self.shared.clone() })
     }
@@ -301,13 +301,13 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
     }
 
     /// Sets the timeouts of connections.
-    pub fn set_timeouts(&self, timeouts: Timeouts) {
+    pub(crate) fn set_timeouts(&self, timeouts: Timeouts) {
         self.shared.timeouts.set(timeouts);
     }
 
     /// Lets the node query the kernel about its connections (TCP_INFO), for connections opened from now on. Each
     /// takes one more file descriptor.
-    pub fn inspect_sockets(&self) {
+    pub(crate) fn inspect_sockets(&self) {
         self.shared.inspects.set(true);
     }
 
@@ -317,12 +317,12 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
     }
 
     /// How long the node's controller kept this thread busy.
-    pub fn controller_time(&self) -> ControllerTime {
+    pub(crate) fn controller_time(&self) -> ControllerTime {
         self.driver.handler(|channels| channels.controller_time.clone())
     }
 
     /// The rate limit.
-    pub fn limit(&self) -> &G {
+    pub(crate) fn limit(&self) -> &G {
         &self.shared.limit
     }
 
@@ -332,7 +332,7 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
     }
 
     /// Adds a channel without a connection: the caller moves its cells when the signal says so. It never closes.
-    pub fn attach(&self, id: ChannelId) -> CellSignal {
+    pub(crate) fn attach(&self, id: ChannelId) -> CellSignal {
         let channel = Rc::<Channel>::default();
         self.driver.handler(|channels| {
             channels.channels.insert(id, channel.clone());
@@ -342,7 +342,7 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
     }
 
     /// Kernel memory that connections may take with neighbours that do not read.
-    pub fn stalled_bytes(&self) -> u64 {
+    pub(crate) fn stalled_bytes(&self) -> u64 {
         let now = clock::now();
         let stalled = |channel: &&Rc<Channel>| channel.in_kernel.get() && channel.stalled(now).is_some();
         let count = self.driver.handler(|all| all.channels.values().filter(stalled).count());
@@ -350,7 +350,7 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
     }
 
     /// Ends the TCP connection with the neighbour that has not read for the longest time; false without one.
-    pub fn cut_most_stalled(&self) -> bool {
+    pub(crate) fn cut_most_stalled(&self) -> bool {
         let now = clock::now();
         let longest = self.driver.handler(|all| {
             let of_kernel = all.channels.iter().filter(|(_, channel)| channel.in_kernel.get());
@@ -392,17 +392,17 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
     }
 
     /// Serves a TLS connection that a neighbour opened, with its first cell.
-    pub async fn accepted(&self, stream: impl Into<TlsStream<BufferedTcp>>, first: [u8; FIXED]) {
+    pub(crate) async fn accepted(&self, stream: impl Into<TlsStream<BufferedTcp>>, first: [u8; FIXED]) {
         self.serve(PeerLink::over_tls(stream, first.to_vec(), None)).await;
     }
 
     /// Serves a link that a neighbour opened.
-    pub async fn serve(&self, peer_link: PeerLink) {
+    pub(crate) async fn serve(&self, peer_link: PeerLink) {
         self.serve_with(peer_link, |_, _, _| {}).await;
     }
 
     /// As [`serve`](Self::serve). `tell` tells the node more about the channel.
-    pub async fn serve_with(&self, peer_link: PeerLink, tell: impl FnOnce(&mut N, Time, ChannelId)) {
+    pub(crate) async fn serve_with(&self, peer_link: PeerLink, tell: impl FnOnce(&mut N, Time, ChannelId)) {
         let channel = Rc::<Channel>::default();
         let id = self.driver.input(|node, channels, now| {
             let id = node.channel_accepted(peer_link.peer);

@@ -13,7 +13,7 @@ use crate::os;
 ///
 /// # Errors
 /// If it exists (keys are never overwritten) or cannot be written.
-pub fn write(path: &Path, text: &str) -> Result<(), String> {
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), String> {
     os::private_file()
         .and_then(|mut options| options.write(true).create_new(true).open(path))
         .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
@@ -21,7 +21,7 @@ pub fn write(path: &Path, text: &str) -> Result<(), String> {
 }
 
 /// The temporary file that [`replace`] writes before it renames it.
-pub fn beside(path: &Path) -> PathBuf {
+pub(crate) fn beside(path: &Path) -> PathBuf {
     let mut name = path.file_name().map_or(OsString::new(), OsString::from);
     name.push(".new");
     path.with_file_name(name)
@@ -31,7 +31,7 @@ pub fn beside(path: &Path) -> PathBuf {
 ///
 /// # Errors
 /// If it cannot be written. The file then keeps its contents.
-pub fn replace(path: &Path, text: &str) -> Result<(), String> {
+pub(crate) fn replace(path: &Path, text: &str) -> Result<(), String> {
     let write = || {
         // Follow a symbolic link, so that it stays one.
         let path = fs::canonicalize(path)?;
@@ -63,7 +63,7 @@ pub fn read(path: &Path) -> Result<Zeroizing<String>, String> {
 }
 
 /// Decodes hexadecimal of any length; `None` if the text is not hexadecimal.
-pub fn unhex(text: &str) -> Option<Zeroizing<Vec<u8>>> {
+pub(crate) fn unhex(text: &str) -> Option<Zeroizing<Vec<u8>>> {
     if text.is_empty() || !text.len().is_multiple_of(2) || !text.bytes().all(|byte| byte.is_ascii_hexdigit())
     {
         return None;

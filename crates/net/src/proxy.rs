@@ -123,7 +123,7 @@ pub enum Step {
 
 /// The result of a connection attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// The connection is open.
     Connected,
     /// The exit policy forbids it, or no exit exists.
@@ -143,7 +143,7 @@ pub enum Outcome {
 }
 
 /// The answer to the application. It names no bound address, which could reveal the exit or the receiver.
-pub fn answer(protocol: Protocol, outcome: Outcome) -> Vec<u8> {
+pub(crate) fn answer(protocol: Protocol, outcome: Outcome) -> Vec<u8> {
     // SOCKS5 reply codes: RFC 1928, section 6.
     let (code, status) = match outcome {
         Outcome::Connected => (0, "200 Connection established"),
@@ -168,7 +168,7 @@ const REJECTED: u8 = 91;
 
 /// The answer to a request for a name, from a RESOLVED message (tor-spec, "Remote hostname lookup"): its first address
 /// or name. A SOCKS4 answer cannot hold IPv6 addresses or names.
-pub fn resolved(protocol: Protocol, message: &[u8]) -> Vec<u8> {
+pub(crate) fn resolved(protocol: Protocol, message: &[u8]) -> Vec<u8> {
     let mut rest = message;
     while let [kind, length, after @ ..] = rest
         && let Some((value, more)) = after.split_at_checked(usize::from(*length))

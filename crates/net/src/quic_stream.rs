@@ -26,7 +26,7 @@ pub struct QuicStream {
 
 impl QuicStream {
     /// Wraps a stream; `used` counts the connection's streams.
-    pub fn new(
+    pub(crate) fn new(
         connection: Connection,
         (send, receive): (SendStream, RecvStream),
         used: &Rc<Cell<u32>>,

@@ -7,7 +7,7 @@ use tokio::runtime::Builder;
 use tokio::task::LocalSet;
 
 /// A running role. It runs until dropped, or until it ends.
-pub type Running<'a> = Pin<Box<dyn Future<Output = io::Result<()>> + 'a>>;
+pub(crate) type Running<'a> = Pin<Box<dyn Future<Output = io::Result<()>> + 'a>>;
 
 /// Runs a role on this thread until it ends. The role may spawn local tasks.
 ///

@@ -43,13 +43,13 @@ pub fn listen(at: SocketAddr, apart: bool) -> io::Result<TcpListener> {
 ///
 /// # Errors
 /// If the address is in use or does not belong to this machine.
-pub fn datagrams(at: SocketAddr, apart: bool) -> io::Result<UdpSocket> {
+pub(crate) fn datagrams(at: SocketAddr, apart: bool) -> io::Result<UdpSocket> {
     Ok(bound(at, Type::DGRAM, Protocol::UDP, apart)?.into())
 }
 
 /// Bounds the bytes that a connection holds in the kernel before they are sent, where the system can (Linux). Unlike a
 /// small send buffer, it leaves room for any amount of data in flight.
-pub fn bound_unsent(tcp: &TcpStream, bytes: u32) {
+pub(crate) fn bound_unsent(tcp: &TcpStream, bytes: u32) {
     #[cfg(target_os = "linux")]
     // A connection works without it.
     let _ = socket2::SockRef::from(tcp).set_tcp_notsent_lowat(bytes);
@@ -58,7 +58,7 @@ pub fn bound_unsent(tcp: &TcpStream, bytes: u32) {
 }
 
 /// Sets how many unread bytes of a connection the kernel holds, about twice this number.
-pub fn bound_unread(tcp: &TcpStream, bytes: u32) {
+pub(crate) fn bound_unread(tcp: &TcpStream, bytes: u32) {
     // A connection works without it.
     let _ = socket2::SockRef::from(tcp).set_recv_buffer_size(bytes as usize);
 }
@@ -67,7 +67,11 @@ pub fn bound_unread(tcp: &TcpStream, bytes: u32) {
 ///
 /// # Errors
 /// If the gate refuses one of the addresses, or both fail.
-pub async fn connect(gate: Gate, first: SocketAddr, second: Option<SocketAddr>) -> io::Result<TcpStream> {
+pub(crate) async fn connect(
+    gate: Gate,
+    first: SocketAddr,
+    second: Option<SocketAddr>,
+) -> io::Result<TcpStream> {
     gate.check(first)?;
     let Some(v6) = second else { return TcpStream::connect(first).await };
     gate.check(v6)?;

@@ -67,7 +67,7 @@ pub fn client(ours: Option<&Identity>, peer: Fingerprint) -> Result<Arc<ClientCo
 ///
 /// # Errors
 /// If the identity's key does not fit its certificate.
-pub fn client_without_pin(ours: &Identity) -> Result<Arc<ClientConfig>, Error> {
+pub(crate) fn client_without_pin(ours: &Identity) -> Result<Arc<ClientConfig>, Error> {
     let provider = provider();
     let verifier = Arc::new(AnyServer(provider.clone()));
     let mut config = ClientConfig::builder_with_provider(provider)
@@ -84,7 +84,7 @@ pub fn client_without_pin(ours: &Identity) -> Result<Arc<ClientConfig>, Error> {
 ///
 /// # Errors
 /// If the identity's key does not fit its certificate.
-pub fn any_client(identity: &Identity) -> Result<Arc<ServerConfig>, Error> {
+pub(crate) fn any_client(identity: &Identity) -> Result<Arc<ServerConfig>, Error> {
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_no_client_auth()

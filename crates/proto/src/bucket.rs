@@ -75,7 +75,7 @@ impl TokenBucket {
     }
 
     /// From now on it holds no more than `bytes`; what is in it beyond that is forfeited.
-    pub fn limit_burst(&mut self, bytes: u64) {
+    pub(crate) fn limit_burst(&mut self, bytes: u64) {
         self.plan.burst_bytes = bytes;
         self.tokens = self.tokens.min(signed(bytes));
     }

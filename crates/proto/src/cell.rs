@@ -183,7 +183,7 @@ pub enum ServiceCommand {
 
 impl ServiceCommand {
     /// The command of a number.
-    pub fn read(number: u8) -> Option<ServiceCommand> {
+    pub(crate) fn read(number: u8) -> Option<ServiceCommand> {
         use ServiceCommand as Is;
         let all = [
             Is::EstablishIntro,
@@ -211,7 +211,7 @@ pub enum Digest {
 
 impl Digest {
     /// The bytes on the wire.
-    pub fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Digest::Sha1(bytes) => bytes,
             Digest::Tag(bytes) => bytes,
@@ -219,7 +219,7 @@ impl Digest {
     }
 
     /// The digest of these bytes; `None` if no digest has their number.
-    pub fn read(bytes: &[u8]) -> Option<Digest> {
+    pub(crate) fn read(bytes: &[u8]) -> Option<Digest> {
         let sha1 = bytes.try_into().map(Digest::Sha1);
         sha1.or_else(|_| bytes.try_into().map(Digest::Tag)).ok()
     }
@@ -283,19 +283,19 @@ impl DestroyReason {
     /// Unspecified.
     pub const NONE: DestroyReason = DestroyReason(0);
     /// The neighbour violated the protocol.
-    pub const PROTOCOL: DestroyReason = DestroyReason(1);
+    pub(crate) const PROTOCOL: DestroyReason = DestroyReason(1);
     /// The relay is shutting down.
-    pub const HIBERNATING: DestroyReason = DestroyReason(4);
+    pub(crate) const HIBERNATING: DestroyReason = DestroyReason(4);
     /// The relay is overloaded.
-    pub const RESOURCE_LIMIT: DestroyReason = DestroyReason(5);
+    pub(crate) const RESOURCE_LIMIT: DestroyReason = DestroyReason(5);
     /// The next relay cannot be reached or may not follow.
-    pub const CONNECT_FAILED: DestroyReason = DestroyReason(6);
+    pub(crate) const CONNECT_FAILED: DestroyReason = DestroyReason(6);
     /// The circuit's connection closed.
-    pub const CHANNEL_CLOSED: DestroyReason = DestroyReason(8);
+    pub(crate) const CHANNEL_CLOSED: DestroyReason = DestroyReason(8);
     /// The other neighbour closed the circuit.
-    pub const DESTROYED: DestroyReason = DestroyReason(9);
+    pub(crate) const DESTROYED: DestroyReason = DestroyReason(9);
     /// The next relay did not answer in time.
-    pub const TIMEOUT: DestroyReason = DestroyReason(10);
+    pub(crate) const TIMEOUT: DestroyReason = DestroyReason(10);
 }
 
 /// One implementation of onion routing: key exchange and layers.

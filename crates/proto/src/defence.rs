@@ -27,12 +27,12 @@ pub(crate) struct Quota {
 }
 
 impl Quota {
-    pub fn full(now: Time, burst: u32) -> Quota {
+    pub(crate) fn full(now: Time, burst: u32) -> Quota {
         Quota { tokens: burst, second: second(now) }
     }
 
     /// Refills the bucket, and returns its tokens.
-    pub fn refill(&mut self, now: Time, rate: u32, burst: u32) -> u32 {
+    pub(crate) fn refill(&mut self, now: Time, rate: u32, burst: u32) -> u32 {
         let seconds = second(now).saturating_sub(self.second);
         let gained = u32::try_from(seconds.saturating_mul(rate.into())).unwrap_or(u32::MAX);
         self.tokens = self.tokens.saturating_add(gained).min(burst);
@@ -41,7 +41,7 @@ impl Quota {
     }
 
     /// Takes a token, if there is one.
-    pub fn take(&mut self) -> bool {
+    pub(crate) fn take(&mut self) -> bool {
         let had = self.tokens > 0;
         self.tokens = self.tokens.saturating_sub(1);
         had
@@ -173,7 +173,7 @@ impl Defence {
     }
 
     /// The parameters in force.
-    pub fn parameters(&self) -> DefenceParameters {
+    pub(crate) fn parameters(&self) -> DefenceParameters {
         self.lock().parameters
     }
 

@@ -18,14 +18,14 @@ pub use stream::Phase;
 use stream::Stream;
 
 /// Streams of one circuit at one time; more are refused (stream ids have 16 bits).
-pub const MAX_STREAMS: usize = 4096;
+pub(crate) const MAX_STREAMS: usize = 4096;
 
 /// Full cells that a stream packages per turn: tor reads at most 16 KiB at a time, rounded down to whole cells.
 const TURN_CELLS: u32 = 32;
 
 /// One end of a circuit.
 #[derive(Debug)]
-pub struct Edge {
+pub(crate) struct Edge {
     flow: Flow,
     /// Ordered by id. A circuit rarely has more than a few.
     streams: Vec<Stream>,
@@ -35,7 +35,7 @@ pub struct Edge {
 
 /// The SENDMEs owed after a delivered cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owed {
+pub(crate) struct Owed {
     /// One for the circuit.
     pub circuit: bool,
     /// One for the stream.
@@ -44,12 +44,12 @@ pub struct Owed {
 
 impl Edge {
     /// Creates an end without streams. `allowance`: cells that it may package before a controller's first step.
-    pub fn new(control: &dyn Control, windows: Windows, allowance: f64) -> Edge {
+    pub(crate) fn new(control: &dyn Control, windows: Windows, allowance: f64) -> Edge {
         Edge::bounded(control.window(), windows, allowance)
     }
 
     /// As [`new`](Self::new), on the terms of the key exchange.
-    pub fn agreed(terms: Terms, config: &Config, allowance: f64) -> Edge {
+    pub(crate) fn agreed(terms: Terms, config: &Config, allowance: f64) -> Edge {
         let Config { control, windows, .. } = config;
         let mut edge = match (terms.congestion_control, &config.otherwise) {
             (None, _) => Edge::new(control.as_ref(), *windows, allowance),
@@ -65,7 +65,7 @@ impl Edge {
     }
 
     /// Sets the number of application bytes per message: the circuit's cells go over another path, with other terms.
-    pub fn carry(&mut self, data_bytes: u16) {
+    pub(crate) fn carry(&mut self, data_bytes: u16) {
         self.flow.set_data_bytes(data_bytes);
     }
 
@@ -75,32 +75,32 @@ impl Edge {
     }
 
     /// Swaps circuit-level flow control with another end; each keeps its streams.
-    pub fn exchange_circuits(&mut self, other: &mut Edge) {
+    pub(crate) fn exchange_circuits(&mut self, other: &mut Edge) {
         std::mem::swap(&mut self.flow, &mut other.flow);
     }
 
     /// Whether it has congestion control instead of the fixed windows.
-    pub fn has_congestion_control(&self) -> bool {
+    pub(crate) fn has_congestion_control(&self) -> bool {
         self.flow.windows().is_none()
     }
 
     /// The circuit's round-trip time, if congestion control has measured it.
-    pub fn round_trip(&self) -> Option<Span> {
+    pub(crate) fn round_trip(&self) -> Option<Span> {
         self.flow.round_trip()
     }
 
     /// Delivered cells that a circuit SENDME acknowledges.
-    pub fn sendme_increment(&self) -> u32 {
+    pub(crate) fn sendme_increment(&self) -> u32 {
         self.flow.increment()
     }
 
     /// Cells that may be packaged now. `queue`: cells that the circuit queue takes.
-    pub fn room(&self, queue: u32) -> u32 {
+    pub(crate) fn room(&self, queue: u32) -> u32 {
         self.flow.room(queue)
     }
 
     /// The capacity of this circuit as a leg of a conflux set. `queue`: cells that the circuit queue takes.
-    pub fn capacity(&self, queue: u32) -> Capacity {
+    pub(crate) fn capacity(&self, queue: u32) -> Capacity {
         self.flow.capacity(queue)
     }
 
@@ -111,12 +111,12 @@ impl Edge {
 
     /// Adds a stream that connects to an address; false if the id is in use or zero, or if the circuit has too many
     /// streams.
-    pub fn open(&mut self, id: StreamId) -> bool {
+    pub(crate) fn open(&mut self, id: StreamId) -> bool {
         self.add(id, Phase::Connecting)
     }
 
     /// Adds a stream that looks a name up; false as in [`open`](Self::open).
-    pub fn look_up(&mut self, id: StreamId) -> bool {
+    pub(crate) fn look_up(&mut self, id: StreamId) -> bool {
         self.add(id, Phase::Resolving)
     }
 
@@ -131,45 +131,45 @@ impl Edge {
     }
 
     /// The phase of a stream; `None` if it does not exist.
-    pub fn phase(&self, id: StreamId) -> Option<Phase> {
+    pub(crate) fn phase(&self, id: StreamId) -> Option<Phase> {
         let at = self.streams.binary_search_by_key(&id, |stream| stream.id).ok()?;
         Some(self.streams[at].phase)
     }
 
     /// Whether a stream exists.
-    pub fn has(&self, id: StreamId) -> bool {
+    pub(crate) fn has(&self, id: StreamId) -> bool {
         self.phase(id).is_some()
     }
 
     /// Notes that the stream's far side is connected; false unless the stream is connecting.
-    pub fn connect(&mut self, id: StreamId) -> bool {
+    pub(crate) fn connect(&mut self, id: StreamId) -> bool {
         let waits = self.stream(id).filter(|stream| stream.phase == Phase::Connecting);
         waits.map(|stream| stream.phase = Phase::Connected).is_some()
     }
 
     /// Removes a stream; false if it does not exist.
-    pub fn close(&mut self, id: StreamId) -> bool {
+    pub(crate) fn close(&mut self, id: StreamId) -> bool {
         let found = self.streams.binary_search_by_key(&id, |stream| stream.id);
         found.map(|at| self.held -= self.streams.remove(at).held).is_ok()
     }
 
     /// Bytes that streams' own sides hold.
-    pub fn held(&self) -> u64 {
+    pub(crate) fn held(&self) -> u64 {
         self.held
     }
 
     /// Since when the stream that is slowest has held something.
-    pub fn held_since(&self) -> Option<Time> {
+    pub(crate) fn held_since(&self) -> Option<Time> {
         self.streams.iter().filter(|stream| stream.held > 0).map(|stream| stream.held_since).min()
     }
 
     /// All streams, in order.
-    pub fn ids(&self) -> impl Iterator<Item = StreamId> + '_ {
+    pub(crate) fn ids(&self) -> impl Iterator<Item = StreamId> + '_ {
         self.streams.iter().map(|stream| stream.id)
     }
 
     /// A DATA cell arrived. Cells of a stream that was just closed still count for the circuit.
-    pub fn deliver(&mut self, id: StreamId) -> Result<(Owed, bool), Violation> {
+    pub(crate) fn deliver(&mut self, id: StreamId) -> Result<(Owed, bool), Violation> {
         let windows = self.flow.windows();
         let circuit = self.flow.deliver()?;
         let Some(stream) = self.stream(id) else { return Ok((Owed { circuit, stream: false }, false)) };
@@ -186,7 +186,7 @@ impl Edge {
     ///
     /// # Errors
     /// If nothing was sent that it acknowledges, or if a circuit SENDME has the wrong digest (proposal 289).
-    pub fn sendme(
+    pub(crate) fn sendme(
         &mut self,
         now: Time,
         id: StreamId,
@@ -205,7 +205,7 @@ impl Edge {
 
     /// The stream's local side has not consumed `bytes` delivered bytes. Returns a message for the peer. Call again until
     /// that is `None`.
-    pub fn backlog<O: Onion>(&mut self, now: Time, id: StreamId, bytes: u64) -> Option<Payload<O>> {
+    pub(crate) fn backlog<O: Onion>(&mut self, now: Time, id: StreamId, bytes: u64) -> Option<Payload<O>> {
         let windows = self.flow.windows();
         let at = self.streams.binary_search_by_key(&id, |stream| stream.id).ok()?;
         let stream = &mut self.streams[at];
@@ -227,7 +227,7 @@ impl Edge {
     }
 
     /// The peer sent XOFF (`stop`) or XON (proposal 324). Like tor, an end with fixed windows drops both.
-    pub fn stop(&mut self, id: StreamId, stop: bool) {
+    pub(crate) fn stop(&mut self, id: StreamId, stop: bool) {
         if self.has_congestion_control()
             && let Some(stream) = self.stream(id)
         {
@@ -236,44 +236,44 @@ impl Edge {
     }
 
     /// Whether a stream had more bytes than could be packaged.
-    pub fn is_starved(&self) -> bool {
+    pub(crate) fn is_starved(&self) -> bool {
         self.streams.iter().any(|stream| stream.starved)
     }
 
     /// Sets the allowance of a controller's step, and the rate in cells per second that it has planned. With `begun`, the
     /// unused part of a cell is added.
-    pub fn allow(&mut self, cells: f64, planned: Option<f64>, begun: bool) {
+    pub(crate) fn allow(&mut self, cells: f64, planned: Option<f64>, begun: bool) {
         self.flow.allow(cells, planned, begun);
     }
 
     /// Whether a stream has bytes left that something other than its peer stopped.
-    pub fn is_backlogged(&self) -> bool {
+    pub(crate) fn is_backlogged(&self) -> bool {
         self.streams.iter().any(|stream| stream.starved && stream.room() > 0)
     }
 
     /// Estimate of the cells that the streams' sources have: infinite if they are `backlogged`, else twice the number
     /// packaged since the last call, to let them grow.
-    pub fn demand(&mut self, backlogged: bool) -> f64 {
+    pub(crate) fn demand(&mut self, backlogged: bool) -> f64 {
         let packaged = self.flow.take_packaged();
         if backlogged { f64::INFINITY } else { 2.0 * f64::from(packaged) }
     }
 
     /// A stream's source announces further bytes; `u64::MAX`: without end.
-    pub fn announce(&mut self, id: StreamId, bytes: u64) {
+    pub(crate) fn announce(&mut self, id: StreamId, bytes: u64) {
         if let Some(stream) = self.stream(id) {
             stream.announced = stream.announced.saturating_add(bytes);
         }
     }
 
     /// Announced bytes that are not in cells yet; infinite for an endless source.
-    pub fn announced(&self) -> f64 {
+    pub(crate) fn announced(&self) -> f64 {
         let bytes = self.streams.iter().fold(0u64, |sum, stream| sum.saturating_add(stream.announced));
         if bytes == u64::MAX { f64::INFINITY } else { bytes as f64 }
     }
 
     /// Stopped streams that have bytes left and may go on, each with a fair share of `cells`, which is the
     /// [room](Self::room).
-    pub fn resumable(&mut self, cells: u32) -> Vec<(StreamId, u32)> {
+    pub(crate) fn resumable(&mut self, cells: u32) -> Vec<(StreamId, u32)> {
         let able = |stream: &Stream| stream.starved && stream.room() > 0;
         let count = self.streams.iter().filter(|stream| able(stream)).count() as u32;
         if cells == 0 || count == 0 {
@@ -286,7 +286,7 @@ impl Edge {
     /// As [`resumable`](Self::resumable), once the circuit queue is short again. Streams are then read in turn instead of
     /// getting shares, the newest first, until the queue stops them (tor's `set_streams_blocked_on_circ`, which lets the event
     /// loop read again).
-    pub fn reopened(&mut self, cells: u32) -> Vec<(StreamId, u32)> {
+    pub(crate) fn reopened(&mut self, cells: u32) -> Vec<(StreamId, u32)> {
         let able = self.resumable(cells);
         let turns = if able.is_empty() { 0 } else { cells.div_ceil(TURN_CELLS) };
         (0..turns).flat_map(|_| able.iter().rev().map(|(id, _)| (*id, TURN_CELLS))).collect()
@@ -294,7 +294,7 @@ impl Edge {
 
     /// Packages up to `cells` cells of a connected stream. Returns the number packaged. `room`: cells that the circuit
     /// queue takes. `send` sends a message and returns its digest, if asked and available.
-    pub fn package<O: Onion>(
+    pub(crate) fn package<O: Onion>(
         &mut self,
         now: Time,
         id: StreamId,

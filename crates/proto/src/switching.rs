@@ -99,18 +99,18 @@ pub(crate) struct MoveStart {
 
 impl MoveStart {
     /// A guard moves a circuit from its own connection.
-    pub fn alone(now: Time, detection: Option<Span>) -> MoveStart {
+    pub(crate) fn alone(now: Time, detection: Option<Span>) -> MoveStart {
         MoveStart { at: now, detection, notice: Some(Span::ZERO) }
     }
 
     /// The guard has sent a notice.
-    pub fn on_notice(now: Time, notice: Option<CongestionNotice>) -> MoveStart {
+    pub(crate) fn on_notice(now: Time, notice: Option<CongestionNotice>) -> MoveStart {
         let detection = notice.and_then(|notice| notice.detection);
         MoveStart { at: now, detection, notice: notice.map(|notice| now.since(notice.said)) }
     }
 
     /// The times of a finished move: our cells use the new path since `left`, and the first cell came from it at `first`.
-    pub fn over(self, left: Time, first: Option<Time>, now: Time) -> MoveTimes {
+    pub(crate) fn over(self, left: Time, first: Option<Time>, now: Time) -> MoveTimes {
         MoveTimes {
             detection: self.detection,
             notice: self.notice,
@@ -146,7 +146,7 @@ impl MoveTimes {
 
 /// Average fill of an output buffer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Occupancy {
+pub(crate) struct Occupancy {
     /// B_t, as a share of the buffer.
     level: f64,
     sampled: Time,
@@ -160,17 +160,12 @@ pub struct Occupancy {
 
 impl Occupancy {
     /// An empty buffer.
-    pub fn new(now: Time) -> Occupancy {
+    pub(crate) fn new(now: Time) -> Occupancy {
         Occupancy { level: 0.0, sampled: now, underfull: true, overfull: None, resting_until: Time::ZERO }
     }
 
-    /// B_t as of the last sample.
-    pub fn level(&self) -> f64 {
-        self.level
-    }
-
     /// Adds the samples until `now`, at which the buffer was `filled` (a share). Call this before the fill changes.
-    pub fn note(&mut self, rules: &Switching, now: Time, filled: f64) {
+    pub(crate) fn note(&mut self, rules: &Switching, now: Time, filled: f64) {
         let samples = now.since(self.sampled).0 / rules.sample_every.0;
         if samples == 0 {
             return;
@@ -188,7 +183,7 @@ impl Occupancy {
     }
 
     /// Whether a circuit should move now. If so, alarms are suppressed for [`Switching::rest`].
-    pub fn alarm(&mut self, rules: &Switching, now: Time) -> bool {
+    pub(crate) fn alarm(&mut self, rules: &Switching, now: Time) -> bool {
         let alarm = self.level > rules.beta && now >= self.resting_until;
         if alarm {
             self.resting_until = now + rules.rest;
@@ -197,7 +192,7 @@ impl Occupancy {
     }
 
     /// How long the buffer has been overfull; unknown if it was not underfull since the last call.
-    pub fn detection(&mut self, now: Time) -> Option<Span> {
+    pub(crate) fn detection(&mut self, now: Time) -> Option<Span> {
         self.underfull = false;
         self.overfull.take().map(|since| now.since(since))
     }
@@ -219,11 +214,11 @@ mod tests {
             let filled = if step % 3 == 0 { 0.2 } else { 1.0 };
             occupancy.note(&rules, at(100 * step), filled);
             expected = 0.9 * expected + 0.1 * filled;
-            assert!((occupancy.level() - expected).abs() < 1e-12);
+            assert!((occupancy.level - expected).abs() < 1e-12);
         }
         let mut at_once = Occupancy::new(Time::ZERO);
         at_once.note(&rules, at(700), 0.5);
-        assert!((at_once.level() - 0.5 * (1.0 - libm::pow(0.9, 7.0))).abs() < 1e-12, "seven equal samples");
+        assert!((at_once.level - 0.5 * (1.0 - libm::pow(0.9, 7.0))).abs() < 1e-12, "seven equal samples");
     }
 
     #[test]

@@ -61,7 +61,7 @@ impl Parameters for Pctcp {}
 
 impl Pctcp {
     /// How circuits use connections.
-    pub fn transport(&self) -> Transport {
+    pub(crate) fn transport(&self) -> Transport {
         match self.connections_per_peer {
             0 => Transport::PerCircuit,
             connections => Transport::Threshold { connections, beyond: self.beyond },
@@ -81,7 +81,7 @@ pub enum Sharing {
 }
 
 /// Half-life of the cell counts that tell loud from quiet circuits (tor's EWMA half-life).
-pub const LOUDNESS_HALF_LIFE: Span = Span(30_000_000_000);
+pub(crate) const LOUDNESS_HALF_LIFE: Span = Span(30_000_000_000);
 
 /// Cells counted with exponential forgetting.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -15,7 +15,7 @@ const MANY: u32 = 100;
 
 /// The relays that are byzantine, and when.
 #[derive(Debug, Default)]
-pub struct Byzantine {
+pub(crate) struct Byzantine {
     rules: Vec<(Host, Lie, Time, Time)>,
     /// The first message of each connection under [`Lie::Replayed`].
     first: BTreeMap<(u32, u8), Vec<u8>>,
@@ -23,7 +23,7 @@ pub struct Byzantine {
 
 impl Byzantine {
     /// The faults that are lies.
-    pub fn new(faults: &[Fault]) -> Byzantine {
+    pub(crate) fn new(faults: &[Fault]) -> Byzantine {
         let rules = faults.iter().filter_map(|fault| match fault.kind {
             FaultKind::Byzantine { host, lie } => Some((Host(host), lie, fault.from, fault.until)),
             _ => None,
@@ -32,14 +32,14 @@ impl Byzantine {
     }
 
     /// The lie of a host at a time, if it lies.
-    pub fn of(&self, host: Host, now: Time) -> Option<Lie> {
+    pub(crate) fn of(&self, host: Host, now: Time) -> Option<Lie> {
         let rule =
             self.rules.iter().find(|(liar, _, from, until)| *liar == host && (*from..*until).contains(&now));
         rule.map(|(_, lie, ..)| *lie)
     }
 
     /// The messages that come instead of the message `told` on a connection. Steps are `step` long.
-    pub fn instead(
+    pub(crate) fn instead(
         &mut self,
         lie: Lie,
         (now, step): (Time, Span),

@@ -10,7 +10,7 @@ const MTU: u64 = 1500;
 
 /// A packet in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub(crate) struct Waiting {
     /// The packet's flow, for the owner of the queue.
     pub id: u32,
     /// Its size.
@@ -21,7 +21,7 @@ pub struct Waiting {
 
 /// A queue under CoDel's control. The names are those of the RFC.
 #[derive(Clone, Debug)]
-pub struct CoDel {
+pub(crate) struct CoDel {
     target: Span,
     interval: Span,
     waiting: VecDeque<Waiting>,
@@ -36,7 +36,7 @@ pub struct CoDel {
 
 impl CoDel {
     /// An empty queue.
-    pub fn new(target: Span, interval: Span) -> CoDel {
+    pub(crate) fn new(target: Span, interval: Span) -> CoDel {
         CoDel {
             target,
             interval,
@@ -51,35 +51,35 @@ impl CoDel {
     }
 
     /// Packets waiting.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.waiting.len()
     }
 
     /// Whether no packet waits.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
     /// Bytes waiting.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Adds a packet at the tail.
-    pub fn push(&mut self, packet: Waiting) {
+    pub(crate) fn push(&mut self, packet: Waiting) {
         self.bytes += u64::from(packet.bytes);
         self.waiting.push_back(packet);
     }
 
     /// Takes the packet at the head, whatever its delay.
-    pub fn pop(&mut self) -> Option<Waiting> {
+    pub(crate) fn pop(&mut self) -> Option<Waiting> {
         let head = self.waiting.pop_front()?;
         self.bytes -= u64::from(head.bytes);
         Some(head)
     }
 
     /// Takes the next packet to send (`deque` in the RFC); those dropped on the way go to `dropped`.
-    pub fn next(&mut self, now: Time, mut dropped: impl FnMut(Waiting)) -> Option<Waiting> {
+    pub(crate) fn next(&mut self, now: Time, mut dropped: impl FnMut(Waiting)) -> Option<Waiting> {
         let (mut head, mut ok_to_drop) = self.examine(now);
         if self.dropping {
             self.dropping = ok_to_drop;

@@ -15,7 +15,7 @@ use tidegate_proto::transport::Transport;
 use crate::plan::{Path, Plan, Role, Route, System};
 
 /// Shortest path between two processes. Longer windows leave too few processes: at 4 ms most of Europe is one.
-pub const WINDOW: Span = Span::from_millis(1);
+pub(crate) const WINDOW: Span = Span::from_millis(1);
 
 /// Assignment of hosts and users to processes.
 #[derive(Debug)]
@@ -28,13 +28,13 @@ pub(crate) struct Division {
 
 impl Division {
     /// Gives everything to one process.
-    pub fn whole(hosts: u32, users: u32) -> Arc<Division> {
+    pub(crate) fn whole(hosts: u32, users: u32) -> Arc<Division> {
         let all = |count: u32| Shares::new(vec![0; count as usize], 1);
         Arc::new(Division { processes: 1, hosts: all(hosts), users: all(users) })
     }
 
     /// Divides a plan among the processes that it asks for.
-    pub fn new(plan: &Plan) -> Arc<Division> {
+    pub(crate) fn new(plan: &Plan) -> Arc<Division> {
         let (hosts, users) = (plan.hosts.len() as u32, plan.users.len() as u32);
         if plan.processes <= 1 {
             return Division::whole(hosts, users);
@@ -77,17 +77,17 @@ impl Shares {
     }
 
     /// The process that has an item.
-    pub fn process(&self, number: u32) -> u32 {
+    pub(crate) fn process(&self, number: u32) -> u32 {
         self.process[number as usize]
     }
 
     /// The items of a process, in order.
-    pub fn of(&self, process: u32) -> Arc<[u32]> {
+    pub(crate) fn of(&self, process: u32) -> Arc<[u32]> {
         Arc::clone(&self.numbers[process as usize])
     }
 
     /// Makes a value for each item of a process.
-    pub fn local<T>(&self, process: u32, make: impl FnMut(u32) -> T) -> Local<T> {
+    pub(crate) fn local<T>(&self, process: u32, make: impl FnMut(u32) -> T) -> Local<T> {
         let items = self.numbers[process as usize].iter().copied().map(make).collect();
         Local { items, slots: Arc::clone(&self.slots) }
     }

@@ -64,7 +64,7 @@ impl Timer {
     /// When to schedule an event for a machine that has its next timeout at `timeout`; `None` if the pending event is
     /// early enough.
     #[inline]
-    pub fn arm(&mut self, now: Time, timeout: Time) -> Option<Time> {
+    pub(crate) fn arm(&mut self, now: Time, timeout: Time) -> Option<Time> {
         (timeout < self.0).then(|| {
             self.0 = timeout.max(now);
             self.0
@@ -73,14 +73,14 @@ impl Timer {
 
     /// As [`arm`](Self::arm), for a machine that has caught up with `now`: a pending event of now is stale, and the
     /// next one comes later.
-    pub fn arm_later(&mut self, now: Time, timeout: Option<Time>) -> Option<Time> {
+    pub(crate) fn arm_later(&mut self, now: Time, timeout: Option<Time>) -> Option<Time> {
         self.fires(now);
         self.arm(now, timeout.unwrap_or(Time::NEVER).max(now + Span(1)))
     }
 
     /// Whether an event that comes up now is the timer's; the timer is then no longer armed.
     #[inline]
-    pub fn fires(&mut self, now: Time) -> bool {
+    pub(crate) fn fires(&mut self, now: Time) -> bool {
         let fires = self.0 == now;
         if fires {
             self.0 = Time::NEVER;
@@ -89,7 +89,7 @@ impl Timer {
     }
 
     /// When the pending event is due.
-    pub fn due(&self) -> Time {
+    pub(crate) fn due(&self) -> Time {
         self.0
     }
 }

@@ -43,14 +43,14 @@ pub fn transitions(faults: &[Fault]) -> Vec<Transition> {
 
 /// Periods `[from, until)` of an outage, disjoint and sorted.
 #[derive(Clone, Debug, Default)]
-pub struct Outages {
+pub(crate) struct Outages {
     periods: Vec<(Time, Time)>,
     passed: usize,
 }
 
 impl Outages {
     /// The periods of the faults that match.
-    pub fn new(faults: &[Fault], concerns: impl Fn(&FaultKind) -> bool) -> Outages {
+    pub(crate) fn new(faults: &[Fault], concerns: impl Fn(&FaultKind) -> bool) -> Outages {
         let concerned = faults.iter().filter(|fault| concerns(&fault.kind) && fault.from < fault.until);
         let mut sorted: Vec<(Time, Time)> = concerned.map(|fault| (fault.from, fault.until)).collect();
         sorted.sort_unstable();
@@ -65,12 +65,12 @@ impl Outages {
     }
 
     /// The current or next period.
-    pub fn period(&self) -> (Time, Time) {
+    pub(crate) fn period(&self) -> (Time, Time) {
         self.periods.get(self.passed).copied().unwrap_or((Time::NEVER, Time::NEVER))
     }
 
     /// Whether a period contains `now`, which never decreases.
-    pub fn cover(&mut self, now: Time) -> bool {
+    pub(crate) fn cover(&mut self, now: Time) -> bool {
         while self.periods.get(self.passed).is_some_and(|(_, until)| *until <= now) {
             self.passed += 1;
         }
@@ -78,14 +78,14 @@ impl Outages {
     }
 
     /// The period has ended.
-    pub fn pass(&mut self) {
+    pub(crate) fn pass(&mut self) {
         self.passed += 1;
     }
 }
 
 /// Rules for packets between locations.
 #[derive(Clone, Debug)]
-pub struct PathFaults {
+pub(crate) struct PathFaults {
     /// The rules that have not ended, in the order of their beginning.
     rules: Vec<Fault>,
     /// When the next of them ends.
@@ -95,7 +95,7 @@ pub struct PathFaults {
 
 impl PathFaults {
     /// The faults that concern paths.
-    pub fn new(faults: &[Fault]) -> PathFaults {
+    pub(crate) fn new(faults: &[Fault]) -> PathFaults {
         let mut rules: Vec<Fault> =
             faults.iter().filter(|fault| between(&fault.kind).is_some()).copied().collect();
         rules.sort_by_key(|fault| fault.from);
@@ -106,13 +106,13 @@ impl PathFaults {
     }
 
     /// Whether a fault delays packets for a while: at its end they could be overtaken.
-    pub fn can_delay(&self) -> bool {
+    pub(crate) fn can_delay(&self) -> bool {
         self.can_delay
     }
 
     /// What happens to a packet that enters the path at `entry` (not before `now`): the extra delay, or
     /// `None` if it is lost.
-    pub fn pass(
+    pub(crate) fn pass(
         &mut self,
         now: Time,
         entry: Time,

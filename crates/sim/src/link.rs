@@ -13,7 +13,7 @@ use crate::plan::{LinkPlan, QueuePlan};
 
 /// One direction of an access link. Times given to it never decrease.
 #[derive(Clone, Debug)]
-pub struct Link {
+pub(crate) struct Link {
     sender: Sender,
     queue: Queue,
     sent_bytes: u64,
@@ -68,7 +68,7 @@ enum Queue {
 
 /// A link's decision about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Offer {
+pub(crate) enum Offer {
     /// Its last bit leaves at this time.
     Departs(Time),
     /// It waits; [`Link::wake`] must be called at the time given, if one is.
@@ -79,7 +79,7 @@ pub enum Offer {
 
 /// A waiting packet begins to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Departure {
+pub(crate) struct Departure {
     /// The packet,
     pub id: u32,
     /// its size,
@@ -108,7 +108,7 @@ const SHADOW_URGENT_BYTES: u32 = 60;
 
 impl Link {
     /// An idle link. A rate of zero drops everything.
-    pub fn new(plan: &LinkPlan) -> Link {
+    pub(crate) fn new(plan: &LinkPlan) -> Link {
         let queue = match plan.queue {
             _ if plan.rate == Rate::UNLIMITED => Queue::Unlimited,
             // The host that the machine is named after has it.
@@ -132,7 +132,7 @@ impl Link {
     }
 
     /// Departure of the first packet that has not been counted, where it is known.
-    pub fn next_departure(&self) -> Option<Time> {
+    pub(crate) fn next_departure(&self) -> Option<Time> {
         match &self.queue {
             Queue::DropTail { held, .. } => held.front().map(|(at, _)| *at),
             Queue::Unlimited | Queue::Shadow { .. } | Queue::CoDel { .. } => None,
@@ -140,13 +140,13 @@ impl Link {
     }
 
     /// Whether packets pass without delay.
-    pub fn is_unlimited(&self) -> bool {
+    pub(crate) fn is_unlimited(&self) -> bool {
         matches!(self.queue, Queue::Unlimited)
     }
 
     /// A packet arrives. If it has to wait, `id` names it in [`Departure`] and for `lost`. `flow` is a closure because
     /// few links need it and it costs a cache miss.
-    pub fn offer(&mut self, now: Time, id: u32, flow: impl FnOnce() -> u32, bytes: u32) -> Offer {
+    pub(crate) fn offer(&mut self, now: Time, id: u32, flow: impl FnOnce() -> u32, bytes: u32) -> Offer {
         self.settle(now);
         let sender = &mut self.sender;
         match &mut self.queue {
@@ -251,7 +251,7 @@ impl Link {
 
     /// The link is free and packets wait: the next one begins. Dropped ones go to `lost`. `None` if all were
     /// dropped, or if the wake-up is stale because the link has been down since.
-    pub fn wake(&mut self, now: Time, mut lost: impl FnMut(u32)) -> Option<Departure> {
+    pub(crate) fn wake(&mut self, now: Time, mut lost: impl FnMut(u32)) -> Option<Departure> {
         self.settle(now);
         let Queue::CoDel { waiting, sending, .. } = &mut self.queue else { return None };
         if now != self.sender.free_at {
@@ -271,7 +271,7 @@ impl Link {
 
     /// Everything that has not left before `now` is lost. `lost` is told about packets that were waiting for
     /// a wake-up; the others' owner knew their departure and that the link would be down by then.
-    pub fn cut(&mut self, now: Time, mut lost: impl FnMut(u32)) {
+    pub(crate) fn cut(&mut self, now: Time, mut lost: impl FnMut(u32)) {
         if now > Time::ZERO {
             // A packet that would depart exactly now is lost, too.
             self.settle(now - Span(1));
@@ -301,7 +301,7 @@ impl Link {
     }
 
     /// The link's counters at `now`.
-    pub fn totals(&mut self, now: Time) -> LinkTotals {
+    pub(crate) fn totals(&mut self, now: Time) -> LinkTotals {
         self.settle(now);
         let queued_bytes = match &self.queue {
             Queue::Unlimited => 0,

@@ -37,13 +37,13 @@ pub(crate) struct UnderWay<T> {
 
 impl<T> UnderWay<T> {
     /// At its receiver now: all time outside the path was in links.
-    pub fn delivered_at(self, now: Time, bytes: u32) -> Packet<T> {
+    pub(crate) fn delivered_at(self, now: Time, bytes: u32) -> Packet<T> {
         let link_queue = Span(now.since(self.sent).0 - self.propagation.0);
         self.delivered(bytes, link_queue)
     }
 
     /// At its receiver, after this time in links.
-    pub fn delivered(self, bytes: u32, link_queue: Span) -> Packet<T> {
+    pub(crate) fn delivered(self, bytes: u32, link_queue: Span) -> Packet<T> {
         let UnderWay { payload, sent, propagation, to, flow } = self;
         Packet { to, flow, bytes, sent, link_queue, propagation, payload }
     }
@@ -68,16 +68,16 @@ impl Size {
 
     /// # Panics
     /// If there are 4096 packets or a mebibyte, or more.
-    pub fn new(packets: u32, bytes: u32) -> Size {
+    pub(crate) fn new(packets: u32, bytes: u32) -> Size {
         assert!(bytes < 1 << Size::BYTE_BITS && packets < 1 << (u32::BITS - Size::BYTE_BITS));
         Size(packets << Size::BYTE_BITS | bytes)
     }
 
-    pub fn packets(self) -> u32 {
+    pub(crate) fn packets(self) -> u32 {
         self.0 >> Size::BYTE_BITS
     }
 
-    pub fn bytes(self) -> u32 {
+    pub(crate) fn bytes(self) -> u32 {
         self.0 & ((1 << Size::BYTE_BITS) - 1)
     }
 }
@@ -92,22 +92,22 @@ pub(crate) struct Train {
 
 impl Train {
     /// A train of equal packets with these sizes together; the last is less than `packets` bytes longer.
-    pub fn even(size: Size) -> Train {
+    pub(crate) fn even(size: Size) -> Train {
         let full = size.bytes() / size.packets();
         Train { packets: size.packets(), full, last: size.bytes() - (size.packets() - 1) * full }
     }
 
     /// The first packets of the train.
-    pub fn front(self, packets: u32) -> Train {
+    pub(crate) fn front(self, packets: u32) -> Train {
         if packets < self.packets { Train { packets, last: self.full, ..self } } else { self }
     }
 
-    pub fn size(self) -> Size {
+    pub(crate) fn size(self) -> Size {
         Size::new(self.packets, (self.packets - 1) * self.full + self.last)
     }
 
     /// Bytes of one packet.
-    pub fn bytes_of(self, packet: u32) -> u32 {
+    pub(crate) fn bytes_of(self, packet: u32) -> u32 {
         if packet + 1 == self.packets { self.last } else { self.full }
     }
 }

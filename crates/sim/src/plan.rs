@@ -172,7 +172,7 @@ pub struct Path {
 impl Path {
     /// Lower bound of a packet's delay under jitter: half the mean delay. Divided runs rely on it: an event at one end
     /// cannot affect the other end earlier.
-    pub fn least_delay(&self) -> Span {
+    pub(crate) fn least_delay(&self) -> Span {
         self.delay / 2
     }
 }

@@ -108,7 +108,7 @@ impl<E> Queue<E> {
     }
 
     /// An empty queue, one of `queues` that share the processor's cache.
-    pub fn share_of(queues: u32) -> Queue<E> {
+    pub(crate) fn share_of(queues: u32) -> Queue<E> {
         Queue {
             now: Time::ZERO,
             current: VecDeque::new(),
@@ -132,17 +132,13 @@ impl<E> Queue<E> {
     }
 
     /// Pending events.
-    pub fn len(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nothing is pending.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Peak of pending events.
-    pub fn peak(&self) -> usize {
+    pub(crate) fn peak(&self) -> usize {
         self.peak
     }
 
@@ -152,7 +148,7 @@ impl<E> Queue<E> {
     }
 
     /// Times that an event was put into a bucket: at least once per event, and again when a bucket is divided.
-    pub fn filed(&self) -> u64 {
+    pub(crate) fn filed(&self) -> u64 {
         self.filed
     }
 
@@ -203,7 +199,7 @@ impl<E> Queue<E> {
 
     /// As [`pop`](Queue::pop), if the event is due by `last`. If many events are pending, it also passes the next few
     /// dozen to `soon`, so that the caller can prefetch their data: loading many at once is faster than one by one.
-    pub fn pop_until(&mut self, last: Time, soon: impl FnMut(&E)) -> Option<(Time, E)> {
+    pub(crate) fn pop_until(&mut self, last: Time, soon: impl FnMut(&E)) -> Option<(Time, E)> {
         let event = match self.sorted.last() {
             Some((at, _)) if *at == self.now || self.current.is_empty() => {
                 let due = *at <= last;

@@ -11,7 +11,7 @@ use tidegate_control::units::Time;
 use crate::tcp::{Config, Endpoint};
 
 /// Send buffer of a lane. Its writer may go on once half of it is free.
-pub const LANE_BUFFER: u64 = 16 << 10;
+pub(crate) const LANE_BUFFER: u64 = 16 << 10;
 /// A STREAM frame's type, stream number, offset and length (RFC 9000, 19.8), at a usual length.
 const FRAME_HEADER: u64 = 10;
 
@@ -63,7 +63,7 @@ impl Lane {
 
 /// One direction of a connection.
 #[derive(Debug, Default)]
-pub struct Lanes {
+pub(crate) struct Lanes {
     lanes: BTreeMap<u32, Lane>,
     /// Frames that the peer has not acknowledged, in order.
     frames: VecDeque<Frame>,
@@ -77,28 +77,28 @@ pub struct Lanes {
 
 impl Lanes {
     /// Begins a lane, under a number of its own.
-    pub fn open(&mut self, lane: u32) {
+    pub(crate) fn open(&mut self, lane: u32) {
         self.lanes.insert(lane, Lane::default());
     }
 
     /// Forgets a lane: its unsent bytes are discarded, and arriving bytes are dropped.
-    pub fn close(&mut self, lane: u32) {
+    pub(crate) fn close(&mut self, lane: u32) {
         self.lanes.remove(&lane);
         self.turns.retain(|other| *other != lane);
     }
 
     /// The lanes' numbers.
-    pub fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
         self.lanes.keys().copied()
     }
 
     /// Free space of a lane's send buffer, in bytes.
-    pub fn space(&self, lane: u32) -> u64 {
+    pub(crate) fn space(&self, lane: u32) -> u64 {
         self.lanes.get(&lane).map_or(0, |lane| LANE_BUFFER - lane.unsent())
     }
 
     /// Appends bytes to a lane; returns how many it took.
-    pub fn write(&mut self, lane: u32, bytes: u64) -> u64 {
+    pub(crate) fn write(&mut self, lane: u32, bytes: u64) -> u64 {
         let bytes = bytes.min(self.space(lane));
         let Some(state) = self.lanes.get_mut(&lane).filter(|_| bytes > 0) else { return 0 };
         if state.unsent() == 0 {
@@ -109,12 +109,12 @@ impl Lanes {
     }
 
     /// Bytes written but not in a packet yet.
-    pub fn unsent(&self) -> u64 {
+    pub(crate) fn unsent(&self) -> u64 {
         self.turns.iter().map(|lane| self.lanes[lane].unsent()).sum()
     }
 
     /// Builds the next packet once the previous one has left: a frame of each lane in turn, while there is room.
-    pub fn fill(&mut self, tcp: &mut Endpoint, config: &Config) {
+    pub(crate) fn fill(&mut self, tcp: &mut Endpoint, config: &Config) {
         if tcp.written() > tcp.transmitted() {
             return;
         }
@@ -140,24 +140,24 @@ impl Lanes {
     }
 
     /// Lanes with writers that may go on since the last call.
-    pub fn take_roomy(&mut self) -> Vec<u32> {
+    pub(crate) fn take_roomy(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.roomy)
     }
 
     /// Whether any lane's writer may go on.
-    pub fn any_roomy(&self) -> bool {
+    pub(crate) fn any_roomy(&self) -> bool {
         !self.roomy.is_empty()
     }
 
     /// The peer has acknowledged everything before this offset.
-    pub fn acknowledged(&mut self, offset: u64) {
+    pub(crate) fn acknowledged(&mut self, offset: u64) {
         while self.frames.front().is_some_and(|frame| frame.arrived && frame.end <= offset) {
             self.frames.pop_front();
         }
     }
 
     /// The lanes with bytes in a segment, and the range of their offsets.
-    pub fn within(&self, seq: u64, len: u32) -> impl Iterator<Item = (u32, u64, u64)> + '_ {
+    pub(crate) fn within(&self, seq: u64, len: u32) -> impl Iterator<Item = (u32, u64, u64)> + '_ {
         self.places(seq, len).map(move |at| {
             let frame = &self.frames[at];
             let from = seq.saturating_sub(frame.start + FRAME_HEADER).min(frame.data());
@@ -172,7 +172,7 @@ impl Lanes {
     }
 
     /// The receiver got a segment; returns the lanes with more bytes to read.
-    pub fn arrived(&mut self, tcp: &Endpoint, seq: u64, len: u32) -> Vec<u32> {
+    pub(crate) fn arrived(&mut self, tcp: &Endpoint, seq: u64, len: u32) -> Vec<u32> {
         let mut moved = Vec::new();
         for at in self.places(seq, len) {
             let frame = &mut self.frames[at];
@@ -194,12 +194,12 @@ impl Lanes {
     }
 
     /// Offset up to which a lane's bytes can be read.
-    pub fn delivered_in_order(&self, lane: u32) -> u64 {
+    pub(crate) fn delivered_in_order(&self, lane: u32) -> u64 {
         self.lanes.get(&lane).map_or(0, |lane| lane.arrived)
     }
 
     /// The receiver has read bytes of a lane. Its window opens by as many, unless earlier bytes are missing.
-    pub fn read(&mut self, tcp: &mut Endpoint, config: &Config, now: Time, bytes: u64) {
+    pub(crate) fn read(&mut self, tcp: &mut Endpoint, config: &Config, now: Time, bytes: u64) {
         self.owed += bytes;
         self.owed -= tcp.read(config, now, self.owed);
     }

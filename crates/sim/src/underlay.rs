@@ -337,7 +337,7 @@ impl<T> Underlay<T> {
 
     /// Flow and payload of the packet that an event delivers. Changes nothing; also touches the event's link, to
     /// prefetch it.
-    pub fn look(&self, event: NetEvent) -> Option<(u32, &T)> {
+    pub(crate) fn look(&self, event: NetEvent) -> Option<(u32, &T)> {
         let packet = |id: u32| self.under_way.get(id as usize).map(|packet| (packet.flow, &packet.payload));
         match event.0 {
             Step::Delivered { id, .. } | Step::Looped { id, .. } => packet(id),
@@ -354,7 +354,7 @@ impl<T> Underlay<T> {
     }
 
     /// The host with the link of a step.
-    pub fn place(&self, event: NetEvent) -> Option<Host> {
+    pub(crate) fn place(&self, event: NetEvent) -> Option<Host> {
         match event.0 {
             Step::Arrived { to, .. } | Step::Train { to, .. } => Some(Host(to)),
             Step::Delivered { id, .. } | Step::Looped { id, .. } => {
@@ -470,7 +470,7 @@ impl<T> Underlay<T> {
     }
 
     /// Whether a host is stopped at `now`, which must not decrease; false for hosts of other processes.
-    pub fn is_stopped(&mut self, host: Host, now: Time) -> bool {
+    pub(crate) fn is_stopped(&mut self, host: Host, now: Time) -> bool {
         let is_here = self.division.hosts.process(host.0) == self.process;
         is_here && self.sites[host.0 as usize].stopped.cover(now)
     }

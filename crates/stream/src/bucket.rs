@@ -14,7 +14,7 @@ impl Bucket {
     pub const FULL: Bucket = Bucket { level: f64::MAX, at: Time::ZERO };
 
     /// Takes `amount` tokens if they are there. The bucket holds `most` and refills at `per_s` per second.
-    pub fn take(&mut self, now: Time, amount: f64, per_s: f64, most: f64) -> bool {
+    pub(crate) fn take(&mut self, now: Time, amount: f64, per_s: f64, most: f64) -> bool {
         self.level = (self.level + now.since(self.at).as_secs_f64() * per_s).min(most);
         self.at = self.at.max(now);
         let there = self.level >= amount;

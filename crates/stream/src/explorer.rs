@@ -40,7 +40,7 @@ const NEW_CONTACT: f64 = 0.01;
 
 /// Sends exploration packets and learns from their acknowledgements.
 #[derive(Debug)]
-pub struct Explorer {
+pub(crate) struct Explorer {
     config: ExplorationConfig,
     /// Tokens, in bytes.
     level: f64,
@@ -75,7 +75,7 @@ struct Flight {
 
 impl Explorer {
     /// An explorer without packets in flight.
-    pub fn new(config: ExplorationConfig) -> Explorer {
+    pub(crate) fn new(config: ExplorationConfig) -> Explorer {
         Explorer {
             config: ExplorationConfig { hops: config.hops.clamp(1, MAX_CHAIN), ..config },
             level: 0.0,
@@ -90,7 +90,7 @@ impl Explorer {
     /// Makes the next packet if the budget allows one.
     ///
     /// `uplink` is the uplink in bit/s that the share refers to. Neighbours in the chain must be introduced first.
-    pub fn send(
+    pub(crate) fn send(
         &mut self,
         now: Time,
         uplink: f64,
@@ -126,7 +126,7 @@ impl Explorer {
         clippy::too_many_arguments,
         reason = "an acknowledgement and the three things that learn from it"
     )]
-    pub fn acked(
+    pub(crate) fn acked(
         &mut self,
         now: Time,
         from: Peer,
@@ -164,7 +164,7 @@ impl Explorer {
     }
 
     /// Handles timeouts. Every viewer of the chain gets negative feedback.
-    pub fn expire(&mut self, now: Time, members: &mut Members) {
+    pub(crate) fn expire(&mut self, now: Time, members: &mut Members) {
         while let Some((&(deadline, id), ())) = self.deadlines.first_key_value() {
             if deadline > now {
                 break;

@@ -24,7 +24,7 @@ pub enum Rule {
 
 /// A change of a child's parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Change {
+pub(crate) struct Change {
     /// The slice.
     pub slice: usize,
     /// The child.
@@ -62,7 +62,7 @@ const SHARED: i64 = 15_000;
 
 impl Forest {
     /// Trees with only the server, for numbers below `peers`.
-    pub fn new(peers: usize, slices: usize, rule: Rule) -> Forest {
+    pub(crate) fn new(peers: usize, slices: usize, rule: Rule) -> Forest {
         let mut rooms = Rooms::new(peers);
         rooms.change(SERVER, |place| place.member = true);
         Forest {
@@ -105,7 +105,7 @@ impl Forest {
     }
 
     /// Sum of the budgets of all peers.
-    pub fn capacity(&self) -> usize {
+    pub(crate) fn capacity(&self) -> usize {
         self.rooms.capacity()
     }
 
@@ -115,12 +115,12 @@ impl Forest {
     }
 
     /// Takes the changes since the last call, in order.
-    pub fn take_changes(&mut self) -> Vec<Change> {
+    pub(crate) fn take_changes(&mut self) -> Vec<Change> {
         std::mem::take(&mut self.changes)
     }
 
     /// Capacity divided by the number of children that all viewers are.
-    pub fn spare(&self) -> f64 {
+    pub(crate) fn spare(&self) -> f64 {
         self.capacity() as f64 / self.needed(self.members.len()).max(1) as f64
     }
 
@@ -130,7 +130,7 @@ impl Forest {
     }
 
     /// Whether the capacity suffices for one more viewer that brings `budget`.
-    pub fn feasible_with(&self, budget: usize) -> bool {
+    pub(crate) fn feasible_with(&self, budget: usize) -> bool {
         let needed = self.needed(self.members.len() + 1);
         match self.rule {
             Rule::Unicast => self.rooms.of(SERVER).budget >= needed,
@@ -139,7 +139,7 @@ impl Forest {
     }
 
     /// Adds a viewer to every tree.
-    pub fn join(&mut self, peer: Peer, budget: usize, latencies: &Latencies) {
+    pub(crate) fn join(&mut self, peer: Peer, budget: usize, latencies: &Latencies) {
         self.members.push(peer);
         self.carry(peer, |place| (place.member, place.budget) = (true, budget));
         for slice in (0..self.slices()).filter(|slice| !self.silent[*slice]).collect::<Vec<_>>() {
@@ -149,7 +149,7 @@ impl Forest {
     }
 
     /// Starts or stops a slice. Children leave a stopped slice and free its capacity.
-    pub fn set_active(&mut self, slice: usize, active: bool, latencies: &Latencies) {
+    pub(crate) fn set_active(&mut self, slice: usize, active: bool, latencies: &Latencies) {
         if self.silent[slice] != active {
             return;
         }
@@ -167,7 +167,7 @@ impl Forest {
     }
 
     /// Removes a viewer and finds new parents for its children.
-    pub fn leave(&mut self, peer: Peer, latencies: &Latencies) {
+    pub(crate) fn leave(&mut self, peer: Peer, latencies: &Latencies) {
         self.members.retain(|member| *member != peer);
         for slice in 0..self.slices() {
             self.orphans.remove(&(slice, peer));
@@ -182,7 +182,7 @@ impl Forest {
     }
 
     /// Detaches a silent viewer from all trees until [`Forest::set_avoided`].
-    pub fn suspend(&mut self, peer: Peer, latencies: &Latencies) {
+    pub(crate) fn suspend(&mut self, peer: Peer, latencies: &Latencies) {
         self.carry(peer, |place| (place.avoided, place.suspended) = (true, true));
         for slice in 0..self.slices() {
             for child in self.trees[slice].children(peer).to_vec() {
@@ -195,7 +195,7 @@ impl Forest {
     }
 
     /// Changes the budget of a viewer. Excess children, small subtrees and weak viewers first, go to other parents.
-    pub fn set_budget(&mut self, peer: Peer, budget: usize, latencies: &Latencies) {
+    pub(crate) fn set_budget(&mut self, peer: Peer, budget: usize, latencies: &Latencies) {
         let Place { member, used, budget: before, .. } = *self.rooms.of(peer);
         if !member || budget == before {
             return;
@@ -219,7 +219,7 @@ impl Forest {
     }
 
     /// Sets whether a viewer gets new children. The end of avoidance also ends a suspension.
-    pub fn set_avoided(&mut self, peer: Peer, avoided: bool) {
+    pub(crate) fn set_avoided(&mut self, peer: Peer, avoided: bool) {
         let Place { avoided: before, suspended, .. } = *self.rooms.of(peer);
         if before == avoided {
             return;
@@ -242,7 +242,7 @@ impl Forest {
     ///
     /// Otherwise the child takes the place of its parent if that is avoided. If the parent has too many children, the
     /// child becomes an orphan; else it stays.
-    pub fn place_elsewhere(&mut self, slice: usize, child: Peer, latencies: &Latencies) {
+    pub(crate) fn place_elsewhere(&mut self, slice: usize, child: Peer, latencies: &Latencies) {
         let parent = self.trees[slice].parent(child);
         if parent == NOBODY {
             return;
@@ -260,7 +260,7 @@ impl Forest {
     }
 
     /// Places orphans, the largest subtrees first, if anything changed since.
-    pub fn place_orphans(&mut self, latencies: &Latencies) {
+    pub(crate) fn place_orphans(&mut self, latencies: &Latencies) {
         if !std::mem::take(&mut self.news) {
             return;
         }
@@ -272,13 +272,13 @@ impl Forest {
     }
 
     /// Recomputes the delays. Latencies are uncertain by `noise` microseconds.
-    pub fn refresh(&mut self, latencies: &Latencies, noise: i64) {
+    pub(crate) fn refresh(&mut self, latencies: &Latencies, noise: i64) {
         self.noise = noise;
         self.trees.iter_mut().for_each(|tree| tree.refresh(latencies));
     }
 
     /// Tries random moves and makes at most `most` of those that gain enough.
-    pub fn optimise(&mut self, tries: usize, most: usize, random: &mut Random, latencies: &Latencies) {
+    pub(crate) fn optimise(&mut self, tries: usize, most: usize, random: &mut Random, latencies: &Latencies) {
         let mut made = 0;
         for _ in 0..tries {
             if self.members.len() < 2 || made >= most {

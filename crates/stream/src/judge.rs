@@ -16,7 +16,7 @@ use crate::{Peer, SERVER};
 
 /// A complaint that `child` does not get `slice` from `parent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Complaint {
+pub(crate) struct Complaint {
     /// The slice.
     pub slice: usize,
     /// The viewer that complains.
@@ -29,7 +29,7 @@ pub struct Complaint {
 
 /// The result of a complaint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// Blames the parent.
     Upheld(Complaint),
     /// Blames the parent, which had faults before and should stop forwarding for a while.
@@ -40,7 +40,7 @@ pub enum Verdict {
 
 /// Pending complaints and the history of blame.
 #[derive(Debug)]
-pub struct Judge {
+pub(crate) struct Judge {
     /// How long a complaint waits for complaints from above.
     settle: Span,
     waiting: VecDeque<(Time, Complaint)>,
@@ -86,12 +86,12 @@ impl Default for Judge {
 
 impl Judge {
     /// Sets how far apart two viewers' messages about the same event may arrive.
-    pub fn set_spread(&mut self, spread: Span) {
+    pub(crate) fn set_spread(&mut self, spread: Span) {
         self.settle = spread.clamp(SETTLE, LONGEST_SETTLE);
     }
 
     /// Takes a complaint. Ignores it if `parent` is not the child's parent.
-    pub fn complain(&mut self, now: Time, complaint: Complaint, forest: &Forest) {
+    pub(crate) fn complain(&mut self, now: Time, complaint: Complaint, forest: &Forest) {
         let Complaint { slice, child, parent, .. } = complaint;
         let sound = slice < forest.slices() && parent != NOBODY && forest.tree(slice).parent(child) == parent;
         if sound && self.waiting.len() < MOST && self.known.insert(complaint) {
@@ -101,12 +101,12 @@ impl Judge {
     }
 
     /// When the next verdict is due.
-    pub fn next_time(&self) -> Time {
+    pub(crate) fn next_time(&self) -> Time {
         self.waiting.front().map_or(Time::NEVER, |(at, _)| *at + self.settle)
     }
 
     /// Returns the due verdicts.
-    pub fn verdicts(&mut self, now: Time, forest: &Forest) -> Vec<Verdict> {
+    pub(crate) fn verdicts(&mut self, now: Time, forest: &Forest) -> Vec<Verdict> {
         let mut verdicts = Vec::new();
         while self.next_time() <= now {
             let Some((at, complaint)) = self.waiting.pop_front() else { break };
@@ -193,7 +193,7 @@ impl Judge {
     }
 
     /// Forgets all complaints by and about a viewer.
-    pub fn forget(&mut self, peer: Peer) {
+    pub(crate) fn forget(&mut self, peer: Peer) {
         let concerns = |complaint: &Complaint| complaint.parent == peer || complaint.child == peer;
         self.waiting.retain(|(_, complaint)| !concerns(complaint));
         self.known.retain(|complaint| !concerns(complaint));

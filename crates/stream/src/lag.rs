@@ -19,7 +19,7 @@ const MOST: usize = 3000;
 
 impl Lags {
     /// Counts a packet of `age` milliseconds.
-    pub fn add(&mut self, age: u64) {
+    pub(crate) fn add(&mut self, age: u64) {
         let step = ((age / STEP) as usize).min(MOST - 1);
         for counts in [&mut self.counts, &mut self.recent] {
             if counts.len() <= step {
@@ -43,7 +43,7 @@ impl Lags {
     }
 
     /// The median since the last call.
-    pub fn recent_median(&mut self) -> u32 {
+    pub(crate) fn recent_median(&mut self) -> u32 {
         let median = quantile(&self.recent, 0.5) as u32;
         self.recent.clear();
         median

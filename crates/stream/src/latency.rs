@@ -39,13 +39,13 @@ const NOWHERE: Point = Point { at: [0.0; 3], error: 1.0 };
 
 impl Latencies {
     /// No measurements of `peers` peers, including the server.
-    pub fn new(peers: usize) -> Latencies {
+    pub(crate) fn new(peers: usize) -> Latencies {
         let pairs = if peers <= PAIRS { vec![-1.0; peers * peers] } else { Vec::new() };
         Latencies { points: vec![NOWHERE; peers], pairs }
     }
 
     /// Forgets a peer before its number is reused.
-    pub fn forget(&mut self, peer: Peer) {
+    pub(crate) fn forget(&mut self, peer: Peer) {
         self.points[usize::from(peer)] = NOWHERE;
         let peers = self.points.len();
         if !self.pairs.is_empty() {
@@ -61,7 +61,7 @@ impl Latencies {
     }
 
     /// The estimated one-way latency, microseconds.
-    pub fn between(&self, a: Peer, b: Peer) -> u32 {
+    pub(crate) fn between(&self, a: Peer, b: Peer) -> u32 {
         if !self.pairs.is_empty() {
             let known = self.pairs[self.slot(a, b)];
             if known >= 0.0 {
@@ -80,7 +80,7 @@ impl Latencies {
     }
 
     /// Adds a sample of a one-way latency, microseconds. `random` separates points at the same place.
-    pub fn measured(&mut self, a: Peer, b: Peer, sample: f64, random: &mut Random) {
+    pub(crate) fn measured(&mut self, a: Peer, b: Peer, sample: f64, random: &mut Random) {
         if a == b {
             return;
         }
@@ -97,7 +97,7 @@ impl Latencies {
 
     /// A packet took `sample` microseconds over all links of `path` together: each link's estimate is corrected
     /// by its share of what the sum was wrong by.
-    pub fn measured_along(&mut self, path: &[Peer], sample: f64, random: &mut Random) {
+    pub(crate) fn measured_along(&mut self, path: &[Peer], sample: f64, random: &mut Random) {
         let links = path.windows(2);
         let sum: f64 = links.clone().map(|link| f64::from(self.between(link[0], link[1]))).sum();
         let ratio = if sum > 0.0 { sample / sum } else { 1.0 };

@@ -74,7 +74,7 @@ const LONGEST_TERM: Span = Span::from_secs(3600);
 
 impl Member {
     /// A new viewer.
-    pub fn new(now: Time, contact: Contact, claim: f64, controller: Box<dyn Controller>) -> Member {
+    pub(crate) fn new(now: Time, contact: Contact, claim: f64, controller: Box<dyn Controller>) -> Member {
         Member {
             contact,
             claim,
@@ -99,17 +99,17 @@ impl Member {
     }
 
     /// The controller's memo for a packet that passes this viewer now.
-    pub fn memo(&self) -> Memo {
+    pub(crate) fn memo(&self) -> Memo {
         self.controller.memo(0)
     }
 
     /// Reports the result of a packet to the controller.
-    pub fn feedback(&mut self, now: Time, memo: Memo, feedback: Feedback) {
+    pub(crate) fn feedback(&mut self, now: Time, memo: Memo, feedback: Feedback) {
         self.controller.feedback(now, 0, memo, feedback);
     }
 
     /// Handles a pong after `sample` microseconds (smoothing of RFC 6298).
-    pub fn pong(&mut self, sample: f64) {
+    pub(crate) fn pong(&mut self, sample: f64) {
         if self.round_trip == 0.0 {
             (self.round_trip, self.deviation) = (sample, sample / 2.0);
         }
@@ -119,20 +119,20 @@ impl Member {
     }
 
     /// Timeout of an answer when round trips vary by `uneven`.
-    pub fn timeout(&self, uneven: Span) -> Span {
+    pub(crate) fn timeout(&self, uneven: Span) -> Span {
         let spread = uneven.max(Span::from_micros(self.deviation as u64));
         ANSWER + Span::from_micros(self.round_trip as u64) + spread * 4
     }
 
     /// Updates the smoothed bandwidth, once per second.
-    pub fn second(&mut self) {
+    pub(crate) fn second(&mut self) {
         // The controller falls at every loss and rises at the next success, but trees should stay stable.
         let rate = self.controller.rate(0) * 8.0;
         self.learnt += if rate > self.learnt { rate - self.learnt } else { SMOOTH * (rate - self.learnt) };
     }
 
     /// Lowers the ceiling because the viewer did not deliver `carried` bit/s.
-    pub fn fell_short(&mut self, now: Time, carried: f64) {
+    pub(crate) fn fell_short(&mut self, now: Time, carried: f64) {
         let memo = self.memo();
         self.feedback(now, memo, Feedback::TimedOut);
         // One overload causes several complaints, which count once.
@@ -143,7 +143,7 @@ impl Member {
     }
 
     /// Makes the viewer a leaf for a while.
-    pub fn relegate(&mut self, now: Time) {
+    pub(crate) fn relegate(&mut self, now: Time) {
         if now >= self.leaf_until {
             self.leaf_until = now + self.term;
             self.term = (self.term * 2).min(LONGEST_TERM);
@@ -151,7 +151,7 @@ impl Member {
     }
 
     /// Whether it is a leaf because of its faults.
-    pub fn is_relegated(&self, now: Time) -> bool {
+    pub(crate) fn is_relegated(&self, now: Time) -> bool {
         now < self.leaf_until
     }
 
@@ -159,7 +159,7 @@ impl Member {
     ///
     /// This is the least of its claim, the explored bandwidth and the ceiling. `stream` is the rate of the stream,
     /// `slice` that of one slice to one child.
-    pub fn allowance(&mut self, now: Time, stream: f64, slice: f64) -> f64 {
+    pub(crate) fn allowance(&mut self, now: Time, stream: f64, slice: f64) -> f64 {
         if self.is_relegated(now) {
             return 0.0;
         }
@@ -178,7 +178,7 @@ impl Member {
 }
 
 /// The viewers by number.
-pub struct Members(Vec<Option<Member>>);
+pub(crate) struct Members(Vec<Option<Member>>);
 
 impl Members {
     /// No viewers, with room for numbers below `peers`.
@@ -187,7 +187,7 @@ impl Members {
     }
 
     /// A viewer; `None` for other numbers.
-    pub fn get(&self, peer: Peer) -> Option<&Member> {
+    pub(crate) fn get(&self, peer: Peer) -> Option<&Member> {
         self.0.get(usize::from(peer))?.as_ref()
     }
 

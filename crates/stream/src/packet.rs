@@ -10,9 +10,9 @@ pub const MAX_SLICES: usize = 32;
 /// Maximum payload of a packet: six TS packets, which fit the smallest datagram of QUIC.
 pub const PAYLOAD: usize = 6 * 188;
 /// Maximum length of the chain of an exploration packet.
-pub const MAX_CHAIN: usize = 4;
+pub(crate) const MAX_CHAIN: usize = 4;
 /// Maximum number of keys in a request for repair.
-pub const MAX_NACKS: usize = 48;
+pub(crate) const MAX_NACKS: usize = 48;
 /// Approximate overhead of QUIC, UDP and IP per datagram, for rate limits.
 pub const WIRE: usize = 28 + 1 + 8 + 2 + 3 + 16;
 
@@ -41,7 +41,7 @@ impl Key {
     }
 
     /// The packet of which the manifest is requested; `None` if this key requests a packet itself.
-    pub fn listed(self) -> Option<Key> {
+    pub(crate) fn listed(self) -> Option<Key> {
         (self.slice & OF_MANIFEST != 0).then_some(Key { slice: self.slice & !OF_MANIFEST, ..self })
     }
 }

@@ -32,7 +32,7 @@ fn payload(shard: &[u8]) -> Option<Bytes> {
 ///
 /// # Panics
 /// If `payloads` is empty, or `parity` is zero.
-pub fn protect(payloads: &[Bytes], parity: usize) -> Vec<Bytes> {
+pub(crate) fn protect(payloads: &[Bytes], parity: usize) -> Vec<Bytes> {
     let longest = payloads.iter().map(Bytes::len).max().expect("a group has packets");
     let length = (2 + longest).next_multiple_of(2);
     if parity == 1 {
@@ -50,7 +50,7 @@ pub fn protect(payloads: &[Bytes], parity: usize) -> Vec<Bytes> {
 ///
 /// `present` holds pairs of slice and payload, `shards` pairs of parity slice (from zero) and payload. Inconsistent
 /// shards recover nothing.
-pub fn restore(
+pub(crate) fn restore(
     data: usize,
     parity: usize,
     present: &[(usize, &Bytes)],

@@ -33,7 +33,7 @@ const SOON: Span = Span::from_millis(25);
 
 /// Result of [`Reorder::insert`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
+pub(crate) enum Arrival {
     /// It was missing.
     New,
     /// It is already there.
@@ -46,7 +46,7 @@ pub enum Arrival {
 
 /// A request for a missing packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub(crate) struct Ask {
     /// Its position.
     pub key: Key,
     /// Number of earlier requests.
@@ -70,7 +70,7 @@ pub struct Counters {
 
 /// The reorder buffer of a viewer.
 #[derive(Clone, Debug)]
-pub struct Reorder {
+pub(crate) struct Reorder {
     slices: usize,
     parity: usize,
     skip_after: Span,
@@ -111,7 +111,7 @@ struct Group {
 
 impl Reorder {
     /// An empty buffer. It skips a packet after `skip_after`.
-    pub fn new(slices: usize, parity: usize, skip_after: Span) -> Reorder {
+    pub(crate) fn new(slices: usize, parity: usize, skip_after: Span) -> Reorder {
         Reorder {
             slices,
             parity,
@@ -131,59 +131,59 @@ impl Reorder {
     }
 
     /// Empties the buffer but keeps its counters.
-    pub fn restart(&mut self, slices: usize, parity: usize) {
+    pub(crate) fn restart(&mut self, slices: usize, parity: usize) {
         *self = Reorder { counters: self.counters, ..Reorder::new(slices, parity, self.skip_after) };
     }
 
     /// Numbers of data and of parity slices.
-    pub fn slices(&self) -> (usize, usize) {
+    pub(crate) fn slices(&self) -> (usize, usize) {
         (self.slices, self.parity)
     }
 
     /// The newest known group.
-    pub fn newest(&self) -> Option<u32> {
+    pub(crate) fn newest(&self) -> Option<u32> {
         self.groups.len().checked_sub(1).map(|last| self.base + last as u32)
     }
 
     /// The server announces that it sent all groups before `group`.
-    pub fn confirm(&mut self, group: u32) {
+    pub(crate) fn confirm(&mut self, group: u32) {
         self.confirmed = self.confirmed.max(group);
     }
 
     /// Whether the buffer is so far from `group` that its contents cannot be of the stream.
-    pub fn is_astray(&self, group: u32) -> bool {
+    pub(crate) fn is_astray(&self, group: u32) -> bool {
         self.newest().is_some_and(|newest| newest.abs_diff(group) > AHEAD)
     }
 
     /// The oldest group of which packets are of use.
-    pub fn oldest(&self) -> u32 {
+    pub(crate) fn oldest(&self) -> u32 {
         self.base
     }
 
     /// The group of the next packet for the player.
-    pub fn played(&self) -> Option<u32> {
+    pub(crate) fn played(&self) -> Option<u32> {
         self.next.map(|next| next.group)
     }
 
     /// The newest group of a slice and its arrival, if any.
-    pub fn last(&self, slice: usize) -> Option<(u32, Time)> {
+    pub(crate) fn last(&self, slice: usize) -> Option<(u32, Time)> {
         let pace = &self.pace[slice];
         pace.first.map(|_| (pace.newest, pace.at))
     }
 
     /// Expected and late packets of a slice since the last call.
-    pub fn take_losses(&mut self, slice: usize) -> (u32, u32) {
+    pub(crate) fn take_losses(&mut self, slice: usize) -> (u32, u32) {
         let pace = &mut self.pace[slice];
         (std::mem::take(&mut pace.expected), std::mem::take(&mut pace.missed))
     }
 
     /// Mean deviation of a slice's lateness.
-    pub fn deviation(&self, slice: usize) -> Span {
+    pub(crate) fn deviation(&self, slice: usize) -> Span {
         Span::from_secs_f64(f64::from(self.pace[slice].deviation) / 1e3)
     }
 
     /// Time between groups as the server sends them.
-    pub fn spacing(&self) -> Span {
+    pub(crate) fn spacing(&self) -> Span {
         self.spacing
     }
 
@@ -199,37 +199,37 @@ impl Reorder {
     }
 
     /// A buffered packet, encoded as a datagram.
-    pub fn get(&self, key: Key) -> Option<Bytes> {
+    pub(crate) fn get(&self, key: Key) -> Option<Bytes> {
         let payload = self.payload(key)?.clone();
         let group = self.groups.get((key.group - self.base) as usize)?;
         Some(Video { key, data: group.data, sent: group.sent, payload }.encode())
     }
 
     /// The payload of a buffered packet.
-    pub fn payload(&self, key: Key) -> Option<&Bytes> {
+    pub(crate) fn payload(&self, key: Key) -> Option<&Bytes> {
         let group = self.groups.get(key.group.checked_sub(self.base)? as usize)?;
         group.packets.get(usize::from(key.slice)).filter(|_| group.have >> key.slice & 1 == 1)
     }
 
     /// Whether a packet of a known group is missing and may still be played or forwarded.
-    pub fn misses(&self, key: Key) -> bool {
+    pub(crate) fn misses(&self, key: Key) -> bool {
         let index = key.group.checked_sub(self.base).map(|index| index as usize);
         let group = index.and_then(|index| self.groups.get(index));
         group.is_some_and(|group| group.asked > 0 && group.have >> key.slice & 1 == 0)
     }
 
     /// Takes the packets that parity recovered since the last call.
-    pub fn take_restored(&mut self) -> Vec<Key> {
+    pub(crate) fn take_restored(&mut self) -> Vec<Key> {
         std::mem::take(&mut self.restored)
     }
 
     /// When [`Reorder::look`] is due.
-    pub fn next_time(&self) -> Time {
+    pub(crate) fn next_time(&self) -> Time {
         self.check
     }
 
     /// Inserts a packet. `tree` says that it came through its tree; repairs do not show the pace of a slice.
-    pub fn insert(&mut self, now: Time, video: &Video, tree: bool) -> Arrival {
+    pub(crate) fn insert(&mut self, now: Time, video: &Video, tree: bool) -> Arrival {
         let Key { group, slice } = video.key;
         let at = usize::from(slice);
         let total = self.slices + self.parity;
@@ -315,7 +315,7 @@ impl Reorder {
     }
 
     /// The next payload for the player, with the server's time of sending in ms.
-    pub fn next(&mut self, now: Time) -> Option<(Bytes, u32)> {
+    pub(crate) fn next(&mut self, now: Time) -> Option<(Bytes, u32)> {
         if self.next.is_none() {
             self.begin(now)?;
         }
@@ -360,7 +360,7 @@ impl Reorder {
     }
 
     /// Recovers packets from parity, returns packets to request, drops old groups.
-    pub fn look(&mut self, now: Time) -> Vec<Ask> {
+    pub(crate) fn look(&mut self, now: Time) -> Vec<Ask> {
         let mut asks = Vec::new();
         if now < self.check {
             return asks;

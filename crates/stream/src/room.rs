@@ -4,7 +4,7 @@ use crate::Peer;
 
 /// Budget and state of one peer.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Place {
+pub(crate) struct Place {
     /// Whether the peer takes part.
     pub member: bool,
     /// Maximum number of children over all slices.
@@ -19,7 +19,7 @@ pub struct Place {
 
 /// The budgets of all peers.
 #[derive(Clone, Debug)]
-pub struct Rooms {
+pub(crate) struct Rooms {
     places: Vec<Place>,
     open: Vec<Peer>,
     /// Index of each peer in `open`.
@@ -29,27 +29,27 @@ pub struct Rooms {
 
 impl Rooms {
     /// No capacity, for numbers below `peers`.
-    pub fn new(peers: usize) -> Rooms {
+    pub(crate) fn new(peers: usize) -> Rooms {
         Rooms { places: vec![Place::default(); peers], open: Vec::new(), at: vec![None; peers], capacity: 0 }
     }
 
     /// The place of one peer.
-    pub fn of(&self, peer: Peer) -> &Place {
+    pub(crate) fn of(&self, peer: Peer) -> &Place {
         &self.places[usize::from(peer)]
     }
 
     /// Peers with free capacity, in no particular order.
-    pub fn open(&self) -> &[Peer] {
+    pub(crate) fn open(&self) -> &[Peer] {
         &self.open
     }
 
     /// Sum of all budgets.
-    pub fn capacity(&self) -> usize {
+    pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }
 
     /// Changes a place. Returns whether the peer gained free capacity.
-    pub fn change(&mut self, peer: Peer, change: impl FnOnce(&mut Place)) -> bool {
+    pub(crate) fn change(&mut self, peer: Peer, change: impl FnOnce(&mut Place)) -> bool {
         let place = &mut self.places[usize::from(peer)];
         self.capacity -= place.budget;
         change(place);

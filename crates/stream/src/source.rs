@@ -92,7 +92,7 @@ impl Source {
     /// Sets the number of data slices, from the next group on.
     ///
     /// The stream loses the contents of the other slices.
-    pub fn set_active(&mut self, active: usize) {
+    pub(crate) fn set_active(&mut self, active: usize) {
         self.active = active.clamp(1, self.slices);
     }
 
@@ -104,7 +104,7 @@ impl Source {
     }
 
     /// When [`Source::flush`] is due.
-    pub fn next_time(&self) -> Time {
+    pub(crate) fn next_time(&self) -> Time {
         self.flush
     }
 
@@ -120,7 +120,7 @@ impl Source {
     }
 
     /// Sends the incomplete payload because the source paused.
-    pub fn flush(&mut self, now: Time) -> Vec<(Key, Bytes)> {
+    pub(crate) fn flush(&mut self, now: Time) -> Vec<(Key, Bytes)> {
         let mut out = Vec::new();
         self.flush = Time::NEVER;
         if let Some(payload) = self.framer.flush() {
@@ -195,7 +195,7 @@ impl Source {
     }
 
     /// A packet that is still kept.
-    pub fn get(&self, key: Key) -> Option<Bytes> {
+    pub(crate) fn get(&self, key: Key) -> Option<Bytes> {
         let group = self.recent.get(key.group.checked_sub(self.base)? as usize)?;
         group.packets.get(usize::from(key.slice)).filter(|bytes| !bytes.is_empty()).cloned()
     }

@@ -27,7 +27,7 @@ struct Node {
 
 impl Tree {
     /// Only the server, for numbers below `peers`.
-    pub fn new(peers: usize) -> Tree {
+    pub(crate) fn new(peers: usize) -> Tree {
         let node = Node { parent: NOBODY, children: Vec::new(), delay: 0, size: 1 };
         Tree { nodes: vec![node; peers] }
     }
@@ -56,17 +56,17 @@ impl Tree {
     }
 
     /// Number of nodes of the subtree of `peer`.
-    pub fn size(&self, peer: Peer) -> i64 {
+    pub(crate) fn size(&self, peer: Peer) -> i64 {
         self.node(peer).size
     }
 
     /// The path from `peer` to the top of its subtree, `peer` first.
-    pub fn upwards(&self, peer: Peer) -> impl Iterator<Item = Peer> + '_ {
+    pub(crate) fn upwards(&self, peer: Peer) -> impl Iterator<Item = Peer> + '_ {
         std::iter::successors(Some(peer), |at| Some(self.parent(*at)).filter(|parent| *parent != NOBODY))
     }
 
     /// Number of hops from the server; `None` in detached subtrees.
-    pub fn depth(&self, peer: Peer) -> Option<usize> {
+    pub(crate) fn depth(&self, peer: Peer) -> Option<usize> {
         let (mut hops, mut top) = (0, peer);
         for at in self.upwards(peer) {
             (hops, top) = (hops + 1, at);
@@ -75,17 +75,18 @@ impl Tree {
     }
 
     /// Whether `peer` is `above` or in its subtree.
-    pub fn is_below(&self, peer: Peer, above: Peer) -> bool {
+    pub(crate) fn is_below(&self, peer: Peer, above: Peer) -> bool {
         self.upwards(peer).any(|at| at == above)
     }
 
     /// Whether a path leads from the server to `peer`.
-    pub fn is_attached(&self, peer: Peer) -> bool {
+    pub(crate) fn is_attached(&self, peer: Peer) -> bool {
         self.is_below(peer, SERVER)
     }
 
     /// Sum of all latencies to the server, microseconds, without detached subtrees.
-    pub fn cost(&self) -> i64 {
+    #[cfg(test)]
+    pub(crate) fn cost(&self) -> i64 {
         let below = |peer: Peer| self.children(peer).iter().copied();
         let mut todo: Vec<Peer> = below(SERVER).collect();
         let mut sum = 0;
@@ -100,7 +101,7 @@ impl Tree {
     ///
     /// # Panics
     /// If `child` has a parent, or would become its own ancestor.
-    pub fn attach(&mut self, child: Peer, parent: Peer, latencies: &Latencies) {
+    pub(crate) fn attach(&mut self, child: Peer, parent: Peer, latencies: &Latencies) {
         assert!(self.parent(child) == NOBODY && child != SERVER, "{child} has a parent");
         assert!(!self.is_below(parent, child), "{child} under {parent} would be a ring");
         self.node_mut(child).parent = parent;
@@ -111,7 +112,7 @@ impl Tree {
     }
 
     /// Detaches `child` with its subtree.
-    pub fn detach(&mut self, child: Peer) {
+    pub(crate) fn detach(&mut self, child: Peer) {
         let parent = std::mem::replace(&mut self.node_mut(child).parent, NOBODY);
         if parent != NOBODY {
             self.node_mut(parent).children.retain(|other| *other != child);
@@ -140,7 +141,7 @@ impl Tree {
     /// Decrease of the cost if `child` moves under `parent`.
     ///
     /// `None` if that is impossible or changes nothing.
-    pub fn gain_of_adopting(&self, parent: Peer, child: Peer, latencies: &Latencies) -> Option<i64> {
+    pub(crate) fn gain_of_adopting(&self, parent: Peer, child: Peer, latencies: &Latencies) -> Option<i64> {
         let new = self.delay(parent) + i64::from(latencies.between(parent, child));
         let gain = (self.delay(child) - new) * self.size(child);
         // The walk is expensive and most moves gain nothing, so it comes last.
@@ -151,7 +152,7 @@ impl Tree {
     /// Decrease of the cost if `a` and `b` exchange their parents and children.
     ///
     /// `None` if one is an orphan or an ancestor of the other.
-    pub fn gain_of_switching(&self, a: Peer, b: Peer, latencies: &Latencies) -> Option<i64> {
+    pub(crate) fn gain_of_switching(&self, a: Peer, b: Peer, latencies: &Latencies) -> Option<i64> {
         let parents = (self.parent(a), self.parent(b));
         if a == b || parents.0 == NOBODY || parents.1 == NOBODY {
             return None;
@@ -171,7 +172,7 @@ impl Tree {
     }
 
     /// `a` and `b` exchange their parents and children. Neither may be an ancestor of the other.
-    pub fn switch(&mut self, a: Peer, b: Peer, latencies: &Latencies) {
+    pub(crate) fn switch(&mut self, a: Peer, b: Peer, latencies: &Latencies) {
         let (above_a, above_b) = (self.parent(a), self.parent(b));
         let (below_a, below_b) = (self.children(a).to_vec(), self.children(b).to_vec());
         for child in below_a.iter().chain(&below_b).chain([&a, &b]) {
@@ -184,7 +185,7 @@ impl Tree {
     }
 
     /// Recomputes all delays from new latencies.
-    pub fn refresh(&mut self, latencies: &Latencies) {
+    pub(crate) fn refresh(&mut self, latencies: &Latencies) {
         let mut todo = vec![SERVER];
         while let Some(peer) = todo.pop() {
             let from = self.delay(peer);

@@ -53,7 +53,7 @@ impl Evidence {
     }
 
     /// Number of relays.
-    pub fn relays(&self) -> usize {
+    pub(crate) fn relays(&self) -> usize {
         self.classes.len()
     }
 }

@@ -22,7 +22,7 @@ pub(super) struct Sight {
 
 impl Sight {
     /// A user's mean part of the relay's capacity while a fair part is `speed`, bytes per second.
-    pub fn rate(&self) -> f64 {
+    pub(crate) fn rate(&self) -> f64 {
         self.slowed + (1.0 - self.elsewhere) * self.speed
     }
 }

@@ -26,7 +26,7 @@ pub struct Bounds {
 
 impl MeasurementParameters {
     /// Upper limit of conclusive estimates with `allocated` capacity: `sum a_i (1 - eps1) / m`.
-    pub fn believable(&self, allocated: Rate) -> Rate {
+    pub(crate) fn believable(&self, allocated: Rate) -> Rate {
         Rate((allocated.0 as f64 * (1.0 - self.epsilon1) / self.multiplier) as u64)
     }
 

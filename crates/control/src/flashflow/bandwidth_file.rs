@@ -10,7 +10,7 @@ use crate::text::{hex, unhex};
 use crate::units::Rate;
 
 /// Version of the format.
-pub const VERSION: &str = "1.5.0";
+pub(crate) const VERSION: &str = "1.5.0";
 
 /// A bandwidth file.
 #[derive(Clone, Debug, PartialEq)]
@@ -131,7 +131,7 @@ impl BandwidthFile {
 
 impl Line {
     /// The weight in kilobytes (1000 bytes) per second: at least 1, at most the descriptor's limit.
-    pub fn weight(&self) -> u64 {
+    pub(crate) fn weight(&self) -> u64 {
         let capacity = self.descriptor_limit.map_or(self.capacity, |limit| self.capacity.min(limit));
         (capacity.0 / 8000).max(1)
     }

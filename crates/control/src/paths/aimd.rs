@@ -12,7 +12,7 @@ use crate::units::Time;
 /// Parameters of `aimd`, and of its variants.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct AimdSymbols {
+pub(crate) struct AimdSymbols {
     /// Growth per round trip, equation 4.7. Source: Raiber 2010, section 7.1.5.
     #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub alpha: f64,
@@ -29,7 +29,7 @@ impl Default for AimdSymbols {
 
 impl AimdSymbols {
     /// The controller's parameters with the drop locator on or off.
-    pub fn parameters(self, packet: f64, locate: bool) -> AimdParameters {
+    pub(crate) fn parameters(self, packet: f64, locate: bool) -> AimdParameters {
         AimdParameters { packet, alpha: self.alpha, beta: self.beta, locate }
     }
 }
@@ -49,7 +49,7 @@ impl ControllerKind for AimdSymbols {
 /// `aimd-locating`: AIMD with the drop locator ([`AimdParameters::locate`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
-pub struct AimdLocating(AimdSymbols);
+pub(crate) struct AimdLocating(AimdSymbols);
 
 impl Parameters for AimdLocating {}
 
@@ -65,7 +65,7 @@ impl ControllerKind for AimdLocating {
 
 /// The thesis' symbols.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AimdParameters {
+pub(crate) struct AimdParameters {
     /// M: packet size in bytes.
     pub packet: f64,
     /// alpha of equation 4.7.
@@ -79,7 +79,7 @@ pub struct AimdParameters {
 
 /// One rate per peer.
 #[derive(Clone, Debug)]
-pub struct Aimd {
+pub(crate) struct Aimd {
     parameters: AimdParameters,
     peers: Vec<Rate>,
 }
@@ -93,7 +93,7 @@ struct Rate {
 
 impl Aimd {
     /// Every peer starts in slow start with one packet per second.
-    pub fn new(peers: usize, parameters: AimdParameters) -> Aimd {
+    pub(crate) fn new(peers: usize, parameters: AimdParameters) -> Aimd {
         Aimd { parameters, peers: vec![Rate { rate: parameters.packet as f32, slow_start: true }; peers] }
     }
 

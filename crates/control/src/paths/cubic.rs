@@ -14,7 +14,7 @@ use crate::registry::Origin;
 use crate::units::{Span, Time};
 
 /// Source and oracles.
-pub const ORIGIN: Origin = Origin {
+pub(crate) const ORIGIN: Origin = Origin {
     system: "CUBIC",
     source: "RFC 9438",
     oracles: &["crates/control/src/paths/cubic.rs: the_rate_returns_to_the_peak_after_k_seconds"],
@@ -24,7 +24,7 @@ pub const ORIGIN: Origin = Origin {
 /// Parameters of `cubic`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct CubicSymbols {
+pub(crate) struct CubicSymbols {
     /// Steepness of the curve, packets/s per s^3.
     #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub c: f64,
@@ -53,7 +53,7 @@ impl ControllerKind for CubicSymbols {
 
 /// RFC 9438's symbols.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CubicParameters {
+pub(crate) struct CubicParameters {
     /// M: packet size in bytes.
     pub packet: f64,
     /// C in packets/s per s^3.
@@ -64,7 +64,7 @@ pub struct CubicParameters {
 
 /// One curve per peer.
 #[derive(Clone, Debug)]
-pub struct Cubic {
+pub(crate) struct Cubic {
     parameters: CubicParameters,
     peers: Vec<Curve>,
 }
@@ -83,7 +83,7 @@ struct Curve {
 
 impl Cubic {
     /// Every peer starts with one packet per second.
-    pub fn new(peers: usize, parameters: CubicParameters) -> Cubic {
+    pub(crate) fn new(peers: usize, parameters: CubicParameters) -> Cubic {
         Cubic { parameters, peers: vec![Curve { rate: 1.0, peak: 0.0, since: Time::ZERO, knee: 0.0 }; peers] }
     }
 }

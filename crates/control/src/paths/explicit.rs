@@ -16,7 +16,7 @@ use crate::units::{Span, Time};
 /// Parameters of `explicit`: the relays' and the source's.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", default)]
-pub struct ExplicitSymbols {
+pub(crate) struct ExplicitSymbols {
     /// Gain of one correction of a relay's offer.
     #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub kappa: f64,
@@ -42,12 +42,12 @@ impl Default for ExplicitSymbols {
 
 impl ExplicitSymbols {
     /// The source's parameters.
-    pub fn source(self, packet: f64) -> ExplicitParameters {
+    pub(crate) fn source(self, packet: f64) -> ExplicitParameters {
         ExplicitParameters { packet, beta: self.beta }
     }
 
     /// The relays' parameters.
-    pub fn relay(self, packet: f64) -> FairShareParameters {
+    pub(crate) fn relay(self, packet: f64) -> FairShareParameters {
         let ExplicitSymbols { kappa, lambda, eta, grain, .. } = self;
         FairShareParameters { packet, kappa, lambda, eta, grain }
     }
@@ -75,7 +75,7 @@ impl ControllerKind for ExplicitSymbols {
 
 /// The source's parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ExplicitParameters {
+pub(crate) struct ExplicitParameters {
     /// M: packet size in bytes.
     pub packet: f64,
     /// The share of the rate that remains after a timeout without a refusal, until the next stamp: a silent relay
@@ -85,7 +85,7 @@ pub struct ExplicitParameters {
 
 /// One offer per peer.
 #[derive(Clone, Debug)]
-pub struct Explicit {
+pub(crate) struct Explicit {
     parameters: ExplicitParameters,
     peers: Vec<Offered>,
     /// The receiver, if it offers a rate: its offers count, losses do not.
@@ -112,7 +112,7 @@ const WEIGHT: f64 = 0.01;
 
 impl Explicit {
     /// Every peer starts with one packet per second and gains one per acknowledgement up to its offer.
-    pub fn new(peers: usize, parameters: ExplicitParameters) -> Explicit {
+    pub(crate) fn new(peers: usize, parameters: ExplicitParameters) -> Explicit {
         let peer = Offered { rate: parameters.packet, starting: true, lowered: None };
         Explicit { parameters, peers: vec![peer; peers], receiver: None, usual: 0.0 }
     }

@@ -22,20 +22,20 @@ pub struct FairShareParameters {
 
 /// A relay's offer.
 #[derive(Clone, Copy, Debug)]
-pub struct FairShare {
+pub(crate) struct FairShare {
     parameters: FairShareParameters,
     offer: f64,
 }
 
 impl FairShare {
     /// The first offer is the limit shared by all `peers`.
-    pub fn new(limit: f64, peers: usize, parameters: FairShareParameters) -> FairShare {
+    pub(crate) fn new(limit: f64, peers: usize, parameters: FairShareParameters) -> FairShare {
         FairShare { parameters, offer: (limit / peers.max(1) as f64).max(parameters.packet) }
     }
 
     /// Ends a second in which `offered` bytes arrived (dropped ones included) under `limit`:
     /// f <- clamp(f (1 + kappa (1 + lambda |e|) e), M, C) with the error e = (eta C - y) / C.
-    pub fn second(&mut self, limit: f64, offered: f64) {
+    pub(crate) fn second(&mut self, limit: f64, offered: f64) {
         let FairShareParameters { packet, kappa, lambda, eta, .. } = self.parameters;
         if limit > 0.0 {
             // A load of many times the limit must not turn the rate negative.
@@ -46,7 +46,7 @@ impl FairShare {
     }
 
     /// The rate stamped on acknowledgements, bytes/s.
-    pub fn stamp(&self) -> f64 {
+    pub(crate) fn stamp(&self) -> f64 {
         let grain = self.parameters.grain;
         if grain <= 1.0 {
             return self.offer;

@@ -22,7 +22,7 @@ use crate::units::{Span, Time};
 /// Parameters of `explicit-or-...`: `F` with its defaults controls relays that lie.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", default)]
-pub struct ExplicitOr<F> {
+pub(crate) struct ExplicitOr<F> {
     #[serde(flatten)]
     explicit: ExplicitSymbols,
     /// A relay that loses a larger share of packets than this, and than twice the median relay's, is distrusted.
@@ -66,7 +66,7 @@ impl<F: ControllerKind + Default + fmt::Debug> ControllerKind for ExplicitOr<F> 
 
 /// When a relay is distrusted.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct GuardParameters {
+pub(crate) struct GuardParameters {
     /// A relay is distrusted if it loses more than this share of packets (averaged over about 200) and twice
     /// the median relay's share.
     pub loss: f64,
@@ -75,10 +75,10 @@ pub struct GuardParameters {
 }
 
 /// Makes a controller for one peer, called peer 0.
-pub type Fallback = Box<dyn FnMut() -> Box<dyn Controller> + Send>;
+pub(crate) type Fallback = Box<dyn FnMut() -> Box<dyn Controller> + Send>;
 
 /// An [`Explicit`] source with one guard per peer.
-pub struct Guarded {
+pub(crate) struct Guarded {
     explicit: Explicit,
     parameters: GuardParameters,
     fallback: Fallback,
@@ -110,7 +110,7 @@ const TRUSTED: Memo = Memo::MAX;
 
 impl Guarded {
     /// Trusts every peer at first.
-    pub fn new(
+    pub(crate) fn new(
         peers: usize,
         explicit: ExplicitParameters,
         parameters: GuardParameters,

@@ -21,7 +21,7 @@ const UNKNOWN_BEYOND: f32 = 3.0;
 
 impl Latencies {
     /// Estimates without a measurement. `gamma` is the weight of a new sample (4.3, 4.4), `factor` is alpha of 4.5.
-    pub fn new(peers: usize, gamma: f64, factor: f64) -> Latencies {
+    pub(crate) fn new(peers: usize, gamma: f64, factor: f64) -> Latencies {
         Latencies {
             peers,
             gamma: gamma as f32,
@@ -53,7 +53,7 @@ impl Latencies {
 
     /// T of equation 4.6 in seconds: L + alpha V summed over all links of `path` (source, relays,
     /// destination). The printed equation skips the link between the first two relays; all are summed here.
-    pub fn timeout(&self, path: &[Peer]) -> f64 {
+    pub(crate) fn timeout(&self, path: &[Peer]) -> f64 {
         let links = path.windows(2).map(|link| {
             let [mean, deviation] = self.links[self.slot(link[0], link[1])];
             if mean < 0.0 { UNKNOWN } else { mean + self.factor * deviation }
@@ -63,7 +63,7 @@ impl Latencies {
 
     /// Adds a measured round trip over `path`: each link gets an equal part, l = RTT / (h + 1). The first
     /// sample sets V = l / 2.
-    pub fn measured(&mut self, path: &[Peer], seconds: f64) {
+    pub(crate) fn measured(&mut self, path: &[Peer], seconds: f64) {
         let sample = (seconds / (path.len() - 1) as f64) as f32;
         for link in path.windows(2) {
             let slot = self.slot(link[0], link[1]);
@@ -72,7 +72,7 @@ impl Latencies {
     }
 
     /// Adds a measured round trip beyond the sender path: from its last relay to the receiver and back (section 3.1.4).
-    pub fn measured_beyond(&mut self, seconds: f64) {
+    pub(crate) fn measured_beyond(&mut self, seconds: f64) {
         smooth(&mut self.beyond, self.gamma, seconds as f32);
     }
 

@@ -16,7 +16,7 @@ const SLICES: usize = 16;
 
 /// The registry's entry: the [`Manager`] replaces the sources' controllers.
 #[derive(Clone, Copy, Debug)]
-pub struct Perfect;
+pub(crate) struct Perfect;
 
 impl ControllerKind for Perfect {
     fn controller(&self, _: f64, _: usize, _: Seed) -> Option<Box<dyn Controller>> {

@@ -16,7 +16,7 @@ use crate::registry::Origin;
 use crate::units::Time;
 
 /// Source and oracles.
-pub const ORIGIN: Origin = Origin {
+pub(crate) const ORIGIN: Origin = Origin {
     system: "Q-learning per peer",
     source: "Raiber 2010, chapter 5",
     oracles: &[
@@ -29,7 +29,7 @@ pub const ORIGIN: Origin = Origin {
 /// Parameters of `q-learning`, and of its variants.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct QSymbols {
+pub(crate) struct QSymbols {
     /// How much a new estimate counts, equation 5.4. Source: Raiber 2010, section 7.1.5.
     #[schemars(extend("exclusiveMinimum" = 0.0, "maximum" = 1.0))]
     pub alpha: f64,
@@ -71,7 +71,7 @@ impl Default for QSymbols {
 
 impl QSymbols {
     /// The learner's parameters, where one state is `packet` bytes/s.
-    pub fn parameters(self, packet: f64) -> QParameters {
+    pub(crate) fn parameters(self, packet: f64) -> QParameters {
         let QSymbols { alpha, gamma, reward_ack, reward_timeout, epsilon, tau, top } = self;
         let exploration = match tau {
             Some(tau) => Exploration::Softmax { tau },

@@ -10,10 +10,10 @@ use crate::random::Seed;
 use crate::units::Time;
 
 /// Packets per second from one state to the next.
-pub const STEP: f64 = 8.0;
+pub(crate) const STEP: f64 = 8.0;
 
 /// One learner per peer.
-pub struct QSigns {
+pub(crate) struct QSigns {
     inner: QLearning,
     /// Bytes/s from one state to the next.
     step: f64,
@@ -21,7 +21,7 @@ pub struct QSigns {
 
 impl QSigns {
     /// Every peer starts in the fast start with state 1. `parameters.packet` is [`STEP`] packets.
-    pub fn new(peers: usize, parameters: QParameters, seed: Seed) -> QSigns {
+    pub(crate) fn new(peers: usize, parameters: QParameters, seed: Seed) -> QSigns {
         QSigns { inner: QLearning::new(peers, parameters, seed), step: parameters.packet }
     }
 }

@@ -7,7 +7,7 @@ use crate::units::Time;
 
 /// Sends through any peer, as fast as the application asks.
 #[derive(Clone, Copy, Debug)]
-pub struct Random;
+pub(crate) struct Random;
 
 impl ControllerKind for Random {
     fn controller(&self, _: f64, _: usize, _: Seed) -> Option<Box<dyn Controller>> {

@@ -24,7 +24,7 @@ const IN_A_ROW: u32 = 3;
 /// `aimd-signs`: alpha counts in packets/s per round trip, where equation 4.7 as printed has bytes/s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
-pub struct AimdSigns(AimdSymbols);
+pub(crate) struct AimdSigns(AimdSymbols);
 
 impl Parameters for AimdSigns {}
 
@@ -43,7 +43,7 @@ impl ControllerKind for AimdSigns {
 /// `cubic-signs`: CUBIC with RFC 9438's own C.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct CubicSigns {
+pub(crate) struct CubicSigns {
     /// Steepness of the curve, packets/s per s^3. Source: RFC 9438.
     #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub c: f64,
@@ -74,7 +74,7 @@ impl ControllerKind for CubicSigns {
 /// `q-signs`: Q-learning with states [`q_signs::STEP`] packets/s apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
-pub struct QLearningSigns(QSymbols);
+pub(crate) struct QLearningSigns(QSymbols);
 
 impl Parameters for QLearningSigns {
     fn mistake(&self) -> Option<(&'static str, &'static str)> {
@@ -94,7 +94,7 @@ impl ControllerKind for QLearningSigns {
 }
 
 /// Passes acknowledgements and signs to a controller, but not each loss.
-pub struct Signs {
+pub(crate) struct Signs {
     inner: Box<dyn Controller>,
     peers: Vec<Heard>,
 }
@@ -109,7 +109,7 @@ struct Heard {
 
 impl Signs {
     /// Wraps a controller of `peers` peers.
-    pub fn new(peers: usize, inner: Box<dyn Controller>) -> Signs {
+    pub(crate) fn new(peers: usize, inner: Box<dyn Controller>) -> Signs {
         Signs { inner, peers: vec![Heard::default(); peers] }
     }
 }

@@ -20,7 +20,7 @@ pub(super) struct Matrix {
 
 impl Matrix {
     /// Makes it a matrix of `size` rows; every entry of the upper half is to be [set](Self::set).
-    pub fn resize(&mut self, size: usize) {
+    pub(crate) fn resize(&mut self, size: usize) {
         if size != self.size {
             (self.size, self.stride) = (size, (size + LANES - 1).next_multiple_of(LANES));
             self.entries.clear();
@@ -29,22 +29,22 @@ impl Matrix {
     }
 
     /// Sets an entry in the upper half: `row <= column`.
-    pub fn set(&mut self, row: usize, column: usize, value: f64) {
+    pub(crate) fn set(&mut self, row: usize, column: usize, value: f64) {
         self.entries[row * self.stride + column] = value;
     }
 
     /// Adds to an entry of the diagonal.
-    pub fn add(&mut self, row: usize, value: f64) {
+    pub(crate) fn add(&mut self, row: usize, value: f64) {
         self.entries[row * self.stride + row] += value;
     }
 
     /// Replaces the matrix by its Cholesky factor; false if it is not positive definite.
-    pub fn factor(&mut self) -> bool {
+    pub(crate) fn factor(&mut self) -> bool {
         Arch::new().dispatch(Factor(self))
     }
 
     /// Solves for a right-hand side, in place, with the factor.
-    pub fn solve(&mut self, rhs: &mut [f64]) {
+    pub(crate) fn solve(&mut self, rhs: &mut [f64]) {
         self.rhs.clear();
         self.rhs.extend_from_slice(rhs);
         self.rhs.resize(self.stride, 0.0);

@@ -50,7 +50,7 @@ pub(super) struct Forces<const M: usize> {
 
 impl<const M: usize> Step<M> {
     /// A step with zero rates.
-    pub const STILL: Step<M> = Step {
+    pub(crate) const STILL: Step<M> = Step {
         rate: [Lane::ZERO; M],
         free: [Lane::ZERO; M],
         goal: [Lane::ONE; M],
@@ -106,7 +106,7 @@ pub(super) struct Work<const M: usize> {
 }
 
 impl<const M: usize> Work<M> {
-    pub const EMPTY: Work<M> = Work {
+    pub(crate) const EMPTY: Work<M> = Work {
         gradient: [Lane::ZERO; M],
         pull: [Lane::ZERO; M],
         curvature: [Lane::ZERO; M],
@@ -155,7 +155,7 @@ impl<const M: usize> Block<'_, M> {
     /// multipliers. Returns their largest change as a stretch, and adds the cost in Newton steps to
     /// `effort`. `work` then holds the factors at the solution.
     #[inline(always)]
-    pub fn answer(&mut self, work: &mut [Work<M>], effort: &mut usize) -> f64 {
+    pub(crate) fn answer(&mut self, work: &mut [Work<M>], effort: &mut usize) -> f64 {
         self.differentiate(work);
         let mut taken = 0;
         loop {

@@ -57,7 +57,7 @@ pub(super) struct Dual<const M: usize> {
 
 impl<const M: usize> Dual<M> {
     /// Allocates memory for a loaded problem.
-    pub fn prepare(&mut self) {
+    pub(crate) fn prepare(&mut self) {
         let horizon = self.costs.len();
         self.work.clear();
         self.work.resize(horizon, Work::EMPTY);
@@ -72,7 +72,7 @@ impl<const M: usize> Dual<M> {
 
     /// Searches the prices that clear the capacity, from the present ones. Returns the distance from them,
     /// and whether it is small enough; increments `iterations`.
-    pub fn clear(&mut self, iterations: &mut u32) -> (Residuals, bool) {
+    pub(crate) fn clear(&mut self, iterations: &mut u32) -> (Residuals, bool) {
         let mut search = Search { caution: CAUTION, ..Search::default() };
         let (mut last, mut growth) = (1.0f64, FIRST);
         let mut residuals = Residuals::default();

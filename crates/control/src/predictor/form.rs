@@ -41,7 +41,7 @@ pub(super) struct Bounds<'a> {
 
 impl Bounds<'_> {
     /// Upper bound of rate `m` of a step, given the sums of earlier rates (for incoming rates including this step).
-    pub fn room<const M: usize>(&self, step: usize, m: usize, sums: &[f64; M]) -> f64 {
+    pub(crate) fn room<const M: usize>(&self, step: usize, m: usize, sums: &[f64; M]) -> f64 {
         match (m, self.steps[step].fixed) {
             (0, Some(rate)) => rate,
             (0, None) => self.steps[step].least_source - sums[0],
@@ -61,13 +61,13 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    pub fn of(&self, circuit: usize) -> Bounds<'_> {
+    pub(crate) fn of(&self, circuit: usize) -> Bounds<'_> {
         let (queue, queue_room) = self.queues[circuit];
         Bounds { steps: &self.steps[circuit * self.horizon..][..self.horizon], queue, queue_room }
     }
 
     /// Computes the bounds of a checked problem with positive capacity.
-    pub fn load(&mut self, problem: &Problem) {
+    pub(crate) fn load(&mut self, problem: &Problem) {
         self.horizon = problem.horizon;
         self.steps.clear();
         self.queues.clear();

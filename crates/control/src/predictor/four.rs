@@ -26,7 +26,7 @@ pub(super) struct Scratch<const M: usize, const O: usize> {
 }
 
 impl<const M: usize, const O: usize> Scratch<M, O> {
-    pub const EMPTY: Scratch<M, O> = Scratch {
+    pub(crate) const EMPTY: Scratch<M, O> = Scratch {
         curvature: [Lane::ZERO; M],
         hold: Lane::ZERO,
         tie: [Lane::ZERO; O],
@@ -49,7 +49,7 @@ pub(super) struct Sums<const M: usize, const O: usize> {
 
 impl<const M: usize, const O: usize> Sums<M, O> {
     #[inline(always)]
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.inverse.fill([[Lane::ZERO; M]; M]);
         self.rates.fill([Lane::ZERO; M]);
         self.moved.fill([Lane::ZERO; M]);
@@ -77,7 +77,7 @@ impl<const M: usize, const O: usize> Four<'_, M, O> {
     /// Takes the last step, then computes factors and the circuits' goals without barriers at the present prices of the
     /// capacity. Returns the largest gradient, relative to the curvature of its rate.
     #[inline(always)]
-    pub fn advance(&mut self, all: &mut Sums<M, O>) -> Lane {
+    pub(crate) fn advance(&mut self, all: &mut Sums<M, O>) -> Lane {
         let (mut sums, mut product, mut value) = ([Lane::ZERO; M], Lane::ZERO, Lane::ZERO);
         for (k, point) in self.points.iter_mut().enumerate() {
             let (place, common, work) = (&self.places[k], &self.common[k], &mut all.scratch[k]);
@@ -193,7 +193,7 @@ impl<const M: usize, const O: usize> Four<'_, M, O> {
 
     /// The affine step: the remaining products, and in `moves` the relative changes of the slacks.
     #[inline(always)]
-    pub fn foresee(&mut self) -> Lane {
+    pub(crate) fn foresee(&mut self) -> Lane {
         self.add_shift();
         let mut reach = Reach::NONE;
         let (mut sums, mut queues) = ([Lane::ZERO; M], [Lane::ZERO; M]);
@@ -231,7 +231,7 @@ impl<const M: usize, const O: usize> Four<'_, M, O> {
     /// The circuits' goals at the present prices of the capacity, for products of `mu` times their
     /// weights, with the second-order terms of the affine step.
     #[inline(always)]
-    pub fn correct(&mut self, mu: f64, all: &mut Sums<M, O>) -> Lane {
+    pub(crate) fn correct(&mut self, mu: f64, all: &mut Sums<M, O>) -> Lane {
         for (k, point) in self.points.iter().enumerate() {
             let (place, common, work) = (&self.places[k], &self.common[k], &mut all.scratch[k]);
             let Held { inverse, soft } = &self.held[k];
@@ -262,7 +262,7 @@ impl<const M: usize, const O: usize> Four<'_, M, O> {
 
     /// The corrected step, into `moves`, and each circuit's longest step. Returns the largest step of a rate.
     #[inline(always)]
-    pub fn step(&mut self, mu: f64) -> Lane {
+    pub(crate) fn step(&mut self, mu: f64) -> Lane {
         self.add_shift();
         let (mut reach, mut largest) = (Reach::NONE, Lane::ZERO);
         let mut queues = [Lane::ZERO; M];

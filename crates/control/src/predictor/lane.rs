@@ -13,16 +13,16 @@ pub(super) const LANES: usize = 4;
 pub(super) struct Lane(pub [f64; LANES]);
 
 impl Lane {
-    pub const ZERO: Lane = Lane([0.0; LANES]);
-    pub const ONE: Lane = Lane([1.0; LANES]);
+    pub(crate) const ZERO: Lane = Lane([0.0; LANES]);
+    pub(crate) const ONE: Lane = Lane([1.0; LANES]);
 
     #[inline(always)]
-    pub fn all(value: f64) -> Lane {
+    pub(crate) fn all(value: f64) -> Lane {
         Lane([value; LANES])
     }
 
     #[inline(always)]
-    pub fn min(mut self, other: Lane) -> Lane {
+    pub(crate) fn min(mut self, other: Lane) -> Lane {
         for i in 0..LANES {
             self.0[i] = if self.0[i] < other.0[i] { self.0[i] } else { other.0[i] };
         }
@@ -30,7 +30,7 @@ impl Lane {
     }
 
     #[inline(always)]
-    pub fn max(mut self, other: Lane) -> Lane {
+    pub(crate) fn max(mut self, other: Lane) -> Lane {
         for i in 0..LANES {
             self.0[i] = if self.0[i] > other.0[i] { self.0[i] } else { other.0[i] };
         }
@@ -38,17 +38,17 @@ impl Lane {
     }
 
     #[inline(always)]
-    pub fn sum(self) -> f64 {
+    pub(crate) fn sum(self) -> f64 {
         (self.0[0] + self.0[1]) + (self.0[2] + self.0[3])
     }
 
     #[inline(always)]
-    pub fn largest(self) -> f64 {
+    pub(crate) fn largest(self) -> f64 {
         self.0[0].max(self.0[1]).max(self.0[2].max(self.0[3]))
     }
 
     #[inline(always)]
-    pub fn abs(mut self) -> Lane {
+    pub(crate) fn abs(mut self) -> Lane {
         for i in 0..LANES {
             self.0[i] = self.0[i].abs();
         }

@@ -50,7 +50,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    pub const EMPTY: Row =
+    pub(crate) const EMPTY: Row =
         Row { slack: 1.0, weight: 0.0, slack_step: 0.0, price_step: 0.0, second: 0.0, excess: 0.0 };
 }
 
@@ -106,7 +106,7 @@ pub(super) struct End {
 
 impl<const M: usize, const O: usize> Path<M, O> {
     /// Solves a [loaded](super::inside::load) problem of `circuits` in at most `most` iterations.
-    pub fn solve(&mut self, circuits: usize, most: u32, pace: Pace) -> End {
+    pub(crate) fn solve(&mut self, circuits: usize, most: u32, pace: Pace) -> End {
         let size = self.rows.len();
         self.shift.resize(size, 0.0);
         self.weights = self.rows.iter().map(|row| row.weight).sum::<f64>()
@@ -155,7 +155,7 @@ impl<const M: usize, const O: usize> Path<M, O> {
     }
 
     /// The number of the iteration that came nearest to the optimum in the last solve.
-    pub fn best_iteration(&self) -> u32 {
+    pub(crate) fn best_iteration(&self) -> u32 {
         self.best.1
     }
 
@@ -259,7 +259,7 @@ impl<const M: usize, const O: usize> Path<M, O> {
 
     /// Moves the rates into their bounds and writes the solution. The barrier leaves queues slightly above their bound, which
     /// costs a penalty, so incoming rates are lowered by that excess.
-    pub fn store(&self, problem: &Problem, limits: &Limits, solution: &mut Solution) {
+    pub(crate) fn store(&self, problem: &Problem, limits: &Limits, solution: &mut Solution) {
         let Solution { v_in, v_out, vv_out, .. } = solution;
         for circuit in 0..problem.circuits() {
             let (bounds, lane) = (limits.of(circuit), circuit % LANES);

@@ -39,7 +39,7 @@ pub(super) struct Point<const M: usize, const O: usize> {
 }
 
 impl<const M: usize, const O: usize> Point<M, O> {
-    pub const ZERO: Point<M, O> = Point {
+    pub(crate) const ZERO: Point<M, O> = Point {
         rate: [Lane::ZERO; M],
         lower: [Lane::ZERO; M],
         limit: Lane::ZERO,
@@ -51,7 +51,7 @@ impl<const M: usize, const O: usize> Point<M, O> {
     };
 
     #[inline(always)]
-    pub fn advance(&mut self, along: Lane, step: &Point<M, O>) {
+    pub(crate) fn advance(&mut self, along: Lane, step: &Point<M, O>) {
         for m in 0..M {
             self.rate[m] += along * step.rate[m];
             self.lower[m] += along * step.lower[m];
@@ -69,7 +69,7 @@ impl<const M: usize, const O: usize> Point<M, O> {
     /// The prices after a corrected step with constant slacks; `affine`: the affine step's relative changes of the
     /// slacks.
     #[inline(always)]
-    pub fn corrected(
+    pub(crate) fn corrected(
         &self,
         weight: &[f64; M],
         mu: f64,
@@ -106,7 +106,7 @@ pub(super) struct Slacks<const M: usize, const O: usize> {
 impl<const M: usize, const O: usize> Slacks<M, O> {
     /// `sums`: sums of the rates up to and including this step.
     #[inline(always)]
-    pub fn of(point: &Point<M, O>, place: &Place<M>, start: &Start, sums: &Vector<M>) -> Slacks<M, O> {
+    pub(crate) fn of(point: &Point<M, O>, place: &Place<M>, start: &Start, sums: &Vector<M>) -> Slacks<M, O> {
         let mut slacks = Slacks {
             lower: point.rate,
             limit: place.limit - point.rate[1],
@@ -125,7 +125,7 @@ impl<const M: usize, const O: usize> Slacks<M, O> {
 
     /// Sum of the products with the prices.
     #[inline(always)]
-    pub fn products(&self, point: &Point<M, O>) -> Lane {
+    pub(crate) fn products(&self, point: &Point<M, O>) -> Lane {
         let mut sum = point.limit * self.limit + point.source * self.source;
         for m in 0..M {
             sum += point.lower[m] * self.lower[m];
@@ -138,7 +138,7 @@ impl<const M: usize, const O: usize> Slacks<M, O> {
 
     /// The reciprocal of each slack; zero for a missing constraint, which has price zero.
     #[inline(always)]
-    pub fn inverse(&self, point: &Point<M, O>) -> Slacks<M, O> {
+    pub(crate) fn inverse(&self, point: &Point<M, O>) -> Slacks<M, O> {
         let mut inverse = *self;
         for m in 0..M {
             inverse.lower[m] = one_by(self.lower[m], point.lower[m]);
@@ -163,7 +163,7 @@ pub(super) struct Held<const M: usize, const O: usize> {
 }
 
 impl<const M: usize, const O: usize> Held<M, O> {
-    pub const EMPTY: Held<M, O> = Held {
+    pub(crate) const EMPTY: Held<M, O> = Held {
         inverse: Slacks {
             lower: [Lane::ZERO; M],
             limit: Lane::ZERO,
@@ -191,7 +191,7 @@ pub(super) struct Soft {
 
 impl Soft {
     #[inline(always)]
-    pub fn new(high: Lane, inverse_high: Lane, over: Lane, spare: Lane) -> Soft {
+    pub(crate) fn new(high: Lane, inverse_high: Lane, over: Lane, spare: Lane) -> Soft {
         let (stiffness, give) = (high * inverse_high, over * one_by(spare, spare));
         let ratio = stiffness * give;
         let keep = Lane::ONE / (Lane::ONE + ratio);
@@ -201,13 +201,13 @@ impl Soft {
     /// The bound's price after a step without the queue's move, from both prices at constant slack and
     /// overflow.
     #[inline(always)]
-    pub fn price(&self, high: Lane, spare: Lane, overflow: f64) -> Lane {
+    pub(crate) fn price(&self, high: Lane, spare: Lane, overflow: f64) -> Lane {
         self.keep * (high + self.ratio * (Lane::all(overflow) - spare))
     }
 
     /// The overflow's step for a queue's move `net` and changes of the prices.
     #[inline(always)]
-    pub fn over(&self, high: Lane, spare: Lane, net: Lane) -> Lane {
+    pub(crate) fn over(&self, high: Lane, spare: Lane, net: Lane) -> Lane {
         self.give * (self.keep * (high + spare) + self.stiffness * net)
     }
 }
@@ -239,11 +239,11 @@ pub(super) struct Reach {
 }
 
 impl Reach {
-    pub const NONE: Reach = Reach { shrink: Lane::ZERO, linear: Lane::ZERO, quadratic: Lane::ZERO };
+    pub(crate) const NONE: Reach = Reach { shrink: Lane::ZERO, linear: Lane::ZERO, quadratic: Lane::ZERO };
 
     /// Notes the affine step of a pair with this product and relative change of the slack.
     #[inline(always)]
-    pub fn affine(&mut self, product: Lane, relative: Lane) {
+    pub(crate) fn affine(&mut self, product: Lane, relative: Lane) {
         // The price falls by one plus the slack's relative change.
         let present = present(product);
         self.shrink = self.shrink.max(-relative).max(present * (Lane::ONE + relative));
@@ -253,20 +253,20 @@ impl Reach {
 
     /// Change of the products' sum for the longest affine step.
     #[inline(always)]
-    pub fn change(&self) -> Lane {
+    pub(crate) fn change(&self) -> Lane {
         let length = self.length();
         length * self.linear + length * length * self.quadratic
     }
 
     /// Length of the longest step.
     #[inline(always)]
-    pub fn length(&self) -> Lane {
+    pub(crate) fn length(&self) -> Lane {
         Lane::ONE / self.shrink.max(Lane::ONE)
     }
 
     /// Notes a price's step, from its value at a constant slack.
     #[inline(always)]
-    pub fn price_step(&mut self, inverse: Lane, step: Lane, price: Lane, aim: Lane) -> Lane {
+    pub(crate) fn price_step(&mut self, inverse: Lane, step: Lane, price: Lane, aim: Lane) -> Lane {
         let price_step = aim - price * inverse * step - price;
         self.note(inverse, step, price, price_step);
         price_step
@@ -274,7 +274,7 @@ impl Reach {
 
     /// Notes a corrected step.
     #[inline(always)]
-    pub fn note(&mut self, inverse: Lane, step: Lane, price: Lane, price_step: Lane) {
+    pub(crate) fn note(&mut self, inverse: Lane, step: Lane, price: Lane, price_step: Lane) {
         let down = -(price_step * one_by(price, price));
         self.shrink = self.shrink.max(-(step * inverse)).max(down);
     }
@@ -321,7 +321,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub const BEGIN: Progress = Progress {
+    pub(crate) const BEGIN: Progress = Progress {
         along: Lane::ZERO,
         product: Lane::ZERO,
         weight: Lane::ZERO,

@@ -36,7 +36,7 @@ pub struct Weights {
 
 impl Weights {
     /// The prototype's weights; for the journal's problem those chosen here, which the paper does not give.
-    pub fn of(kind: Formulation) -> Weights {
+    pub(crate) fn of(kind: Formulation) -> Weights {
         let (input, virtual_output, deviation) = match kind {
             Formulation::Prototype => (10.0, 0.0, 0.0),
             Formulation::Journal => (1.0, 0.1, 1e-3),
@@ -220,7 +220,7 @@ impl Problem {
 
     /// Checks lengths, ranges and feasibility. Only fixed rates can make a problem infeasible, because zero is
     /// feasible for all others.
-    pub fn check(&self) -> Result<(), Refusal> {
+    pub(crate) fn check(&self) -> Result<(), Refusal> {
         let number = |field, value: f64, ok: bool, want| {
             if ok { Ok(()) } else { Err(Refusal::Number { field, value, want }) }
         };

@@ -35,18 +35,18 @@ pub(super) struct Network<const M: usize> {
 }
 
 impl<const M: usize> Network<M> {
-    pub const NONE: Network<M> = Network { edge: [[Lane::ZERO; M]; M], ground: [Lane::ZERO; M] };
+    pub(crate) const NONE: Network<M> = Network { edge: [[Lane::ZERO; M]; M], ground: [Lane::ZERO; M] };
 
     /// Weighs the difference of two nodes.
     #[inline(always)]
-    pub fn tie(&mut self, i: usize, j: usize, weight: Lane) {
+    pub(crate) fn tie(&mut self, i: usize, j: usize, weight: Lane) {
         self.edge[i][j] += weight;
         self.edge[j][i] += weight;
     }
 
     /// Weighs one node.
     #[inline(always)]
-    pub fn hold(&mut self, i: usize, weight: Lane) {
+    pub(crate) fn hold(&mut self, i: usize, weight: Lane) {
         self.ground[i] += weight;
     }
 
@@ -103,12 +103,12 @@ fn zeros<const M: usize>() -> Mat<M> {
 }
 
 impl<const M: usize> Factor<M> {
-    pub const NONE: Factor<M> = Factor { gain: [[Lane::ZERO; M]; M], inverse: [[Lane::ZERO; M]; M] };
+    pub(crate) const NONE: Factor<M> = Factor { gain: [[Lane::ZERO; M]; M], inverse: [[Lane::ZERO; M]; M] };
 
     /// Takes one step backward: `rates` is the diagonal of `R_k`, and `future` is `Π_{k+1}`, which becomes
     /// `Π_k` without the queue weight `Q_k`.
     #[inline(always)]
-    pub fn step(rates: &Vector<M>, future: &mut Network<M>) -> Factor<M> {
+    pub(crate) fn step(rates: &Vector<M>, future: &mut Network<M>) -> Factor<M> {
         let inverse = future.inverse_with(rates);
         let mut gain = zeros();
         let mut next = Network::NONE;
@@ -135,7 +135,7 @@ impl<const M: usize> Factor<M> {
     /// The backward half of a solve: from the linear cost `pull` on the queues after this step and the
     /// right-hand side `f`, the rate at queues zero; `pull` becomes the cost on the queues before it.
     #[inline(always)]
-    pub fn backward(&self, f: &Vector<M>, pull: &mut Vector<M>) -> Vector<M> {
+    pub(crate) fn backward(&self, f: &Vector<M>, pull: &mut Vector<M>) -> Vector<M> {
         let mut gap = *f;
         for i in 0..M {
             gap[i] -= pull[i];
@@ -152,7 +152,7 @@ impl<const M: usize> Factor<M> {
 
     /// The forward half: the rate with feedback from the queues, which move on.
     #[inline(always)]
-    pub fn forward(&self, open: &Vector<M>, queues: &mut Vector<M>) -> Vector<M> {
+    pub(crate) fn forward(&self, open: &Vector<M>, queues: &mut Vector<M>) -> Vector<M> {
         let mut rate = *open;
         for i in 0..M {
             for j in 0..M {

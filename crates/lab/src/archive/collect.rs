@@ -24,7 +24,7 @@ const NAMED: usize = 1000;
 
 /// Position of a consensus in the working folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Hour {
+pub(crate) struct Hour {
     /// Its valid-after time, seconds since 1970.
     pub time: u64,
     at: u64,
@@ -268,7 +268,7 @@ impl Collected {
     }
 
     /// All relays, by index.
-    pub fn relays(&self) -> &[Identity] {
+    pub(crate) fn relays(&self) -> &[Identity] {
         &self.relays
     }
 
@@ -283,12 +283,12 @@ impl Collected {
     }
 
     /// Mean bytes per second that a relay wrote; NaN without an extra-info.
-    pub fn carried_bytes_per_s(&self, relay: usize) -> f64 {
+    pub(crate) fn carried_bytes_per_s(&self, relay: usize) -> f64 {
         self.progress.carried.get(relay).map_or(f64::NAN, |(bytes, seconds)| *bytes as f64 / *seconds as f64)
     }
 
     /// The hours of all consensuses, in order.
-    pub fn consensuses(&self) -> Vec<Hour> {
+    pub(crate) fn consensuses(&self) -> Vec<Hour> {
         let mut hours = self.progress.hours.clone();
         hours.sort_unstable();
         hours
@@ -298,7 +298,7 @@ impl Collected {
     ///
     /// # Errors
     /// If the working folder cannot be read.
-    pub fn weights(&self, hour: &Hour) -> Result<Vec<(u32, u32)>, InputError> {
+    pub(crate) fn weights(&self, hour: &Hour) -> Result<Vec<(u32, u32)>, InputError> {
         let bytes = self.consensuses.read(hour.at, hour.relays as usize * 8);
         let bytes = bytes.map_err(|error| self.unreadable(&error))?;
         let word = |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
@@ -309,7 +309,7 @@ impl Collected {
     ///
     /// # Errors
     /// If the working folder cannot be read.
-    pub fn descriptors(
+    pub(crate) fn descriptors(
         &self,
     ) -> Result<impl Iterator<Item = Result<Advertised, InputError>> + '_, InputError> {
         let merge = Merge::open(&self.folder.join("advertised"), &self.progress.runs);

@@ -17,7 +17,7 @@ pub struct Period {
 
 /// A relay's advertised bandwidth at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Advertised {
+pub(crate) struct Advertised {
     /// Time of publication, in seconds since 1970.
     pub time: u64,
     /// Index of the relay in the list of relays.
@@ -28,7 +28,7 @@ pub struct Advertised {
 
 /// Means over the hours in which a relay ran, per period; NaN without such hours.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RelayErrors {
+pub(crate) struct RelayErrors {
     /// Hours in which it ran and had published a descriptor.
     pub hours: u64,
     /// Relay capacity error (equation 2).
@@ -176,7 +176,7 @@ impl Window {
 
 impl Analysis {
     /// An analysis without data, for relays with indices below `relays`.
-    pub fn new(periods: &[Period], relays: usize) -> Analysis {
+    pub(crate) fn new(periods: &[Period], relays: usize) -> Analysis {
         Analysis {
             periods: periods.to_vec(),
             relays: vec![RelayHistory::default(); relays],
@@ -185,13 +185,13 @@ impl Analysis {
     }
 
     /// Adds a descriptor. Calls must be in order of time.
-    pub fn advertised(&mut self, said: &Advertised) {
+    pub(crate) fn advertised(&mut self, said: &Advertised) {
         let relay = &mut self.relays[said.relay as usize];
         relay.advertised.values.push_back((said.time as u32, said.bytes_per_s));
     }
 
     /// Adds the consensus of an hour: relays and their weights.
-    pub fn hour(&mut self, time: u64, weights: &[(u32, u32)]) {
+    pub(crate) fn hour(&mut self, time: u64, weights: &[(u32, u32)]) {
         let periods = self.periods.len();
         let total: f64 = weights.iter().map(|(_, weight)| f64::from(*weight)).sum();
         let mut known: Vec<(u32, f64, f64)> = Vec::with_capacity(weights.len());
@@ -226,7 +226,7 @@ impl Analysis {
     }
 
     /// The means of every relay, by index.
-    pub fn relays(&self) -> impl Iterator<Item = RelayErrors> + '_ {
+    pub(crate) fn relays(&self) -> impl Iterator<Item = RelayErrors> + '_ {
         self.relays.iter().map(|relay| {
             let mean = |which: usize| {
                 let of = |period| relay.sums.get(period).map_or(f64::NAN, |sums: &[f64; 4]| sums[which]);

@@ -32,7 +32,7 @@ fn decode(bytes: &[u8; RECORD]) -> Advertised {
 
 /// An append-only file.
 #[derive(Debug)]
-pub struct Log {
+pub(crate) struct Log {
     file: File,
     /// Its length in bytes.
     pub length: u64,
@@ -40,7 +40,7 @@ pub struct Log {
 
 impl Log {
     /// Opens or creates the file, and cuts it off at `length`.
-    pub fn open(path: &Path, length: u64) -> io::Result<Log> {
+    pub(crate) fn open(path: &Path, length: u64) -> io::Result<Log> {
         let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         if file.metadata()?.len() < length {
             return Err(io::Error::other("it is shorter than `progress.json` says"));
@@ -51,19 +51,19 @@ impl Log {
     }
 
     /// Appends bytes.
-    pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all(bytes)?;
         self.length += bytes.len() as u64;
         Ok(())
     }
 
     /// Syncs the file to disk.
-    pub fn sync(&self) -> io::Result<()> {
+    pub(crate) fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
 
     /// Reads `length` bytes at the offset `at`.
-    pub fn read(&self, at: u64, length: usize) -> io::Result<Vec<u8>> {
+    pub(crate) fn read(&self, at: u64, length: usize) -> io::Result<Vec<u8>> {
         let mut file = &self.file;
         file.seek(SeekFrom::Start(at))?;
         let mut bytes = vec![0; length];
@@ -73,7 +73,7 @@ impl Log {
 }
 
 /// Sorts and appends a run of advertised bandwidths.
-pub fn append_run(log: &mut Log, said: &mut Vec<Advertised>) -> io::Result<()> {
+pub(crate) fn append_run(log: &mut Log, said: &mut Vec<Advertised>) -> io::Result<()> {
     said.sort_unstable();
     let bytes: Vec<u8> = said.iter().flat_map(encode).collect();
     said.clear();
@@ -81,7 +81,7 @@ pub fn append_run(log: &mut Log, said: &mut Vec<Advertised>) -> io::Result<()> {
 }
 
 /// Merges the sorted runs of a file in order of time, without duplicates.
-pub struct Merge {
+pub(crate) struct Merge {
     runs: Vec<BufReader<io::Take<File>>>,
     heads: BinaryHeap<Reverse<(Advertised, usize)>>,
     last: Option<Advertised>,
@@ -89,7 +89,7 @@ pub struct Merge {
 
 impl Merge {
     /// Opens the runs of a file; `ends` are the byte offsets of their ends.
-    pub fn open(path: &Path, ends: &[u64]) -> io::Result<Merge> {
+    pub(crate) fn open(path: &Path, ends: &[u64]) -> io::Result<Merge> {
         let mut merge = Merge { runs: Vec::new(), heads: BinaryHeap::new(), last: None };
         let mut begin = 0;
         for &end in ends {

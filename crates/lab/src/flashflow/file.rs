@@ -16,7 +16,7 @@ use crate::input::{InputError, SourceFile, suggest};
 /// `[parameters]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct MeasurementExperiment {
+pub(crate) struct MeasurementExperiment {
     /// Name of the file with the machines, in the folder of `experiment.toml`.
     pub hosts: String,
     /// Length of a measurement in seconds.
@@ -58,7 +58,7 @@ fn quarter() -> u8 {
 /// Subsets of the measurers that act as a team.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
-pub enum Teams {
+pub(crate) enum Teams {
     /// `"every"` subset that has the capacity, `"each"` measurer alone, or `"all"` as one team.
     Kind(String),
     /// These measurers as one team.
@@ -68,7 +68,7 @@ pub enum Teams {
 /// A sweep over `sockets`, `factor` or `seconds`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Sweep {
+pub(crate) struct Sweep {
     /// The parameter that is varied.
     pub over: String,
     /// Its values.
@@ -78,7 +78,7 @@ pub struct Sweep {
 /// One relay, or several equal relays on one machine.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct RelayTable {
+pub(crate) struct RelayTable {
     /// Rate limit.
     #[serde(default)]
     rate: Option<Rate>,
@@ -138,7 +138,7 @@ struct MeasurerTable {
 }
 
 /// The machines, checked.
-pub struct Hosts {
+pub(crate) struct Hosts {
     link: Rate,
     core: Rate,
     measurers: Vec<(String, MeasurerPlan)>,
@@ -148,7 +148,7 @@ pub struct Hosts {
 
 /// One run.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub(crate) struct Job {
     /// Prefix of its quantities: the relay and the value of the sweep.
     pub name: String,
     /// The relay.
@@ -188,7 +188,7 @@ impl Hosts {
     ///
     /// # Errors
     /// [`InputError`] for a file that cannot be read or has a mistake.
-    pub fn load(path: &Path) -> Result<Hosts, InputError> {
+    pub(crate) fn load(path: &Path) -> Result<Hosts, InputError> {
         let source = SourceFile::read(path)?;
         let file: HostsFile = source.parse_toml()?;
         let fail = |cause: String, cure: &str| Err(InputError::new(source.file.clone(), cause, cure));
@@ -230,7 +230,7 @@ impl MeasurementExperiment {
     ///
     /// # Errors
     /// [`InputError`] with `place` as the file.
-    pub fn jobs(&self, hosts: &Hosts, place: &str) -> Result<Vec<Job>, InputError> {
+    pub(crate) fn jobs(&self, hosts: &Hosts, place: &str) -> Result<Vec<Job>, InputError> {
         let fail = |cause: String, cure: &str| Err(InputError::new(place, cause, cure));
         const SWEEPS: [&str; 3] = ["sockets", "factor", "seconds"];
         let values: Vec<Option<f64>> = match &self.sweep {

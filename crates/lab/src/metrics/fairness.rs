@@ -12,7 +12,7 @@ const PAYLOAD: f64 = 498.0;
 
 /// Fairness of a run in which all transfers are endless.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Fairness {
+pub(crate) struct Fairness {
     /// (user, max-min fair rate in application bytes/s).
     pub max_min: Vec<(usize, f64)>,
     /// sum min(r, r*) / sum r: share of the traffic within the max-min fair rates r*.
@@ -30,7 +30,7 @@ pub struct Fairness {
 /// Capacities of links are in application bytes, at the efficiency of this run, which accounts for headers, records,
 /// SENDMEs and acknowledgements of the other direction. `on_wire(host, up)` is the rate in bytes/s on a relay's link,
 /// if it is known.
-pub fn fairness(
+pub(crate) fn fairness(
     plan: &Plan,
     system: &System,
     rates: &[f64],

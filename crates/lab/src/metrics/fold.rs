@@ -73,7 +73,7 @@ pub struct Fold<'a> {
 
 impl<'a> Fold<'a> {
     /// Creates the recorder of a run of `system` on `network`; metrics cover the time after `warmup`.
-    pub fn new(network: &'a Network, system: &'a System, seed: Seed, warmup: Span) -> Fold<'a> {
+    pub(crate) fn new(network: &'a Network, system: &'a System, seed: Seed, warmup: Span) -> Fold<'a> {
         let plan = &network.plan;
         let others = other_clients(plan, system, seed);
         let users = network.users.iter().zip(&plan.users).map(|(name, user)| {

@@ -9,7 +9,7 @@ const PER_OCTAVE: u64 = 128;
 /// Whether `n` values say anything about their `q`-quantile: a p95 needs 20 of them, a p10 needs 10.
 ///
 /// The median is always shown, with n.
-pub fn supported(n: u64, q: f64) -> bool {
+pub(crate) fn supported(n: u64, q: f64) -> bool {
     let tail = 1.0 / n as f64;
     // The difference is rounded: 20 values support a p95.
     q == 0.5 || (tail - 1e-12..=1.0 - tail + 1e-12).contains(&q)
@@ -31,7 +31,7 @@ pub struct Histogram {
 
 impl Histogram {
     /// Adds a value with a weight (bytes, or 1).
-    pub fn add(&mut self, value: Span, weight: u64) {
+    pub(crate) fn add(&mut self, value: Span, weight: u64) {
         let bucket = bucket(value.0);
         self.reach(bucket);
         self.weights[bucket - self.first] += weight;
@@ -55,7 +55,7 @@ impl Histogram {
     }
 
     /// Adds all values of another histogram.
-    pub fn merge(&mut self, other: &Histogram) {
+    pub(crate) fn merge(&mut self, other: &Histogram) {
         if other.weights.is_empty() {
             return;
         }
@@ -70,13 +70,13 @@ impl Histogram {
     }
 
     /// (middle in seconds, weight) of its buckets.
-    pub fn values(&self) -> impl Iterator<Item = (f64, u64)> {
+    pub(crate) fn values(&self) -> impl Iterator<Item = (f64, u64)> {
         let middle = |offset: usize| middle(self.first + offset) as f64 * 1e-9;
         self.weights.iter().enumerate().map(move |(offset, weight)| (middle(offset), *weight))
     }
 
     /// Sum of the weights.
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.total
     }
 
@@ -86,7 +86,7 @@ impl Histogram {
     }
 
     /// The weighted standard deviation in seconds, computed from the middles of buckets.
-    pub fn deviation(&self) -> Option<f64> {
+    pub(crate) fn deviation(&self) -> Option<f64> {
         let mean = self.mean()?;
         let part = |(offset, weight): (usize, &u64)| {
             let far = middle(self.first + offset) as f64 * 1e-9 - mean;
@@ -96,7 +96,7 @@ impl Histogram {
     }
 
     /// The `q`-quantile in seconds: the middle of the bucket that holds it.
-    pub fn quantile(&self, q: f64) -> Option<f64> {
+    pub(crate) fn quantile(&self, q: f64) -> Option<f64> {
         let wanted = (q.clamp(0.0, 1.0) * self.total as f64).ceil().max(1.0) as u64;
         let mut seen = 0;
         let position = self.weights.iter().position(|weight| {
@@ -109,7 +109,7 @@ impl Histogram {
     /// The `q`-quantile with right-censored values: Kaplan and Meier's product-limit estimate (JASA 53, 1958).
     ///
     /// A censored value is at least as long as it was seen. `None` if too few values ended for this quantile.
-    pub fn quantile_censored(&self, censored: &Histogram, q: f64) -> Option<f64> {
+    pub(crate) fn quantile_censored(&self, censored: &Histogram, q: f64) -> Option<f64> {
         if censored.total == 0 {
             return self.quantile(q);
         }
@@ -134,7 +134,7 @@ impl Histogram {
     }
 
     /// The distribution function as up to `points` + 2 pairs (seconds, share of values up to it).
-    pub fn distribution(&self, points: usize) -> Vec<(f64, f64)> {
+    pub(crate) fn distribution(&self, points: usize) -> Vec<(f64, f64)> {
         let mut curve = Vec::new();
         let (mut seen, mut shown) = (0, -1.0);
         for (offset, weight) in self.weights.iter().enumerate() {

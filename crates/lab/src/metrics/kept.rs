@@ -8,11 +8,11 @@ pub(super) mod span {
     use serde::{Deserialize, Deserializer, Serializer};
     use tidegate_control::units::Span;
 
-    pub fn serialize<S: Serializer>(value: &Span, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(value: &Span, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u64(value.0)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {
         u64::deserialize(deserializer).map(Span)
     }
 }
@@ -21,11 +21,11 @@ pub(super) mod time {
     use serde::{Deserialize, Deserializer, Serializer};
     use tidegate_control::units::Time;
 
-    pub fn serialize<S: Serializer>(value: &Time, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(value: &Time, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u64(value.0)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Time, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Time, D::Error> {
         u64::deserialize(deserializer).map(Time)
     }
 }
@@ -34,11 +34,11 @@ pub(super) mod optional {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use tidegate_control::units::Span;
 
-    pub fn serialize<S: Serializer>(value: &Option<Span>, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(value: &Option<Span>, serializer: S) -> Result<S::Ok, S::Error> {
         value.map(|span| span.0).serialize(serializer)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Span>, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Span>, D::Error> {
         Ok(Option::<u64>::deserialize(deserializer)?.map(Span))
     }
 }

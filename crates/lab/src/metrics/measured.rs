@@ -73,13 +73,13 @@ impl Anatomy {
     }
 
     /// Adds the cells of another run.
-    pub fn merge(&mut self, other: &Anatomy) {
+    pub(crate) fn merge(&mut self, other: &Anatomy) {
         self.cells += other.cells;
         self.sums.iter_mut().zip(other.sums).for_each(|(sum, more)| *sum += more);
     }
 
     /// Mean seconds by cause.
-    pub fn means(&self) -> [f64; 7] {
+    pub(crate) fn means(&self) -> [f64; 7] {
         self.sums.map(|sum| sum as f64 / (self.cells.max(1) as f64 * 1e9))
     }
 }
@@ -104,12 +104,12 @@ pub struct UserRow {
 
 impl UserRow {
     /// Mean latency per byte in seconds, if any byte arrived.
-    pub fn latency_mean_s(&self) -> Option<f64> {
+    pub(crate) fn latency_mean_s(&self) -> Option<f64> {
         self.mean(self.latency_sum)
     }
 
     /// Mean latency per byte from departure from the exit's circuit queue, in seconds.
-    pub fn latency_from_departure_mean_s(&self) -> Option<f64> {
+    pub(crate) fn latency_from_departure_mean_s(&self) -> Option<f64> {
         self.mean(self.departure_sum)
     }
 
@@ -162,7 +162,7 @@ impl RelayRow {
     }
 
     /// Means over samples: (name with unit, value).
-    pub fn means(&self) -> [(&'static str, f64); 5] {
+    pub(crate) fn means(&self) -> [(&'static str, f64); 5] {
         let mean = |sum: u64| sum as f64 / self.samples.max(1) as f64;
         [
             ("queue_mean_cells", mean(self.queue_cells)),
@@ -174,12 +174,12 @@ impl RelayRow {
     }
 
     /// Bytes per second that left on the uplink after the warm-up.
-    pub fn sent_per_s(&self) -> f64 {
+    pub(crate) fn sent_per_s(&self) -> f64 {
         self.sent_bytes as f64 / self.measured_s
     }
 
     /// Used share of the uplink's and the downlink's rate; `None` for unlimited links.
-    pub fn utilisation(&self) -> [Option<f64>; 2] {
+    pub(crate) fn utilisation(&self) -> [Option<f64>; 2] {
         let share = |bytes: u64, rate: Option<f64>| rate.map(|rate| bytes as f64 / (rate * self.measured_s));
         [
             share(self.sent_bytes, self.link_bytes_per_s[0]),

@@ -20,14 +20,14 @@ pub struct Series {
 
 impl Series {
     /// Curves of zeros over `duration`.
-    pub fn new(names: Vec<String>, step: Span, duration: Span) -> Series {
+    pub(crate) fn new(names: Vec<String>, step: Span, duration: Span) -> Series {
         let bins = duration.0.div_ceil(step.0.max(1)) as usize;
         let curves = vec![vec![0; bins]; names.len()];
         Series { step, end: duration, names, curves }
     }
 
     /// Adds to the bin that contains `now`; the end of the run belongs to the last bin.
-    pub fn add(&mut self, now: Time, curve: usize, value: u64) {
+    pub(crate) fn add(&mut self, now: Time, curve: usize, value: u64) {
         let values = &mut self.curves[curve];
         let bin = ((now.0 / self.step.0.max(1)) as usize).min(values.len().saturating_sub(1));
         if let Some(slot) = values.get_mut(bin) {
@@ -49,12 +49,16 @@ impl Series {
     }
 
     /// Samples of a curve: the end of each bin, and the value at it.
-    pub fn samples<'a>(&'a self, curve: &'a [u64]) -> impl Iterator<Item = (f64, f64)> + 'a {
+    pub(crate) fn samples<'a>(&'a self, curve: &'a [u64]) -> impl Iterator<Item = (f64, f64)> + 'a {
         curve.iter().enumerate().map(|(bin, value)| (self.until(bin), *value as f64))
     }
 
     /// Numbers and counts of the bins of full width that start at `from` or later.
-    pub fn full_bins<'a>(&'a self, curve: &'a [u64], from: Span) -> impl Iterator<Item = (u64, u64)> + 'a {
+    pub(crate) fn full_bins<'a>(
+        &'a self,
+        curve: &'a [u64],
+        from: Span,
+    ) -> impl Iterator<Item = (u64, u64)> + 'a {
         let full = (self.end.0 / self.step.0) as usize;
         let first = from.0.div_ceil(self.step.0);
         (0_u64..).zip(curve.iter().take(full).copied()).skip_while(move |(bin, _)| *bin < first)

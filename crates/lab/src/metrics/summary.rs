@@ -18,7 +18,7 @@ const MAX_USERS: usize = 5_000;
 
 impl Fold<'_> {
     /// Ends the run and returns its metrics.
-    pub fn finish(mut self) -> Metrics {
+    pub(crate) fn finish(mut self) -> Metrics {
         let end = Time::ZERO + self.network.plan.duration;
         self.sample_backlog(end);
         self.transfers.finish(end);

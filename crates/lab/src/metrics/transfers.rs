@@ -60,11 +60,11 @@ pub struct Record {
 /// Spans over which goodput is measured, as (from, to) in bytes.
 ///
 /// Tor Metrics used 500 KiB to 1 MiB of a response until 2021, and uses the fifth MiB since.
-pub const SPANS: [(u64, u64); 2] = [(500 << 10, 1 << 20), (4 << 20, 5 << 20)];
+pub(crate) const SPANS: [(u64, u64); 2] = [(500 << 10, 1 << 20), (4 << 20, 5 << 20)];
 
 /// The transfer that a circuit's bytes belong to.
 #[derive(Clone, Copy, Debug, Default)]
-pub enum FollowedTransfer {
+pub(crate) enum FollowedTransfer {
     /// No transfer.
     #[default]
     None,
@@ -76,7 +76,7 @@ pub enum FollowedTransfer {
 
 impl FollowedTransfer {
     /// Records that a transfer begins on the circuit.
-    pub fn begin(&mut self, transfer: Transfer) {
+    pub(crate) fn begin(&mut self, transfer: Transfer) {
         *self = if let FollowedTransfer::None = self {
             FollowedTransfer::One(transfer, 0)
         } else {
@@ -85,7 +85,7 @@ impl FollowedTransfer {
     }
 
     /// Records that a transfer's last byte arrived; the next transfer can be followed again.
-    pub fn end(&mut self, transfer: Transfer) {
+    pub(crate) fn end(&mut self, transfer: Transfer) {
         if matches!(self, FollowedTransfer::One(one, _) if *one == transfer) {
             *self = FollowedTransfer::None;
         }
@@ -94,7 +94,7 @@ impl FollowedTransfer {
 
 /// The user and the circuit of a transfer that begins.
 #[derive(Clone, Copy, Debug)]
-pub struct TransferPlace {
+pub(crate) struct TransferPlace {
     /// Index of the user.
     pub user: u32,
     /// The circuit.
@@ -105,7 +105,7 @@ pub struct TransferPlace {
 
 /// The circuit that a stream is opened on.
 #[derive(Clone, Copy, Debug)]
-pub struct OpenedCircuit {
+pub(crate) struct OpenedCircuit {
     /// Its number.
     pub circuit: u32,
     /// Hosts of its relays, guard first.
@@ -161,7 +161,7 @@ const MAX_RECORDS: usize = 1_000_000;
 
 impl Transfers {
     /// Creates the aggregate for the users of a plan.
-    pub fn new(plan: &Plan) -> Transfers {
+    pub(crate) fn new(plan: &Plan) -> Transfers {
         let sizes = plan.users.iter().map(|user| match &user.traffic {
             Traffic::Fetch { requests, .. } => requests.len(),
             Traffic::Markov(..) => 1,
@@ -176,7 +176,14 @@ impl Transfers {
     }
 
     /// Records the start of a transfer.
-    pub fn begin(&mut self, now: Time, transfer: Transfer, on: TransferPlace, class: &str, bytes: u64) {
+    pub(crate) fn begin(
+        &mut self,
+        now: Time,
+        transfer: Transfer,
+        on: TransferPlace,
+        class: &str,
+        bytes: u64,
+    ) {
         let TransferPlace { user, circuit, path } = on;
         let name = class_of(class, self.sizes[user as usize], bytes);
         let classes = &mut self.classes;
@@ -209,7 +216,7 @@ impl Transfers {
     }
 
     /// Records arriving bytes of a response.
-    pub fn received(&mut self, now: Time, followed: &mut FollowedTransfer, bytes: u64) {
+    pub(crate) fn received(&mut self, now: Time, followed: &mut FollowedTransfer, bytes: u64) {
         let FollowedTransfer::One(transfer, before) = *followed else { return };
         let after = before + bytes;
         *followed = FollowedTransfer::One(transfer, after);
@@ -228,7 +235,7 @@ impl Transfers {
     }
 
     /// Records that a transfer's stream opens on a circuit.
-    pub fn opened(&mut self, now: Time, transfer: Transfer, over: OpenedCircuit) {
+    pub(crate) fn opened(&mut self, now: Time, transfer: Transfer, over: OpenedCircuit) {
         if let Some(record) = self.under_way.get_mut(&transfer.0) {
             let from_request = |time: Time| time.0.cast_signed() - record.begun.0.cast_signed();
             record.circuit_begun_ns = Some(from_request(over.begun));
@@ -239,7 +246,7 @@ impl Transfers {
     }
 
     /// Records the arrival of a transfer's CONNECTED cell.
-    pub fn connected(&mut self, now: Time, transfer: Transfer) {
+    pub(crate) fn connected(&mut self, now: Time, transfer: Transfer) {
         if let Some(record) = self.under_way.get_mut(&transfer.0) {
             let took = now.since(record.begun);
             record.connected = Some(took);
@@ -248,7 +255,7 @@ impl Transfers {
     }
 
     /// Records the arrival of a transfer's first byte.
-    pub fn first_byte(&mut self, transfer: Transfer, took: Span) {
+    pub(crate) fn first_byte(&mut self, transfer: Transfer, took: Span) {
         if let Some(record) = self.under_way.get_mut(&transfer.0) {
             record.first = Some(took);
             let class = &mut self.classes[record.class];
@@ -260,7 +267,7 @@ impl Transfers {
     }
 
     /// Records the arrival of a transfer's last byte, and returns its circuit.
-    pub fn last_byte(&mut self, transfer: Transfer, took: Span) -> Option<u32> {
+    pub(crate) fn last_byte(&mut self, transfer: Transfer, took: Span) -> Option<u32> {
         let mut record = self.under_way.remove(&transfer.0)?;
         let circuit = record.circuit;
         record.last = Some(took);
@@ -270,7 +277,7 @@ impl Transfers {
     }
 
     /// Records that a transfer timed out.
-    pub fn timed_out(&mut self, now: Time, transfer: Transfer) {
+    pub(crate) fn timed_out(&mut self, now: Time, transfer: Transfer) {
         if let Some(mut record) = self.under_way.remove(&transfer.0) {
             record.timed_out = true;
             record.given_up = Some(now.since(record.begun));
@@ -281,7 +288,7 @@ impl Transfers {
     }
 
     /// Ends the run: transfers under way become records without an end.
-    pub fn finish(&mut self, end: Time) {
+    pub(crate) fn finish(&mut self, end: Time) {
         for record in std::mem::take(&mut self.under_way).into_values() {
             self.censor(end, &record);
             self.keep(record);

@@ -58,7 +58,7 @@ impl From<DataError> for InputError {
 
 impl Inputs {
     /// Reads all data files that the scenario names.
-    pub fn load(file: &ScenarioFile, folder: &Path) -> Result<Inputs, InputError> {
+    pub(crate) fn load(file: &ScenarioFile, folder: &Path) -> Result<Inputs, InputError> {
         let path = |name: &Name| folder.join(name.get_ref());
         let mut inputs = Inputs::default();
         if let Some(tor) = file.tor.as_ref().map(|tor| tor.get_ref()) {

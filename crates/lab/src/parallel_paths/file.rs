@@ -13,7 +13,7 @@ use crate::input::InputError;
 /// `[parameters]`; defaults are the thesis' testbed.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct ParallelPathsExperiment {
+pub(crate) struct ParallelPathsExperiment {
     /// Simulated time of each run.
     pub duration: Span,
     /// Start of the measurement.
@@ -41,7 +41,7 @@ fn one() -> u32 {
 /// The overlay, its traffic and its faults.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Overlay {
+pub(crate) struct Overlay {
     peers: Option<usize>,
     hops: Option<usize>,
     limit: Option<u32>,
@@ -73,7 +73,7 @@ pub struct Overlay {
 /// A controller and its parameters.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Case {
+pub(crate) struct Case {
     controller: String,
     /// Duration of the run, if it differs.
     duration: Option<Span>,
@@ -87,7 +87,7 @@ pub struct Case {
 /// A sweep of `peers`, `hops`, `limit`, `delay-ms` or a parameter of the controllers.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Sweep {
+pub(crate) struct Sweep {
     /// The quantity.
     pub over: String,
     /// Its values.
@@ -96,7 +96,7 @@ pub struct Sweep {
 
 /// One run.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub(crate) struct Job {
     /// Prefix of its quantities.
     pub name: String,
     /// Its case.
@@ -123,7 +123,7 @@ impl ParallelPathsExperiment {
     ///
     /// # Errors
     /// An [`InputError`] with `place` as its file.
-    pub fn jobs(&self, place: &str) -> Result<Vec<Job>, InputError> {
+    pub(crate) fn jobs(&self, place: &str) -> Result<Vec<Job>, InputError> {
         let fail = |cause: String, cure: &str| InputError::new(place, cause, cure);
         let values: Vec<Option<f64>> = match &self.sweep {
             None => vec![None],

@@ -18,7 +18,7 @@ const RECOVERY_S: f64 = 30.0;
 ///
 /// Throughput is bytes per second received by destinations, per peer. Drops are a share of the arrivals at relays and
 /// destinations (Table 7.4), or per second in the whole overlay (Table 7.6).
-pub fn all(job: &Job, report: &Report) -> Vec<(&'static str, f64)> {
+pub(crate) fn all(job: &Job, report: &Report) -> Vec<(&'static str, f64)> {
     let bin = job.plan.bin.as_secs_f64();
     let seconds = |bins: usize| bins as f64 * bin;
     let settled = report.total(job.first);
@@ -139,7 +139,7 @@ fn around_swap(all: &[f64], report: &Report, swap: usize, bin: f64) -> Vec<(&'st
 }
 
 /// Throughput and drops over time, at most 500 points each.
-pub fn curves(job: &Job, report: &Report) -> [Curve; 2] {
+pub(crate) fn curves(job: &Job, report: &Report) -> [Curve; 2] {
     let bin = job.plan.bin.as_secs_f64();
     let step = report.bins.len().div_ceil(500).max(1);
     let (mut throughput, mut drops) = (Vec::new(), Vec::new());
@@ -154,7 +154,7 @@ pub fn curves(job: &Job, report: &Report) -> [Curve; 2] {
 }
 
 /// The recorded rate over time, if one was recorded.
-pub fn watched(job: &Job, report: &Report) -> Option<Curve> {
+pub(crate) fn watched(job: &Job, report: &Report) -> Option<Curve> {
     let bin = job.plan.bin.as_secs_f64();
     let step = report.watched.len().div_ceil(1000).max(1);
     let at = |index: usize| (index as f64 + 1.0) * bin;

@@ -36,24 +36,24 @@ pub(super) struct Aspect {
 
 impl Aspect {
     /// Its path as keys of the summary.
-    pub fn keys(&self) -> Vec<&str> {
+    pub(crate) fn keys(&self) -> Vec<&str> {
         self.path.iter().map(String::as_str).collect()
     }
 
     /// Its label with its unit and the number of transfers.
-    pub fn title(&self) -> String {
+    pub(crate) fn title(&self) -> String {
         let unit = if self.unit.is_empty() { String::new() } else { format!(", {}", self.unit) };
         let n = self.n.map(|n| format!(" (n ≥ {n})")).unwrap_or_default();
         format!("{}{unit}{n}", self.label)
     }
 
     /// A value in the displayed unit.
-    pub fn shown(&self, value: f64) -> String {
+    pub(crate) fn shown(&self, value: f64) -> String {
         format_number(value * self.scale)
     }
 
     /// A system's value, with its confidence interval if `interval`.
-    pub fn text(&self, system: &SystemResult<'_>, interval: bool) -> Option<String> {
+    pub(crate) fn text(&self, system: &SystemResult<'_>, interval: bool) -> Option<String> {
         let value = self.value(system)?;
         if !interval {
             return Some(self.shown(value));

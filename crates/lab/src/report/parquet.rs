@@ -14,7 +14,7 @@ use super::tables::{Column, Table};
 const PAGE_ROWS: usize = 1 << 20;
 
 /// Encodes a table as the bytes of a Parquet file.
-pub fn parquet(table: &Table) -> Vec<u8> {
+pub(crate) fn parquet(table: &Table) -> Vec<u8> {
     let mut file = b"PAR1".to_vec();
     let rows = table.rows();
     let mut chunks = Vec::new();

@@ -29,7 +29,7 @@ pub enum Column {
 
 impl Column {
     /// Number of rows.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Column::Text(values) => values.len(),
             Column::Integer(values) => values.len(),
@@ -37,13 +37,8 @@ impl Column {
         }
     }
 
-    /// Whether it is empty.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// One value as text; empty if missing.
-    pub fn text(&self, row: usize) -> String {
+    pub(crate) fn text(&self, row: usize) -> String {
         match self {
             Column::Text(values) => values[row].clone(),
             Column::Integer(values) => values[row].to_string(),
@@ -60,7 +55,7 @@ impl Table {
     }
 
     /// The table as CSV (RFC 4180, except that lines end in LF).
-    pub fn csv(&self) -> Vec<u8> {
+    pub(crate) fn csv(&self) -> Vec<u8> {
         let mut writer = csv::Writer::from_writer(Vec::new());
         let names = self.columns.iter().map(|(name, _)| name.clone()).collect();
         let rows =

@@ -128,14 +128,14 @@ impl Scenario {
     }
 
     /// The traffic of the users named `benchmark`; their downloads are compared with measured ones.
-    pub fn benchmark(&self) -> &str {
+    pub(crate) fn benchmark(&self) -> &str {
         const NAME: &str = "benchmark";
         let named = self.file.user.iter().find(|user| user.name.get_ref() == NAME);
         named.map_or(NAME, |user| user.traffic.get_ref())
     }
 
     /// Time at which measurement begins.
-    pub fn warmup(&self) -> Span {
+    pub(crate) fn warmup(&self) -> Span {
         *self.file.warmup
     }
 

@@ -20,17 +20,17 @@ pub type Name = Placed<String>;
 
 impl<T> Placed<T> {
     /// A value without a position, such as a default.
-    pub fn nowhere(value: T) -> Placed<T> {
+    pub(crate) fn nowhere(value: T) -> Placed<T> {
         Placed(Spanned::new(0..0, value))
     }
 
     /// The value's byte range in the file.
-    pub fn span(&self) -> Range<usize> {
+    pub(crate) fn span(&self) -> Range<usize> {
         self.0.span()
     }
 
     /// The value, mutable.
-    pub fn get_mut(&mut self) -> &mut T {
+    pub(crate) fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()
     }
 
@@ -77,14 +77,14 @@ pub(super) struct Places(BTreeMap<Vec<String>, [Range<usize>; 2]>);
 
 impl Places {
     /// Returns the positions in a document, and the document as a JSON value.
-    pub fn of(document: &Spanned<DeTable<'_>>) -> (Places, Value) {
+    pub(crate) fn of(document: &Spanned<DeTable<'_>>) -> (Places, Value) {
         let mut places = Places([(Vec::new(), [document.span(), document.span()])].into());
         let value = places.table(document.get_ref(), &mut Vec::new());
         (places, value)
     }
 
     /// The position of a key or of its value; falls back to the nearest enclosing table with a position.
-    pub fn find(&self, path: &[String], at_key: bool) -> Range<usize> {
+    pub(crate) fn find(&self, path: &[String], at_key: bool) -> Range<usize> {
         let mut places = (0..=path.len()).rev().filter_map(|length| self.0.get(&path[..length]));
         places.next().map_or(0..0, |[key, value]| if at_key { key.clone() } else { value.clone() })
     }

@@ -25,7 +25,7 @@ pub struct Between<T> {
 
 impl<T: Copy> Between<T> {
     /// The range that holds only this value.
-    pub fn fixed(value: T) -> Between<T> {
+    pub(crate) fn fixed(value: T) -> Between<T> {
         Between { low: value, high: value }
     }
 }
@@ -94,7 +94,7 @@ pub struct Size(pub u64);
 
 impl Size {
     /// A response that never ends.
-    pub const ENDLESS: Size = Size(u64::MAX);
+    pub(crate) const ENDLESS: Size = Size(u64::MAX);
 }
 
 impl Display for Size {
@@ -123,7 +123,7 @@ pub struct Timeout(pub Span);
 
 impl Timeout {
     /// No timeout.
-    pub const NEVER: Timeout = Timeout(Span(u64::MAX));
+    pub(crate) const NEVER: Timeout = Timeout(Span(u64::MAX));
 }
 
 impl Display for Timeout {
@@ -149,7 +149,7 @@ pub struct Queue(pub QueuePlan);
 
 impl Queue {
     /// Drop-tail with a limit in packets.
-    pub const fn packets(packets: u32) -> Queue {
+    pub(crate) const fn packets(packets: u32) -> Queue {
         Queue(QueuePlan::DropTail { packets, bytes: u64::MAX })
     }
 }

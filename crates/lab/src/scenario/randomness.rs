@@ -7,7 +7,7 @@ use crate::traffic::built_in;
 
 impl Scenario {
     /// Whether a part of the scenario is drawn from the seed. A part that is not known to be fixed counts as drawn.
-    pub fn is_drawn(&self) -> bool {
+    pub(crate) fn is_drawn(&self) -> bool {
         let file = &self.file;
         let network = file.tor.is_some() || file.random.is_some() || file.relay_churn.is_some();
         let underlay = &file.underlay;

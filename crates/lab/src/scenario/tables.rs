@@ -227,7 +227,7 @@ pub struct TorFile {
 
 impl TorFile {
     /// A host's links with these rates.
-    pub fn links(&self, [up, down]: [Rate; 2]) -> [LinkPlan; 2] {
+    pub(crate) fn links(&self, [up, down]: [Rate; 2]) -> [LinkPlan; 2] {
         let into = self.queue_down.unwrap_or(self.queue);
         [LinkPlan { rate: up, queue: self.queue.0 }, LinkPlan { rate: down, queue: into.0 }]
     }

@@ -149,7 +149,7 @@ pub(super) fn obey_consensus(
 
 impl ScenarioFile {
     /// Number of users of this group in a run.
-    pub fn users(&self, user: &UserFile) -> u32 {
+    pub(crate) fn users(&self, user: &UserFile) -> u32 {
         let (Some(of_tor), Some(tor)) = (&user.of_tor, &self.tor) else { return user.count };
         let here = **of_tor * tor.fraction * tor.load;
         // Casts of NaN and negative numbers give zero, which the check refuses.

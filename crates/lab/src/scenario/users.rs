@@ -45,7 +45,7 @@ fn dirtiness() -> Span {
 
 impl TrafficFile {
     /// Requests without pause, on circuits of the usual lifetime.
-    pub fn of(requests: Vec<RequestFile>) -> TrafficFile {
+    pub(crate) fn of(requests: Vec<RequestFile>) -> TrafficFile {
         TrafficFile {
             requests,
             pause: Between::default(),
@@ -87,7 +87,7 @@ fn request() -> Bytes {
 
 impl RequestFile {
     /// A request of the default request size.
-    pub fn of(size: Size, weight: f64, timeout: Timeout) -> RequestFile {
+    pub(crate) fn of(size: Size, weight: f64, timeout: Timeout) -> RequestFile {
         RequestFile { size, weight, timeout, request: request() }
     }
 }
@@ -158,7 +158,7 @@ pub struct UserFile {
 
 impl UserFile {
     /// The country of the user with this number, if the file assigns countries.
-    pub fn country(&self, number: u32) -> Option<Country> {
+    pub(crate) fn country(&self, number: u32) -> Option<Country> {
         let countries = self.countries.len() as u32;
         let code = self.countries.get(number.checked_rem(countries)? as usize)?;
         Country::from_code(code.get_ref())
@@ -240,7 +240,7 @@ pub enum FaultKind {
 
 impl FaultFile {
     /// The first key that this kind of fault requires and the file lacks.
-    pub fn missing(&self) -> Option<&'static str> {
+    pub(crate) fn missing(&self) -> Option<&'static str> {
         match self.kind {
             FaultKind::Byzantine if self.lie.is_none() => Some("lie"),
             FaultKind::LinkDown | FaultKind::HostDown | FaultKind::Byzantine => {

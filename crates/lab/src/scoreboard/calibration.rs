@@ -51,7 +51,7 @@ pub struct FreeParameter {
 
 impl FreeParameter {
     /// The value at a position in `[0, 1)` of the range.
-    pub fn value(&self, position: f64) -> f64 {
+    pub(crate) fn value(&self, position: f64) -> f64 {
         let [low, high] = self.range;
         let value = if self.logarithmic {
             low * libm::pow(high / low, position)
@@ -62,7 +62,7 @@ impl FreeParameter {
     }
 
     /// Why the range is unusable, if it is.
-    pub fn wrong(&self) -> Option<String> {
+    pub(crate) fn wrong(&self) -> Option<String> {
         let [low, high] = self.range;
         let name = &self.name;
         match () {
@@ -112,10 +112,10 @@ pub struct Trial {
 }
 
 /// The most candidates of the last round, which share the most seeds.
-pub const SURVIVORS: usize = 8;
+pub(crate) const SURVIVORS: usize = 8;
 
 /// The most points at which predictions are made.
-pub const POINTS: usize = 4;
+pub(crate) const POINTS: usize = 4;
 
 /// Deviation of a quantity that was not measured, in tolerances.
 const UNMEASURED: f64 = 1e3;
@@ -167,7 +167,7 @@ fn root_mean_square(values: impl ExactSizeIterator<Item = f64>) -> f64 {
 ///
 /// # Errors
 /// The first error of `measure`.
-pub fn search<E>(
+pub(crate) fn search<E>(
     parameters: &[FreeParameter],
     candidates: usize,
     seed: u64,

@@ -73,7 +73,7 @@ pub struct Drawing {
 
 impl FigureFile {
     /// The error of the first invalid expression, if any.
-    pub fn wrong(&self) -> Option<String> {
+    pub(crate) fn wrong(&self) -> Option<String> {
         let texts = self.ours.values().flatten().map(|(_, text)| text);
         let across = self.across.values().flatten().map(|(text, _)| text);
         texts.chain(across).find_map(|text| {

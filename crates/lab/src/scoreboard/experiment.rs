@@ -27,7 +27,8 @@ pub enum Scale {
 
 impl Scale {
     /// All scales, the largest last.
-    pub const ALL: [Scale; 3] = [Scale::Smoke, Scale::Medium, Scale::Full];
+    #[cfg(test)]
+    pub(crate) const ALL: [Scale; 3] = [Scale::Smoke, Scale::Medium, Scale::Full];
 
     /// A sentence on what results at this scale can show.
     pub fn headline(self) -> &'static str {
@@ -70,16 +71,7 @@ pub enum RowKind {
     Own,
 }
 
-impl RowKind {
-    /// All origins, in the order of tables.
-    pub const ALL: [RowKind; 5] = [
-        RowKind::Paper,
-        RowKind::AuthorsCode,
-        RowKind::LiveMeasurement,
-        RowKind::OtherSoftware,
-        RowKind::Own,
-    ];
-}
+impl RowKind {}
 
 impl fmt::Display for RowKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -130,7 +122,7 @@ pub struct ParameterTrial {
 
 impl ParameterTrial {
     /// Whether one of several scenarios is needed.
-    pub fn needs(&self, scenario: &str) -> bool {
+    pub(crate) fn needs(&self, scenario: &str) -> bool {
         let of =
             |quantity: &String| quantity.strip_prefix(scenario).is_some_and(|rest| rest.starts_with('.'));
         self.system.is_none() || self.quantities.iter().any(of)
@@ -253,7 +245,7 @@ pub enum EffectForm {
 
 impl EffectForm {
     /// The ratio of after to before.
-    pub fn ratio(self, value: f64) -> f64 {
+    pub(crate) fn ratio(self, value: f64) -> f64 {
         match self {
             EffectForm::Ratio => value,
             EffectForm::Change => 1.0 + value,
@@ -302,7 +294,7 @@ impl Check {
     ///
     /// # Errors
     /// If a quantity was not measured.
-    pub fn values(&self, measured: &BTreeMap<String, Vec<f64>>) -> Result<Vec<f64>, Missing> {
+    pub(crate) fn values(&self, measured: &BTreeMap<String, Vec<f64>>) -> Result<Vec<f64>, Missing> {
         match self {
             Check::Number { measure, .. } => measure.evaluate(measured),
             Check::Statement(relation) => relation.differences(measured),
@@ -310,7 +302,7 @@ impl Check {
     }
 
     /// The quantities that the row compares.
-    pub fn names(&self) -> Vec<&str> {
+    pub(crate) fn names(&self) -> Vec<&str> {
         match self {
             Check::Number { measure, .. } => measure.names(),
             Check::Statement(relation) => [relation.left.names(), relation.right.names()].concat(),
@@ -320,7 +312,7 @@ impl Check {
 
 impl PublishedRow {
     /// The published number or statement.
-    pub fn published(&self) -> Published {
+    pub(crate) fn published(&self) -> Published {
         match &self.check {
             Check::Number { published, .. } => Published::Number(*published),
             Check::Statement(relation) => Published::Statement(relation.to_string()),
@@ -339,7 +331,7 @@ pub enum Tolerance {
 
 impl Tolerance {
     /// The distance, in the row's unit.
-    pub fn width(self, published: f64) -> f64 {
+    pub(crate) fn width(self, published: f64) -> f64 {
         match self {
             Tolerance::Relative(share) => share * published.abs(),
             Tolerance::Absolute(width) => width,
@@ -386,7 +378,12 @@ impl Serialize for Tolerance {
 
 impl Experiment {
     /// Reads `experiments/<paper>/<figure>/experiment.toml` and checks its rows.
-    pub fn load(root: &Path, data: &Path, paper: &str, figure: &str) -> Result<Experiment, InputError> {
+    pub(crate) fn load(
+        root: &Path,
+        data: &Path,
+        paper: &str,
+        figure: &str,
+    ) -> Result<Experiment, InputError> {
         let folder = root.join(paper).join(figure);
         let source = SourceFile::read(&folder.join("experiment.toml"))?;
         let file = source.parse_toml()?;
@@ -464,7 +461,7 @@ impl Experiment {
     }
 
     /// Replaces `{data}` by the data folder, and `{name}` by the value of a free parameter.
-    pub fn substitute(&self, text: &str) -> String {
+    pub(crate) fn substitute(&self, text: &str) -> String {
         let free = self.file.calibrate.iter().flat_map(|file| &file.get_ref().parameter);
         let value = |name: &str| self.trial.as_ref().and_then(|trial| trial.values.get(name).copied());
         let text = text.replace("{data}", &self.data.display().to_string());
@@ -475,7 +472,7 @@ impl Experiment {
     }
 
     /// Whether a row is judged at every point of the posterior range.
-    pub fn predicted(&self, row: &RowFile) -> bool {
+    pub(crate) fn predicted(&self, row: &RowFile) -> bool {
         self.file.calibrate.as_ref().is_some_and(|file| match &file.get_ref().predict {
             Some(predict) => predict.contains(&row.quantity),
             None => !file.get_ref().fit.contains(&row.quantity),
@@ -538,7 +535,7 @@ impl Experiment {
     }
 
     /// Why a row counts as fitted, if it does.
-    pub fn fitted(&self, row: &RowFile) -> Option<String> {
+    pub(crate) fn fitted(&self, row: &RowFile) -> Option<String> {
         let calibrated = self
             .file
             .calibrate
@@ -553,7 +550,7 @@ impl Experiment {
     }
 
     /// The claim of a row: its quantity without the names of presets; and the preset.
-    pub fn claim(&self, row: &RowFile) -> (String, Option<&str>) {
+    pub(crate) fn claim(&self, row: &RowFile) -> (String, Option<&str>) {
         let plain = |word: &str| word.trim_matches(|c: char| !c.is_alphanumeric()).to_owned();
         let presets = || self.file.presets.iter();
         let words: Vec<&str> = row.quantity.split(' ').collect();

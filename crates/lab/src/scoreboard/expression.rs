@@ -49,24 +49,24 @@ impl fmt::Display for ExpressionError {
 }
 
 /// Message about a quantity that was not measured.
-pub type Missing = String;
+pub(crate) type Missing = String;
 
 impl Expression {
     /// The names of the quantities in the expression.
-    pub fn names(&self) -> Vec<&str> {
+    pub(crate) fn names(&self) -> Vec<&str> {
         let mut names = Vec::new();
         self.0.names(&mut names);
         names
     }
 
     /// The value of an expression without quantities.
-    pub fn constant(&self) -> Option<f64> {
+    pub(crate) fn constant(&self) -> Option<f64> {
         self.names().is_empty().then(|| self.0.evaluate(&|_| f64::NAN))
     }
 
     /// Evaluates the expression once per seed. Quantities with one value apply to every seed; all others must have
     /// equally many values.
-    pub fn evaluate(&self, values: &BTreeMap<String, Vec<f64>>) -> Result<Vec<f64>, Missing> {
+    pub(crate) fn evaluate(&self, values: &BTreeMap<String, Vec<f64>>) -> Result<Vec<f64>, Missing> {
         let names = self.names();
         let mut seeds = 1;
         for name in &names {
@@ -87,13 +87,13 @@ impl Expression {
 
 impl Relation {
     /// The left side minus the right side, once per seed.
-    pub fn differences(&self, values: &BTreeMap<String, Vec<f64>>) -> Result<Vec<f64>, Missing> {
+    pub(crate) fn differences(&self, values: &BTreeMap<String, Vec<f64>>) -> Result<Vec<f64>, Missing> {
         let (left, right) = (Box::new(self.left.0.clone()), Box::new(self.right.0.clone()));
         Expression(Node::Binary('-', left, right)).evaluate(values)
     }
 
     /// Whether the relation holds between two numbers.
-    pub fn holds(&self, left: f64, right: f64) -> bool {
+    pub(crate) fn holds(&self, left: f64, right: f64) -> bool {
         match self.comparison {
             Comparison::Less => left < right,
             Comparison::LessOrEqual => left <= right,

@@ -17,7 +17,7 @@ use crate::statistics::Estimate;
 /// Metrics and groups of scenarios.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Largest {
+pub(crate) struct Largest {
     /// The metrics.
     pub metrics: Vec<String>,
     /// Prefixes, before a dash, of the names of the scenarios of each group.

@@ -38,21 +38,21 @@ impl Measured {
     }
 
     /// Adds the value of a quantity that depends on no seed.
-    pub fn push_fixed(&mut self, quantity: impl Into<String>, value: f64) {
+    pub(crate) fn push_fixed(&mut self, quantity: impl Into<String>, value: f64) {
         let quantity = quantity.into();
         self.fixed.insert(quantity.clone());
         self.push(quantity, value);
     }
 
     /// Adds one seed's value of a quantity that depends on clocks.
-    pub fn push_clocked(&mut self, quantity: impl Into<String>, value: f64) {
+    pub(crate) fn push_clocked(&mut self, quantity: impl Into<String>, value: f64) {
         let quantity = quantity.into();
         self.clocked.insert(quantity.clone());
         self.push(quantity, value);
     }
 
     /// Whether none of the quantities depends on a seed or a clock.
-    pub fn is_deterministic(&self, quantities: &[&str]) -> bool {
+    pub(crate) fn is_deterministic(&self, quantities: &[&str]) -> bool {
         let same = |name: &&str| self.deterministic && !self.clocked.contains(*name);
         quantities.iter().all(|name| same(name) || self.fixed.contains(*name))
     }

@@ -8,7 +8,7 @@ use crate::statistics::Estimate;
 /// The metrics to rank by.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct Criteria {
+pub(crate) struct Criteria {
     /// Metrics to minimise.
     pub least: Vec<String>,
     /// Metrics to maximise.

@@ -113,7 +113,7 @@ impl From<&Outcome> for RecordedRow {
 ///
 /// A row counts as recorded only if its name and published value are unchanged. A row recorded without values per seed
 /// is judged by its recorded interval, without correction for its family; without one it is undecided.
-pub fn settled(rows: &[PublishedRow], recorded: Option<&Recorded>) -> Vec<Option<RecordedRow>> {
+pub(crate) fn settled(rows: &[PublishedRow], recorded: Option<&Recorded>) -> Vec<Option<RecordedRow>> {
     let same = |row: &PublishedRow, old: &RecordedRow| {
         old.quantity == row.file.quantity && old.published == row.published()
     };

@@ -44,7 +44,7 @@ use crate::store::{Store, input_digests};
 /// `[parameters]` of the runner.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct ScenarioExperiment {
+pub(crate) struct ScenarioExperiment {
     /// Scenario files by name; paths are relative to the experiment's folder.
     pub scenarios: BTreeMap<String, ScenarioEntry>,
     /// Overrides of every scenario, as TOML text.

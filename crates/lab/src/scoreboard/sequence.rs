@@ -11,7 +11,7 @@ const PRIOR: f64 = 10.0;
 
 /// Count, mean and standard deviation of independent values.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sequence {
+pub(crate) struct Sequence {
     /// Number of values.
     pub n: usize,
     /// Their mean; NaN without values.
@@ -21,7 +21,7 @@ pub struct Sequence {
 
 impl Sequence {
     /// Summarises the values seen so far.
-    pub fn of(values: &[f64]) -> Sequence {
+    pub(crate) fn of(values: &[f64]) -> Sequence {
         let n = values.len();
         // The sum of equal values can round to another mean.
         if let [first, rest @ ..] = values
@@ -35,7 +35,7 @@ impl Sequence {
     }
 
     /// Anytime-valid two-sided p-value of the hypothesis that the mean is `mean`.
-    pub fn p_value(&self, mean: f64) -> f64 {
+    pub(crate) fn p_value(&self, mean: f64) -> f64 {
         let n = self.n as f64;
         if self.n < 2 {
             return 1.0;
@@ -59,7 +59,7 @@ impl Sequence {
     }
 
     /// Half width of the interval of level `1 - alpha`; `None` while the interval is unbounded.
-    pub fn half_width(&self, alpha: f64) -> Option<f64> {
+    pub(crate) fn half_width(&self, alpha: f64) -> Option<f64> {
         let n = self.n as f64;
         if self.n >= 2 && self.deviation == 0.0 {
             return (self.sign_p_value() <= alpha).then_some(0.0);
@@ -72,7 +72,7 @@ impl Sequence {
 }
 
 /// Holm's step-down procedure: which hypotheses of a family are rejected at family-wise level `alpha`.
-pub fn holm(p_values: &[f64], alpha: f64) -> Vec<bool> {
+pub(crate) fn holm(p_values: &[f64], alpha: f64) -> Vec<bool> {
     let mut order: Vec<usize> = (0..p_values.len()).collect();
     order.sort_by(|a, b| p_values[*a].total_cmp(&p_values[*b]));
     let mut rejected = vec![false; p_values.len()];

@@ -22,7 +22,7 @@ use crate::scenario::Scenario;
 /// A scenario of an experiment.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
-pub enum ScenarioEntry {
+pub(crate) enum ScenarioEntry {
     /// A file.
     File(String),
     /// A file with its own overrides, applied after the common ones.
@@ -38,7 +38,7 @@ pub enum ScenarioEntry {
 
 impl ScenarioEntry {
     /// Its own number of seeds, if given.
-    pub fn seeds(&self) -> Option<u32> {
+    pub(crate) fn seeds(&self) -> Option<u32> {
         match self {
             ScenarioEntry::File(_) => None,
             ScenarioEntry::Varied { seeds, .. } => *seeds,
@@ -46,7 +46,7 @@ impl ScenarioEntry {
     }
 
     /// Reads the scenario. Paths are relative to the experiment's folder; Overrides are [substituted](Experiment::substitute).
-    pub fn load(&self, experiment: &Experiment, overrides: &[String]) -> Result<Scenario, InputError> {
+    pub(crate) fn load(&self, experiment: &Experiment, overrides: &[String]) -> Result<Scenario, InputError> {
         let (file, own) = match self {
             ScenarioEntry::File(file) => (file, &[][..]),
             ScenarioEntry::Varied { file, overrides, .. } => (file, &overrides[..]),
@@ -60,7 +60,7 @@ impl ScenarioEntry {
 /// Figures with one curve per system over all scenarios.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Sweep {
+pub(crate) struct Sweep {
     /// Label of the number, with its unit.
     pub x: String,
     /// The number for each scenario.
@@ -75,7 +75,7 @@ pub struct Sweep {
 
 impl Sweep {
     /// A figure per quantity, then one per trade-off; curves are means over seeds.
-    pub fn figures(&self, measured: &BTreeMap<String, Vec<f64>>) -> Vec<Figure> {
+    pub(crate) fn figures(&self, measured: &BTreeMap<String, Vec<f64>>) -> Vec<Figure> {
         let quantities = self.quantities.iter().map(|quantity| Figure {
             title: quantity.clone(),
             x: self.x.clone(),

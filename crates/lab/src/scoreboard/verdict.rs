@@ -10,7 +10,7 @@ use super::{Measured, RunError};
 use crate::number::format_number;
 
 /// Level of the family-wise error: all rows of one experiment are one family.
-pub const ALPHA: f64 = 0.05;
+pub(crate) const ALPHA: f64 = 0.05;
 
 /// The verdict on a published number. Its text is that of the scoreboard's JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,7 +34,7 @@ pub enum Verdict {
 
 impl Verdict {
     /// All verdicts, in the order of tables.
-    pub const ALL: [Verdict; 5] =
+    pub(crate) const ALL: [Verdict; 5] =
         [Verdict::Holds, Verdict::Differs, Verdict::Undecided, Verdict::NoData, Verdict::NotComparable];
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for Verdict {
 
 /// Decision on one row before the correction for its family.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Tendency {
+pub(crate) struct Tendency {
     /// Whether the row's mean agrees with the published number or statement.
     pub agrees: bool,
     /// Anytime-valid p-value of the opposite; `None` for a deterministic row.
@@ -61,7 +61,7 @@ pub struct Tendency {
 
 impl Tendency {
     /// Compares the values that decide a row with its tolerance or with zero.
-    pub fn of(check: &Check, values: &[f64], deterministic: bool) -> Tendency {
+    pub(crate) fn of(check: &Check, values: &[f64], deterministic: bool) -> Tendency {
         let sequence = Sequence::of(values);
         let (agrees, p_value) = match check {
             Check::Number { published, tolerance, .. } => {
@@ -80,7 +80,12 @@ impl Tendency {
 
     /// Decides a row by its values at every point of a posterior range. It agrees or differs only if it does so at every
     /// point: the largest p-value counts (intersection-union test).
-    pub fn over(check: &Check, values: &[f64], elsewhere: &[Vec<f64>], deterministic: bool) -> Tendency {
+    pub(crate) fn over(
+        check: &Check,
+        values: &[f64],
+        elsewhere: &[Vec<f64>],
+        deterministic: bool,
+    ) -> Tendency {
         let first = Tendency::of(check, values, deterministic);
         elsewhere.iter().fold(first, |sum, values| {
             let here = Tendency::of(check, values, deterministic);
@@ -95,7 +100,7 @@ impl Tendency {
 }
 
 /// Verdicts of the rows of one experiment, corrected by Holm's procedure; deterministic rows do not need it.
-pub fn settle(tendencies: &[Tendency]) -> Vec<Verdict> {
+pub(crate) fn settle(tendencies: &[Tendency]) -> Vec<Verdict> {
     let tested: Vec<f64> = tendencies.iter().filter_map(|row| row.p_value).collect();
     let mut decided = holm(&tested, ALPHA).into_iter();
     let verdict = |row: &Tendency| match (row.p_value.is_none() || decided.next() == Some(true), row.agrees) {

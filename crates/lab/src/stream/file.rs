@@ -15,7 +15,7 @@ use crate::input::InputError;
 /// `[parameters]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct StreamExperiment {
+pub(crate) struct StreamExperiment {
     /// Simulated time of each run.
     duration: Span,
     /// Runs of each case.
@@ -81,7 +81,7 @@ enum OverloadName {
 }
 
 /// One run.
-pub struct Job {
+pub(crate) struct Job {
     /// The case's name.
     pub name: String,
     /// Its seed, from 1.
@@ -193,7 +193,7 @@ impl Stream {
 
 impl StreamExperiment {
     /// Lists all runs.
-    pub fn jobs(&self, place: &str) -> Result<Vec<Job>, InputError> {
+    pub(crate) fn jobs(&self, place: &str) -> Result<Vec<Job>, InputError> {
         let mut jobs = Vec::new();
         for (name, case) in &self.case {
             for seed in 1..=self.seeds {

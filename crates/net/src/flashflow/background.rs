@@ -25,7 +25,7 @@ use crate::overlay::{Overlay, Unlimited};
 use crate::{clock, link, tls};
 
 /// Numbers of the target and the exit in the overlay's directory.
-pub const TARGET: RelayId = RelayId(1);
+pub(crate) const TARGET: RelayId = RelayId(1);
 /// See [`TARGET`].
 pub const EXIT: RelayId = RelayId(2);
 

@@ -362,7 +362,7 @@ pub struct MeasurerEntry {
 
 impl MeasurerEntry {
     /// Address and certificate of the measurer.
-    pub fn contact(&self) -> Contact {
+    pub(crate) fn contact(&self) -> Contact {
         Contact { address: self.address, fingerprint: self.fingerprint }
     }
 }
@@ -407,7 +407,7 @@ pub enum Target {
 
 impl Target {
     /// Name in configuration files, logs and the status page.
-    pub fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             Target::Flashflow(..) => "flashflow",
             Target::Stock => "stock",

@@ -102,9 +102,9 @@ impl Daemon {
         for record in records.iter().chain([&record]) {
             ledger.apply(record).expect("the store checked them");
         }
-        if ledger.from_future() > 0 {
+        if ledger.ahead_of_clock() > 0 {
             let cause = "records with times in the future are ignored: the clock is wrong now, or was when they were written";
-            tracing::warn!(cause, ignored = ledger.from_future(), "warning");
+            tracing::warn!(cause, ignored = ledger.ahead_of_clock(), "warning");
         }
         let newest = records.iter().filter_map(Record::unix).filter(|unix| *unix <= started).max();
         let period = started / (config.period.0 / 1_000_000_000);

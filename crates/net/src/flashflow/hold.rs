@@ -20,7 +20,7 @@ const STEP: Span = Span::from_millis(5);
 ///
 /// `decrypt` waits for leave to decrypt a part of the given bytes. `release` says how many of the given
 /// decrypted bytes to return now. The measurer's window of unanswered cells bounds what is held back.
-pub async fn echo(
+pub(crate) async fn echo(
     stream: impl AsyncRead + AsyncWrite,
     mut end: RelayEnd,
     decrypt: impl AsyncFn(u64) -> Option<u64>,

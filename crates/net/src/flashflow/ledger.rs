@@ -30,7 +30,7 @@ impl std::error::Error for LedgerError {}
 
 /// A complete measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RelayResult {
+pub(crate) struct RelayResult {
     /// Unix time of completion.
     pub unix: u64,
     /// Estimate `z`.
@@ -41,7 +41,7 @@ pub struct RelayResult {
 
 /// Measurements of one relay.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct History {
+pub(crate) struct History {
     /// Results that count. The last one is the newest conclusive one, or a larger lower bound since.
     goods: Vec<RelayResult>,
     /// The next guess, if the last measurement was inconclusive.
@@ -58,7 +58,7 @@ pub struct History {
 
 impl History {
     /// The last good result.
-    pub fn good(&self) -> Option<RelayResult> {
+    pub(crate) fn good(&self) -> Option<RelayResult> {
         self.goods.last().copied()
     }
 
@@ -153,7 +153,7 @@ fn judged_by(id: &str, recorded: &RecordedParameters) -> Result<MeasurementParam
 }
 
 /// Value of `by` for a failure caused by the relay.
-pub const BY_RELAY: &str = "relay";
+pub(crate) const BY_RELAY: &str = "relay";
 
 /// The state that follows from the records.
 #[derive(Clone, Debug, Default)]
@@ -167,7 +167,7 @@ pub struct Ledger {
     /// Text of the last bandwidth file.
     file: Option<String>,
     /// Number of times found in the future at the last start.
-    from_future: usize,
+    ahead_of_clock: usize,
 }
 
 impl Ledger {
@@ -184,7 +184,8 @@ impl Ledger {
                     self.relays.entry(running.relay).or_default().interrupted(*unix, &running);
                 });
                 let latest = unix + FUTURE_S;
-                self.from_future = self.relays.values_mut().map(|history| history.forget_after(latest)).sum();
+                self.ahead_of_clock =
+                    self.relays.values_mut().map(|history| history.forget_after(latest)).sum();
                 self.fresh |= *fresh;
                 self.first.get_or_insert(*unix);
             }
@@ -261,23 +262,23 @@ impl Ledger {
     }
 
     /// Measurements of a relay.
-    pub fn history(&self, relay: &RelayId) -> Option<&History> {
+    pub(crate) fn history(&self, relay: &RelayId) -> Option<&History> {
         self.relays.get(relay)
     }
 
     /// The relay's last result that counts, unless it is older than `expiry`.
-    pub fn good(&self, relay: &RelayId, now: u64, expiry: Span) -> Option<RelayResult> {
+    pub(crate) fn good(&self, relay: &RelayId, now: u64, expiry: Span) -> Option<RelayResult> {
         let good = self.relays.get(relay)?.good()?;
         (now.saturating_sub(good.unix) <= expiry.0 / 1_000_000_000).then_some(good)
     }
 
     /// Number of times found in the future at the last start, which are ignored.
-    pub fn from_future(&self) -> usize {
-        self.from_future
+    pub(crate) fn ahead_of_clock(&self) -> usize {
+        self.ahead_of_clock
     }
 
     /// Number of measurements after `since` that count against the relay.
-    pub fn attempts_since(&self, relay: &RelayId, since: u64) -> usize {
+    pub(crate) fn attempts_since(&self, relay: &RelayId, since: u64) -> usize {
         self.relays.get(relay).map_or(0, |h| h.counted.iter().filter(|unix| **unix > since).count())
     }
 
@@ -290,7 +291,7 @@ impl Ledger {
     ///
     /// # Errors
     /// If a directory authority would refuse the file.
-    pub fn file_text(
+    pub(crate) fn file_text(
         &self,
         (network, of): (&[Described], Option<u64>),
         unix: u64,
@@ -485,11 +486,11 @@ mod tests {
         let ledger = folded(&records).unwrap();
         assert_eq!(ledger.good(&RELAY, 200, Span::from_secs(86_400)).map(|good| good.unix), Some(11));
         assert_eq!(ledger.attempts_since(&RELAY, 50), 0);
-        assert_eq!(ledger.from_future(), 4, "an attempt, twice, a success and a result");
+        assert_eq!(ledger.ahead_of_clock(), 4, "an attempt, twice, a success and a result");
         // A difference of one day is within the tolerance.
         records.pop();
         records.push(start(future + 5 - 86_400));
-        assert_eq!(folded(&records).unwrap().from_future(), 2, "the result, a second later");
+        assert_eq!(folded(&records).unwrap().ahead_of_clock(), 2, "the result, a second later");
     }
 
     #[test]

@@ -41,19 +41,19 @@ impl Default for Limits {
 
 /// Counts connections per address, up to a limit.
 #[derive(Debug)]
-pub struct Addresses {
+pub(crate) struct Addresses {
     most: usize,
     counts: RefCell<BTreeMap<IpAddr, usize>>,
 }
 
 impl Addresses {
     /// With a limit per address.
-    pub fn new(most: usize) -> Addresses {
+    pub(crate) fn new(most: usize) -> Addresses {
         Addresses { most, counts: RefCell::default() }
     }
 
     /// Counts a connection until the place is dropped; `None` if the address is at its limit.
-    pub fn enter(&self, address: IpAddr) -> Option<AddressPlace<'_>> {
+    pub(crate) fn enter(&self, address: IpAddr) -> Option<AddressPlace<'_>> {
         let mut counts = self.counts.borrow_mut();
         let count = counts.get(&address).copied().unwrap_or(0);
         if count >= self.most {
@@ -66,7 +66,7 @@ impl Addresses {
 
 /// The place of one connection.
 #[derive(Debug)]
-pub struct AddressPlace<'a> {
+pub(crate) struct AddressPlace<'a> {
     addresses: &'a Addresses,
     address: IpAddr,
 }

@@ -11,7 +11,7 @@ use super::network::Network;
 /// Updates the configured relays from the consensus.
 ///
 /// Relays that are not listed are removed, missing addresses are filled in, and families get new numbers.
-pub fn inform(network: &Network, relays: &mut Vec<RelayEntry>) {
+pub(crate) fn inform(network: &Network, relays: &mut Vec<RelayEntry>) {
     relays.retain(|relay| network.relays.contains_key(&relay.id));
     for relay in &mut *relays {
         if relay.address.ip().is_unspecified() {

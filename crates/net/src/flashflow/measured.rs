@@ -45,7 +45,7 @@ pub struct Forwarded {
 
 /// The measured side of a relay. Clones are handles to the same one.
 #[derive(Clone)]
-pub struct Measured(Rc<Shared>);
+pub(crate) struct Measured(Rc<Shared>);
 
 /// Marks the number of a channel among the numbers that wait for a grant.
 const CHANNEL: u64 = 1 << 63;
@@ -79,7 +79,7 @@ impl Measured {
     ///
     /// # Errors
     /// If the identity's key does not fit its certificate.
-    pub fn new(identity: &Identity, rate: Rate, config: Config) -> Result<Measured, rustls::Error> {
+    pub(crate) fn new(identity: &Identity, rate: Rate, config: Config) -> Result<Measured, rustls::Error> {
         let state = State {
             target: Target::new(config),
             pace: Pace::new(rate),
@@ -101,42 +101,42 @@ impl Measured {
     }
 
     /// The TLS configuration for coordinators and measurers.
-    pub fn tls(&self) -> Arc<ServerConfig> {
+    pub(crate) fn tls(&self) -> Arc<ServerConfig> {
         self.0.tls.clone()
     }
 
     /// Makes the relay decrypt at `rate` and lie about it, for demonstrations.
     ///
     /// See [`tidegate_proto::flashflow::hold`].
-    pub fn hold_back(&self, rate: Rate) {
+    pub(crate) fn hold_back(&self, rate: Rate) {
         let mut state = self.0.state.borrow_mut();
         state.pace = Pace::without_burst(rate);
         state.holds = Some(rate);
     }
 
     /// Changes the rate limit.
-    pub fn set_rate(&self, rate: Rate) {
+    pub(crate) fn set_rate(&self, rate: Rate) {
         self.0.state.borrow_mut().pace.set_limit(clock::now(), rate);
         self.0.changed.notify_one();
     }
 
     /// Bytes forwarded since the start.
-    pub fn forwarded(&self) -> Forwarded {
+    pub(crate) fn forwarded(&self) -> Forwarded {
         self.0.state.borrow().forwarded
     }
 
     /// Whether a measurement is agreed or running.
-    pub fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         self.0.state.borrow().target.is_busy()
     }
 
     /// Whether connections from the address are exempt from limits, because a measurement expects them.
-    pub fn expects(&self, address: IpAddr) -> bool {
+    pub(crate) fn expects(&self, address: IpAddr) -> bool {
         self.0.state.borrow().expected.contains(&address)
     }
 
     /// Waits until an ordinary channel may write `bytes`.
-    pub async fn leave(&self, channel: ChannelId, bytes: u64) {
+    pub(crate) async fn leave(&self, channel: ChannelId, bytes: u64) {
         // Channels and connections are numbered separately.
         let who = u64::from(channel.0) | CHANNEL;
         let mut left = bytes;
@@ -147,18 +147,18 @@ impl Measured {
     }
 
     /// Notes bytes that an ordinary channel read.
-    pub fn received(&self, bytes: u64) {
+    pub(crate) fn received(&self, bytes: u64) {
         self.0.state.borrow_mut().target.background(0, bytes);
     }
 
     /// Notes bytes of streams that an exit sent to servers and received from them: without them, an exit forwards more
     /// than it receives, and its users would count little.
-    pub fn outside(&self, sent: u64, received: u64) {
+    pub(crate) fn outside(&self, sent: u64, received: u64) {
         self.0.state.borrow_mut().target.background(sent, received);
     }
 
     /// Runs the timeouts. Without it, nothing limited leaves.
-    pub async fn timers(&self) {
+    pub(crate) async fn timers(&self) {
         loop {
             let due = {
                 let state = self.0.state.borrow();
@@ -179,7 +179,7 @@ impl Measured {
     ///
     /// # Errors
     /// If the connection fails, or the peer violates the protocol.
-    pub async fn serve(
+    pub(crate) async fn serve(
         &self,
         stream: TlsStream<BufferedTcp>,
         peer: Fingerprint,

@@ -62,7 +62,7 @@ impl NetworkSource {
     ///
     /// # Errors
     /// The first that is not an identity.
-    pub fn new(
+    pub(crate) fn new(
         consensus: PathBuf,
         certificates: PathBuf,
         authorities: &[String],
@@ -77,7 +77,7 @@ impl NetworkSource {
     ///
     /// # Errors
     /// If a file cannot be read, is not signed by more than half of the authorities, or is too old.
-    pub fn read(&self, unix: u64) -> Result<Network, DataError> {
+    pub(crate) fn read(&self, unix: u64) -> Result<Network, DataError> {
         let mut certificates = Certificates::default();
         certificates.open(&self.certificates)?;
         let mut last = None;

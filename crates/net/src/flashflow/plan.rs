@@ -63,7 +63,7 @@ pub fn plan(
 }
 
 /// A relay for the scheduler.
-pub fn as_relay(entry: &RelayEntry, guess: Rate) -> ScheduledRelay {
+pub(crate) fn as_relay(entry: &RelayEntry, guess: Rate) -> ScheduledRelay {
     ScheduledRelay { id: entry.id, guess, address: entry.address.ip(), family: entry.family }
 }
 

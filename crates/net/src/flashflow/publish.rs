@@ -10,7 +10,7 @@ use tidegate_control::flashflow::bandwidth_file::iso;
 ///
 /// # Errors
 /// If the directory cannot be written.
-pub fn replace(path: &Path, text: &str) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
     let directory = match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
@@ -30,7 +30,7 @@ pub fn replace(path: &Path, text: &str) -> io::Result<()> {
 ///
 /// # Errors
 /// If the directory cannot be written.
-pub fn publish(path: &Path, text: &str, unix: u64, kept: usize) -> io::Result<()> {
+pub(crate) fn publish(path: &Path, text: &str, unix: u64, kept: usize) -> io::Result<()> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy().into_owned();
     let date = iso(unix).replace(['T', ':'], "-");
     let dated = path.with_file_name(format!("{name}-{date}"));

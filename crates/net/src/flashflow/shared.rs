@@ -130,7 +130,7 @@ impl CoordinatorState {
     }
 
     /// Calendar time, in seconds since 1970.
-    pub fn unix(&self) -> u64 {
+    pub(crate) fn unix(&self) -> u64 {
         self.calendar.unix()
     }
 

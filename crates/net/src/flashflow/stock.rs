@@ -70,7 +70,7 @@ impl Drop for Scratch {
 /// Measures a stock relay at up to `rate` for `seconds`. Must run inside a [`tokio::task::LocalSet`].
 ///
 /// The seconds' records have one measurer, the tor clients together, in bytes of cells, and no background.
-pub async fn measure(
+pub(crate) async fn measure(
     config: &StockConfig,
     relay: &RelayId,
     rate: Rate,

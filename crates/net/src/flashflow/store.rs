@@ -211,7 +211,7 @@ impl Store {
     ///
     /// # Errors
     /// If the disk fails.
-    pub fn forget(&mut self, unix: u64, retention: Span) -> Result<usize, StoreError> {
+    pub(crate) fn forget(&mut self, unix: u64, retention: Span) -> Result<usize, StoreError> {
         let oldest = signed(unix.saturating_sub(retention.0 / 1_000_000_000));
         let path = PathBuf::from(self.connection.path().unwrap_or(DATABASE));
         self.forget_before(oldest).map_err(|cause| error(&path, cause))

@@ -26,7 +26,7 @@ const TORRC: &str = "CookieAuthentication 1\n__DisablePredictedCircuits 1\n__Lea
     LearnCircuitBuildTimeout 0\nCircuitBuildTimeout 20\nMaxCircuitDirtiness 3600\nClientOnly 1\nAvoidDiskWrites 1\n";
 
 /// A tor process; it ends when this is dropped, or with our own process.
-pub struct Tor {
+pub(crate) struct Tor {
     directory: PathBuf,
     // Kills the process on drop.
     _child: Child,
@@ -50,7 +50,7 @@ impl Tor {
     ///
     /// # Errors
     /// If it does not start or does not answer.
-    pub async fn start(program: &Path, directory: PathBuf, network: &str) -> io::Result<Tor> {
+    pub(crate) async fn start(program: &Path, directory: PathBuf, network: &str) -> io::Result<Tor> {
         let place = directory.display();
         let torrc = format!(
             "DataDirectory {place}/data\nSocksPort unix:\"{place}/socks\"\nControlSocket \"{place}/control\"\n\
@@ -89,7 +89,7 @@ impl Tor {
     ///
     /// # Errors
     /// If the control connection breaks.
-    pub async fn ready(&mut self) -> io::Result<()> {
+    pub(crate) async fn ready(&mut self) -> io::Result<()> {
         loop {
             let answer = self.control.command("GETINFO status/enough-dir-info").await?;
             if answer.iter().any(|line| line.ends_with("enough-dir-info=1")) {
@@ -103,7 +103,7 @@ impl Tor {
     ///
     /// # Errors
     /// If the circuit cannot be built.
-    pub async fn circuit(&mut self, path: &[[u8; 20]]) -> io::Result<u64> {
+    pub(crate) async fn circuit(&mut self, path: &[[u8; 20]]) -> io::Result<u64> {
         let path: Vec<String> = path.iter().map(|id| format!("${}", hex(id).to_uppercase())).collect();
         let answer = self.control.command(&format!("EXTENDCIRCUIT 0 {}", path.join(","))).await?;
         let number = answer.last().and_then(|line| line.split(' ').nth(2));
@@ -122,7 +122,7 @@ impl Tor {
     ///
     /// # Errors
     /// If the stream is refused.
-    pub async fn stream(&mut self, circuit: u64, to: std::net::SocketAddr) -> io::Result<LocalStream> {
+    pub(crate) async fn stream(&mut self, circuit: u64, to: std::net::SocketAddr) -> io::Result<LocalStream> {
         let mut socks = os::connect(&self.directory.join("socks")).await?;
         socks.write_all(&[5, 1, 0]).await?;
         let mut method = [0; 2];

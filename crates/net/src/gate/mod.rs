@@ -97,7 +97,7 @@ impl Gate {
     ///
     /// # Errors
     /// Why it is refused.
-    pub fn check(self, destination: SocketAddr) -> Result<(), Refused> {
+    pub(crate) fn check(self, destination: SocketAddr) -> Result<(), Refused> {
         if destination.port() == 0 {
             return Err(Refused::Port);
         }
@@ -108,7 +108,7 @@ impl Gate {
     ///
     /// # Errors
     /// Why it is refused.
-    pub fn check_ip(self, address: IpAddr) -> Result<(), Refused> {
+    pub(crate) fn check_ip(self, address: IpAddr) -> Result<(), Refused> {
         let address = address.to_canonical();
         let inner = match address {
             IpAddr::V6(address) => isatap(address).map(IpAddr::V4),
@@ -136,7 +136,7 @@ fn isatap(address: Ipv6Addr) -> Option<Ipv4Addr> {
 }
 
 /// Whether an address belongs to this machine. The kernel selects it as the source of packets to itself; none is sent.
-pub fn is_this_machine(address: IpAddr) -> bool {
+pub(crate) fn is_this_machine(address: IpAddr) -> bool {
     let any: IpAddr = match address {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),

@@ -25,7 +25,7 @@ pub struct Limit {
 
 /// A limit that other threads take part in.
 #[derive(Clone, Default)]
-pub struct SharedLimit(Arc<Shared>);
+pub(crate) struct SharedLimit(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
@@ -45,7 +45,7 @@ const REFILL: Span = Span::from_millis(10);
 const BURST: Span = Span::from_millis(100);
 
 /// A limit in bytes per second as a rate; infinity means unlimited.
-pub fn as_rate(bytes_per_s: f64) -> Rate {
+pub(crate) fn as_rate(bytes_per_s: f64) -> Rate {
     if bytes_per_s.is_finite() { Rate((bytes_per_s * 8.0) as u64) } else { Rate::UNLIMITED }
 }
 
@@ -57,30 +57,30 @@ impl From<SharedLimit> for Limit {
 
 impl Limit {
     /// Limits the rate to `bytes_per_s`; infinity means unlimited.
-    pub fn new(bytes_per_s: f64) -> Limit {
+    pub(crate) fn new(bytes_per_s: f64) -> Limit {
         let limit = Limit::default();
         limit.set(bytes_per_s);
         limit
     }
 
     /// The limit for another shard of the relay. A shard cannot be measured.
-    pub fn share(&self) -> SharedLimit {
+    pub(crate) fn share(&self) -> SharedLimit {
         self.shared.clone()
     }
 
     /// Lets `measured`, which has the same rate, pace the cells.
     #[must_use]
-    pub fn with_measurement(self, measured: Option<Measured>) -> Limit {
+    pub(crate) fn with_measurement(self, measured: Option<Measured>) -> Limit {
         Limit { measured, ..self }
     }
 
     /// The measured side of the relay, if it can be measured.
-    pub fn measured(&self) -> Option<&Measured> {
+    pub(crate) fn measured(&self) -> Option<&Measured> {
         self.measured.as_ref()
     }
 
     /// Changes the limit.
-    pub fn set(&self, bytes_per_s: f64) {
+    pub(crate) fn set(&self, bytes_per_s: f64) {
         if let Some(measured) = &self.measured {
             measured.set_rate(as_rate(bytes_per_s));
         }
@@ -95,12 +95,12 @@ impl Limit {
     }
 
     /// The limit, bytes per second; `None` if unlimited.
-    pub fn rate(&self) -> Option<u64> {
+    pub(crate) fn rate(&self) -> Option<u64> {
         self.bucket().rate
     }
 
     /// Bytes of cells written and read so far.
-    pub fn totals(&self) -> (u64, u64) {
+    pub(crate) fn totals(&self) -> (u64, u64) {
         let shared = &self.shared.0;
         (shared.written.load(Ordering::Relaxed), shared.read.load(Ordering::Relaxed))
     }

@@ -32,7 +32,7 @@ use crate::overlay::{Dial, PeerLink};
 use crate::{clock, sockets, tls};
 
 /// Timeout of a whole TLS link handshake, as in tor.
-pub const PATIENCE: Span = Span::from_secs(60);
+pub(crate) const PATIENCE: Span = Span::from_secs(60);
 /// Timeout of QUIC after a TLS link stands: this multiple of the TLS handshake time, and at least long enough for two
 /// losses of one packet.
 const TIMES_TLS: u64 = 4;
@@ -40,7 +40,7 @@ const LEAST_PATIENCE: Span = Span::from_millis(2500);
 
 /// The certificates that a relay presents on new connections. Open connections keep theirs.
 #[derive(Clone)]
-pub struct Shown {
+pub(crate) struct Shown {
     keys: Arc<Certified>,
     server: Arc<ServerConfig>,
     quic: Option<Arc<quinn::ServerConfig>>,
@@ -72,7 +72,7 @@ pub enum Accepted {
 }
 
 /// See [`Links::take_opened`].
-pub type Opened = Option<mpsc::UnboundedReceiver<(RelayId, Neighbour)>>;
+pub(crate) type Opened = Option<mpsc::UnboundedReceiver<(RelayId, Neighbour)>>;
 
 /// The TLS or QUIC connection under a link handshake.
 struct Binding<'a> {
@@ -139,7 +139,7 @@ impl Links {
     ///
     /// # Errors
     /// If TLS cannot be set up.
-    pub fn show(&self, certified: Certified, identity: &Identity) -> io::Result<()> {
+    pub(crate) fn show(&self, certified: Certified, identity: &Identity) -> io::Result<()> {
         let server = tls::any_client(identity).map_err(io::Error::other)?;
         let quic = self.quic.is_some().then(|| quic::server(identity)).transpose()?;
         *self.shown.borrow_mut() =
@@ -151,25 +151,25 @@ impl Links {
     ///
     /// # Errors
     /// If TLS cannot be set up.
-    pub fn shard(shown: Shown, names: SharedNames, addresses: Vec<IpAddr>) -> io::Result<Links> {
+    pub(crate) fn shard(shown: Shown, names: SharedNames, addresses: Vec<IpAddr>) -> io::Result<Links> {
         let links = Links { addresses, ..Links::client(names, false)? };
         links.present(shown);
         Ok(links.without_extensions())
     }
 
     /// The keys that it presents, for another shard.
-    pub fn shown(&self) -> Option<Shown> {
+    pub(crate) fn shown(&self) -> Option<Shown> {
         self.shown.borrow().clone()
     }
 
     /// Presents the keys of another shard on new connections.
-    pub fn present(&self, shown: Shown) {
+    pub(crate) fn present(&self, shown: Shown) {
         *self.shown.borrow_mut() = Some(shown);
     }
 
     /// Announces none of this project's extensions: to its neighbours, the node is like one of Tor.
     #[must_use]
-    pub fn without_extensions(self) -> Links {
+    pub(crate) fn without_extensions(self) -> Links {
         Links { extensions: false, ..self }
     }
 
@@ -201,7 +201,7 @@ impl Links {
 
     /// Accepts FlashFlow's coordinators and measurers, too, with this TLS configuration.
     #[must_use]
-    pub fn with_measurement(self, measurement: Option<Arc<ServerConfig>>) -> Links {
+    pub(crate) fn with_measurement(self, measurement: Option<Arc<ServerConfig>>) -> Links {
         Links { measurement, ..self }
     }
 
@@ -216,7 +216,7 @@ impl Links {
     }
 
     /// The everyday keys that a relay presents.
-    pub fn certified(&self) -> Option<Arc<Certified>> {
+    pub(crate) fn certified(&self) -> Option<Arc<Certified>> {
         self.shown.borrow().as_ref().map(|shown| shown.keys.clone())
     }
 

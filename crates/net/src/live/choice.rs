@@ -10,7 +10,7 @@ use crate::identity::random;
 
 /// A relay as the client knows it.
 #[derive(Clone)]
-pub struct Known {
+pub(crate) struct Known {
     pub id: RelayId,
     pub nickname: String,
     pub bandwidth: u64,
@@ -20,19 +20,19 @@ pub struct Known {
 /// Relays to avoid: members behind the guard of circuits that broke, by nickname, until a deadline. A relay that is
 /// down would also break the next circuit.
 #[derive(Default)]
-pub struct Avoided(BTreeMap<String, Time>);
+pub(crate) struct Avoided(BTreeMap<String, Time>);
 
 impl Avoided {
     const FOR: Span = Span::from_secs(10);
 
     /// A circuit over these relays broke.
-    pub fn add(&mut self, now: Time, relays: &[String]) {
+    pub(crate) fn add(&mut self, now: Time, relays: &[String]) {
         self.0.retain(|_, until| now < *until);
         self.0.extend(relays.iter().map(|relay| (relay.clone(), now + Avoided::FOR)));
     }
 
     /// The relays that are not avoided. The guard is never avoided.
-    pub fn others(&self, now: Time, relays: &[Known], guard: Option<RelayId>) -> Vec<Known> {
+    pub(crate) fn others(&self, now: Time, relays: &[Known], guard: Option<RelayId>) -> Vec<Known> {
         let avoided = |relay: &Known| self.0.get(&relay.nickname).is_some_and(|until| now < *until);
         relays.iter().filter(|relay| Some(relay.id) == guard || !avoided(relay)).cloned().collect()
     }
@@ -53,7 +53,7 @@ fn draw(weights: &[u64]) -> Option<usize> {
 
 /// Draws a path of `hops` different relays by bandwidth, an exit last. It reuses the guard while that is listed. A
 /// path `beside` another ends at the same exit, and shares no other relay with it.
-pub fn path(
+pub(crate) fn path(
     relays: &[Known],
     hops: usize,
     kept: &Cell<Option<RelayId>>,
@@ -88,7 +88,7 @@ pub fn path(
 }
 
 /// The path with another middle of higher bandwidth, drawn by bandwidth; `None` if other middles are not faster.
-pub fn over_better_middle(relays: &[Known], mut path: Vec<Known>) -> Option<Vec<Known>> {
+pub(crate) fn over_better_middle(relays: &[Known], mut path: Vec<Known>) -> Option<Vec<Known>> {
     let [_, middle, _] = &path[..] else { return None };
     let better =
         |relay: &Known| relay.bandwidth > middle.bandwidth && path.iter().all(|other| other.id != relay.id);

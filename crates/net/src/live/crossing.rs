@@ -18,19 +18,19 @@ use crate::link;
 const WAITING: usize = 2;
 
 /// One message of a queue: ends of circuits, then cells of circuits from relays, and of circuits from clients.
-pub struct Crossed {
+pub(crate) struct Crossed {
     handed: Vec<HandedOver<Encrypted>>,
     cells: [Vec<Cell<Encrypted>>; 2],
 }
 
 /// One shard's ends of the two queues between it and another.
-pub struct Crossing {
+pub(crate) struct Crossing {
     to: mpsc::Sender<Crossed>,
     from: mpsc::Receiver<Crossed>,
 }
 
 /// The ends of the queues between each pair of `count` shards: of each shard, by the other's number.
-pub fn crossings(count: usize) -> Vec<Vec<Option<Crossing>>> {
+pub(crate) fn crossings(count: usize) -> Vec<Vec<Option<Crossing>>> {
     let mut all: Vec<Vec<Option<Crossing>>> = Vec::with_capacity(count);
     for _ in 0..count {
         let mut newest: Vec<Option<Crossing>> = Vec::with_capacity(count);
@@ -67,7 +67,7 @@ impl Sink<Encrypted> for Cells<'_> {
 }
 
 /// Carries circuits and cells between this shard and shard `other` until that one ends.
-pub async fn carry(overlay: &Exiting, other: usize, between: Between, crossing: Crossing) {
+pub(crate) async fn carry(overlay: &Exiting, other: usize, between: Between, crossing: Crossing) {
     let Crossing { to, from } = crossing;
     tokio::join!(send(overlay, other, between, to), receive(overlay, other, between, from));
 }

@@ -16,7 +16,7 @@ const PROTOCOLS: &str =
     "Conflux=1 Cons=1-2 Desc=1-2 FlowCtrl=1-2 HSIntro=4-5 HSRend=1-2 Link=4-5 LinkAuth=3 Microdesc=1-2";
 const DIRECTORY_PROTOCOLS: &str = "DirCache=2 HSDir=2";
 /// Supported versions of the subprotocol `Relay`: 4 is ntor-v3, 5 its request for subprotocols, 6 Counter Galois Onion.
-pub const RELAY_VERSIONS: &str = "2-6";
+pub(crate) const RELAY_VERSIONS: &str = "2-6";
 const ED25519_PREFIX: &[u8] = b"Tor router descriptor signature v1";
 
 /// The supported protocol versions of a relay that serves directory streams or not.
@@ -26,7 +26,7 @@ fn protocols(directory: bool) -> String {
 }
 
 /// The contents of a descriptor besides keys.
-pub struct Facts<'a> {
+pub(crate) struct Facts<'a> {
     /// Nickname: 1 to 19 letters and digits.
     pub nickname: &'a str,
     /// OR addresses: IPv4, and optionally IPv6.
@@ -42,7 +42,7 @@ pub struct Facts<'a> {
 }
 
 /// Writes and signs a descriptor.
-pub fn build(keys: &RouterKeys, certified: &Certified, facts: &Facts<'_>) -> String {
+pub(crate) fn build(keys: &RouterKeys, certified: &Certified, facts: &Facts<'_>) -> String {
     let mut text = String::new();
     write(&mut text, keys, certified, facts).expect("a string takes all");
     let ed25519 = Sha256::digest([ED25519_PREFIX, text.as_bytes()].concat());

@@ -192,7 +192,7 @@ impl Entry {
     }
 
     /// Whether the relay supports a version of the subprotocol `Relay`.
-    pub fn has_version(&self, version: u8) -> bool {
+    pub(crate) fn has_version(&self, version: u8) -> bool {
         ranges(&self.versions).any(|range| range.is_some_and(|range| range.contains(&version)))
     }
 
@@ -200,7 +200,7 @@ impl Entry {
     ///
     /// # Errors
     /// Why the gate refuses one of them.
-    pub fn passes(&self, gate: Gate) -> Result<(), Refused> {
+    pub(crate) fn passes(&self, gate: Gate) -> Result<(), Refused> {
         self.address.all().into_iter().try_for_each(|address| gate.check(address))
     }
 }
@@ -276,7 +276,7 @@ impl Directory {
 
 /// Signs a directory that is valid for `validity` seconds, with the weights of its relays if they were measured. Its
 /// number is the time.
-pub fn sign(
+pub(crate) fn sign(
     key: &SigningKey,
     now: u64,
     validity: u64,
@@ -394,12 +394,12 @@ impl Authority {
     }
 
     /// Publishes measured weights from now on, until the file that they are from is too old.
-    pub fn set_weights(&mut self, weights: Weights) {
+    pub(crate) fn set_weights(&mut self, weights: Weights) {
         self.weights = Some(weights);
     }
 
     /// The number of listed relays with a measured weight; `None` without current weights.
-    pub fn measured(&self, now: u64) -> Option<usize> {
+    pub(crate) fn measured(&self, now: u64) -> Option<usize> {
         let weights = self.weights.as_ref().filter(|weights| weights.is_current(now))?;
         Some(self.relays.keys().filter(|relay| weights.relays.contains_key(*relay)).count())
     }
@@ -489,13 +489,8 @@ impl Authority {
     }
 
     /// The number of listed relays.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.relays.len()
-    }
-
-    /// Whether the directory is empty.
-    pub fn is_empty(&self) -> bool {
-        self.relays.is_empty()
     }
 }
 
@@ -603,7 +598,7 @@ mod tests {
         assert!(text.contains("relay newcomer") && text.contains("relay another"));
         // A silent relay frees its place.
         authority.directory(NOW + 3602);
-        assert!(authority.is_empty() && authority.places.is_empty());
+        assert!(authority.len() == 0 && authority.places.is_empty());
     }
 
     #[test]
@@ -709,7 +704,7 @@ mod tests {
         assert!(join(NOW + 3600, &post(&listed)).unwrap_err().contains("clocks"));
         assert_eq!(authority.len(), 2);
         authority.directory(NOW + 3601);
-        assert!(authority.is_empty(), "a relay that is silent for an hour is removed");
+        assert!(authority.len() == 0, "a relay that is silent for an hour is removed");
     }
 
     /// A relay's line: which relay, when, and a change on the way.

@@ -32,7 +32,7 @@ const POST: &[u8] = b"POST /tor/hs/";
 const PUBLISH: &str = "/tor/hs/3/publish";
 
 /// Descriptors that a relay's directory streams share.
-pub type SharedDescriptors = Mutex<Descriptors>;
+pub(crate) type SharedDescriptors = Mutex<Descriptors>;
 
 /// A relay on sockets.
 type OnSockets = Overlay<Relay<Encrypted>, Limit, Rc<Links>>;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 /// A limit that is divided.
 #[derive(Clone, Copy)]
-pub enum Divided {
+pub(crate) enum Divided {
     /// Bytes of cells and streams.
     Memory,
     /// Connections.
@@ -32,17 +32,17 @@ struct Shares {
 
 /// The shares of all limits.
 #[derive(Clone)]
-pub struct Division(Arc<[Mutex<Shares>; 3]>);
+pub(crate) struct Division(Arc<[Mutex<Shares>; 3]>);
 
 impl Division {
     /// Divides limits among this number of shards.
-    pub fn new(count: usize) -> Division {
+    pub(crate) fn new(count: usize) -> Division {
         let shares = || Mutex::new(Shares { limit: 0, of: vec![Share::default(); count] });
         Division(Arc::new([shares(), shares(), shares()]))
     }
 
     /// The new share of a shard that uses this much now.
-    pub fn share(&self, what: Divided, shard: usize, limit: u64, used: u64) -> u64 {
+    pub(crate) fn share(&self, what: Divided, shard: usize, limit: u64, used: u64) -> u64 {
         self.0[what as usize].lock().expect("no shard panics while it divides").share(shard, limit, used)
     }
 }

@@ -31,7 +31,7 @@ const ADDRESSES: usize = 4;
 const TTL: u32 = 60;
 
 /// An exit relay on sockets.
-pub type Exiting = Overlay<Relay<Encrypted>, Limit, Rc<Links>>;
+pub(crate) type Exiting = Overlay<Relay<Encrypted>, Limit, Rc<Links>>;
 
 /// Configuration of an exit.
 pub struct Exit {

@@ -16,7 +16,7 @@ const OF_CIRCUIT: usize = 8;
 const OF_NEIGHBOUR: usize = 64;
 
 /// The holder of a lookup: the network of the circuit's neighbour, and the circuit.
-pub type Holder = (Option<IpAddr>, CircuitKey);
+pub(crate) type Holder = (Option<IpAddr>, CircuitKey);
 
 /// Running and waiting lookups.
 #[derive(Default)]
@@ -26,7 +26,7 @@ pub struct Lookups {
 }
 
 /// Lookups of each neighbour, which the shards of a relay share.
-pub type NeighbourLookups = Arc<Mutex<BTreeMap<Option<IpAddr>, Weak<Semaphore>>>>;
+pub(crate) type NeighbourLookups = Arc<Mutex<BTreeMap<Option<IpAddr>, Weak<Semaphore>>>>;
 
 /// The permits of a key, shared as long as a lookup waits for one or holds one.
 fn permits<K: Ord + Clone>(all: &mut BTreeMap<K, Weak<Semaphore>>, key: &K, most: usize) -> Arc<Semaphore> {
@@ -41,7 +41,7 @@ fn permits<K: Ord + Clone>(all: &mut BTreeMap<K, Weak<Semaphore>>, key: &K, most
 
 impl Lookups {
     /// Lookups that count with those of other shards.
-    pub fn counting(neighbours: NeighbourLookups) -> Lookups {
+    pub(crate) fn counting(neighbours: NeighbourLookups) -> Lookups {
         Lookups { circuits: RefCell::default(), neighbours }
     }
 
@@ -49,7 +49,7 @@ impl Lookups {
     ///
     /// # Errors
     /// The resolver's.
-    pub async fn lookup(&self, of: &Holder, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    pub(crate) async fn lookup(&self, of: &Holder, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         let host = host.to_owned();
         self.run(of, move || Ok((host.as_str(), port).to_socket_addrs()?.collect())).await
     }

@@ -12,7 +12,7 @@ use tidegate_control::units::{Span, Time};
 use tidegate_proto::crypto::cert;
 
 /// Maximum size of a descriptor, bytes (rend-spec-v3: the consensus parameter `HSV3MaxDescriptorSize`).
-pub const LONGEST: usize = 50_000;
+pub(crate) const LONGEST: usize = 50_000;
 /// Bounds of a descriptor's lifetime, minutes.
 const LIFETIMES: std::ops::RangeInclusive<u64> = 30..=720;
 /// Bytes of an encrypted part besides the ciphertext: salt and MAC.
@@ -24,7 +24,7 @@ const MEMORY: usize = 128 << 20;
 const PLACES: usize = 16_384;
 
 /// The blinded key of a service in a time period.
-pub type BlindedKey = [u8; 32];
+pub(crate) type BlindedKey = [u8; 32];
 
 /// The parts of a descriptor that a directory reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ struct Outer {
 
 /// Why a descriptor is not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rejected {
+pub(crate) enum Rejected {
     /// It is too long, malformed, or not signed by its service.
     Invalid,
     /// A descriptor with this revision or a later one is stored.
@@ -44,7 +44,7 @@ pub enum Rejected {
 }
 
 /// The blinded key in base 64, as requests name it.
-pub fn blinded_key(text: &str) -> Option<BlindedKey> {
+pub(crate) fn blinded_key(text: &str) -> Option<BlindedKey> {
     STANDARD_NO_PAD.decode(text).ok()?.try_into().ok()
 }
 
@@ -133,12 +133,12 @@ impl Default for Descriptors {
 
 impl Descriptors {
     /// The number of stored descriptors.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.stored.len()
     }
 
     /// Whether none is stored.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.stored.is_empty()
     }
 
@@ -146,7 +146,7 @@ impl Descriptors {
     ///
     /// # Errors
     /// If it is invalid or not newer than the stored one.
-    pub fn store(
+    pub(crate) fn store(
         &mut self,
         (now, unix): (Time, u64),
         from: Option<IpAddr>,
@@ -172,7 +172,7 @@ impl Descriptors {
     }
 
     /// The descriptor of a blinded key.
-    pub fn find(&mut self, now: Time, key: &BlindedKey) -> Option<Arc<str>> {
+    pub(crate) fn find(&mut self, now: Time, key: &BlindedKey) -> Option<Arc<str>> {
         self.expire(now);
         let stored = self.stored.get_mut(key)?;
         stored.used = now;

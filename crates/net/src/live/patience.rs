@@ -6,9 +6,9 @@ use tidegate_control::units::Span;
 
 /// Timeout of the second circuit of a pair, and of a circuit before another one races it: this multiple of the time that
 /// the first circuit, or the slowest of the last [`REMEMBERED`], took to build, and at least [`LEAST`].
-pub const TIMES: u64 = 4;
+pub(crate) const TIMES: u64 = 4;
 /// See [`TIMES`].
-pub const LEAST: Span = Span::from_secs(1);
+pub(crate) const LEAST: Span = Span::from_secs(1);
 /// See [`TIMES`].
 const REMEMBERED: usize = 16;
 /// Timeout before any circuit was built: a retransmitted SYN takes 1 s (RFC 6298), and three hops may each lose one.
@@ -16,11 +16,11 @@ const FIRST: Span = Span::from_secs(3);
 
 /// How long the last circuits took.
 #[derive(Default)]
-pub struct BuildTimes(VecDeque<Span>);
+pub(crate) struct BuildTimes(VecDeque<Span>);
 
 impl BuildTimes {
     /// Notes that a circuit was built.
-    pub fn add(&mut self, took: Span) {
+    pub(crate) fn add(&mut self, took: Span) {
         self.0.push_back(took);
         if self.0.len() > REMEMBERED {
             self.0.pop_front();
@@ -28,7 +28,7 @@ impl BuildTimes {
     }
 
     /// How long to wait for a circuit before another one races it.
-    pub fn patience(&self) -> Span {
+    pub(crate) fn patience(&self) -> Span {
         self.0.iter().max().map_or(FIRST, |slowest| (*slowest * TIMES).max(LEAST))
     }
 }

@@ -83,7 +83,7 @@ impl fmt::Display for Rule {
 
 impl Rule {
     /// Whether the rule covers only IPv6 addresses.
-    pub fn is_of_ipv6(&self) -> bool {
+    pub(crate) fn is_of_ipv6(&self) -> bool {
         matches!(self.network, Some(IpNet::V6(_)))
     }
 
@@ -106,12 +106,12 @@ impl Policy {
     }
 
     /// Denies another address of the relay itself.
-    pub fn refuse(&mut self, own: SocketAddr) {
+    pub(crate) fn refuse(&mut self, own: SocketAddr) {
         self.own.push(own);
     }
 
     /// Whether an exit may connect to an address. IPv4-mapped IPv6 addresses count as IPv4.
-    pub fn allows(&self, address: SocketAddr) -> bool {
+    pub(crate) fn allows(&self, address: SocketAddr) -> bool {
         let address = SocketAddr::new(address.ip().to_canonical(), address.port());
         self.gate.check(address).is_ok()
             && !self.is_own(address)
@@ -119,7 +119,7 @@ impl Policy {
     }
 
     /// Whether an exit may tell an address that a name resolves to.
-    pub fn may_tell(&self, address: IpAddr) -> bool {
+    pub(crate) fn may_tell(&self, address: IpAddr) -> bool {
         self.gate.check_ip(address).is_ok()
     }
 
@@ -133,12 +133,12 @@ impl Policy {
     }
 
     /// Whether any address may be allowed.
-    pub fn is_exit(&self) -> bool {
+    pub(crate) fn is_exit(&self) -> bool {
         self.rules.iter().any(|rule| rule.accept)
     }
 
     /// The ports at which every public IPv6 address is allowed, in the format of descriptors: `80,443,1000-2000`.
-    pub fn ports_by_ipv6(&self) -> String {
+    pub(crate) fn ports_by_ipv6(&self) -> String {
         // Ports that no rule has matched yet, and accepted ports.
         let (mut open, mut accepted) = (vec![(1u16, u16::MAX)], Vec::new());
         for rule in
@@ -164,7 +164,7 @@ impl Policy {
     }
 
     /// The rules in order.
-    pub fn rules(&self) -> &[Rule] {
+    pub(crate) fn rules(&self) -> &[Rule] {
         &self.rules
     }
 }

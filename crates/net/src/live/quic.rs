@@ -46,7 +46,7 @@ const DEAD: Duration = Duration::from_secs(2);
 /// Keep-alive interval.
 const ALIVE: Duration = Duration::from_millis(500);
 /// Timeout of connecting or opening a stream. TLS is the fallback.
-pub const PATIENCE: Span = Span::from_secs(5);
+pub(crate) const PATIENCE: Span = Span::from_secs(5);
 /// How long TLS is used after QUIC failed with a neighbour.
 const AGAIN: Span = Span::from_secs(600);
 /// Interval of looking for unused connections. A connection without streams is closed the second time it is seen.
@@ -68,12 +68,12 @@ impl Neighbour {
     }
 
     /// The neighbour's address.
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.connection.remote_address()
     }
 
     /// SHA-256 of the certificate that the neighbour presented.
-    pub fn certificate(&self) -> Option<[u8; 32]> {
+    pub(crate) fn certificate(&self) -> Option<[u8; 32]> {
         let shown = self.connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
         shown.first().map(|certificate| Sha256::digest(certificate).into())
     }
@@ -117,7 +117,7 @@ impl Neighbour {
 }
 
 /// How to reach a relay.
-pub enum Way<'a> {
+pub(crate) enum Way<'a> {
     /// By a new stream of an open connection.
     QuicStream(QuicStream),
     /// Unknown. The caller tries QUIC while others wait.
@@ -129,7 +129,7 @@ pub enum Way<'a> {
 }
 
 /// The right to try QUIC with a relay, held by one task at a time.
-pub struct Turn<'a> {
+pub(crate) struct Turn<'a> {
     quic: &'a Quic,
     relay: RelayId,
 }
@@ -342,7 +342,7 @@ impl Quic {
     }
 
     /// How to reach a relay now.
-    pub async fn way(&self, relay: RelayId) -> Way<'_> {
+    pub(crate) async fn way(&self, relay: RelayId) -> Way<'_> {
         loop {
             let known = self.neighbours.borrow().get(&relay).cloned();
             if let Some(known) = known {
@@ -364,7 +364,7 @@ impl Quic {
     }
 
     /// Marks a relay as TLS-only for a while.
-    pub fn is_plain(&self, relay: RelayId) {
+    pub(crate) fn is_plain(&self, relay: RelayId) {
         let mut plain = self.plain.borrow_mut();
         if plain.len() >= PLAIN {
             plain.clear();
@@ -374,7 +374,7 @@ impl Quic {
 
     /// Keeps an authenticated connection with a relay. New channels become its streams, unless another connection is
     /// kept already.
-    pub fn keep(&self, relay: RelayId, neighbour: &Neighbour) {
+    pub(crate) fn keep(&self, relay: RelayId, neighbour: &Neighbour) {
         let (neighbours, names, neighbour) = (self.neighbours.clone(), self.names.clone(), neighbour.clone());
         names.borrow_mut().connected(relay);
         neighbours.borrow_mut().entry(relay).or_insert_with(|| neighbour.clone());
@@ -387,7 +387,7 @@ impl Quic {
     }
 
     /// Closes all connections.
-    pub async fn close(&self) {
+    pub(crate) async fn close(&self) {
         for endpoint in &self.endpoints {
             endpoint.close(VarInt::from_u32(0), b"");
         }

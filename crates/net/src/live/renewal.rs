@@ -52,7 +52,7 @@ const LOOK: Span = Span::from_secs(3600);
 const AGAIN: Span = Span::from_secs(600);
 
 /// A running relay's keys.
-pub struct Renewed {
+pub(crate) struct Renewed {
     router: RefCell<RouterKeys>,
     file: Option<PathBuf>,
     lifetimes: KeyLifetimes,
@@ -67,18 +67,18 @@ async fn drawn<T: Send + 'static>(draw: impl FnOnce() -> T + Send + 'static) -> 
 
 impl Renewed {
     /// `rsa`: whether TLS uses an RSA key.
-    pub fn new(keys: Keys, rsa: bool) -> Renewed {
+    pub(crate) fn new(keys: Keys, rsa: bool) -> Renewed {
         let Keys { router, file, lifetimes } = keys;
         Renewed { router: RefCell::new(router), file, lifetimes, rsa }
     }
 
     /// The current identity and onion keys.
-    pub fn router(&self) -> Ref<'_, RouterKeys> {
+    pub(crate) fn router(&self) -> Ref<'_, RouterKeys> {
         self.router.borrow()
     }
 
     /// The keys that answer circuit handshakes now.
-    pub fn own(&self) -> OwnKeys {
+    pub(crate) fn own(&self) -> OwnKeys {
         let router = self.router();
         let [secret, _] = router.onion_keys().current().ntor();
         let previous = router.onion_keys().previous().map(|(secret, _)| secret);
@@ -86,7 +86,7 @@ impl Renewed {
     }
 
     /// A new TLS key, and everyday keys for it, under `signing` or a new signing key.
-    pub async fn everyday(&self, signing: Option<Signing>) -> (Identity, Certified) {
+    pub(crate) async fn everyday(&self, signing: Option<Signing>) -> (Identity, Certified) {
         let identity = if self.rsa { drawn(Identity::for_links).await } else { Identity::generate() };
         let [signing_until, link_until] = self.lifetimes.certified(clock::unix());
         let signing = signing.unwrap_or_else(|| Signing::new(random(), signing_until));
@@ -95,7 +95,7 @@ impl Renewed {
     }
 
     /// Renews the onion keys if they are due, on disk first. Returns the change.
-    pub async fn renew_onion(&self) -> Option<Change> {
+    pub(crate) async fn renew_onion(&self) -> Option<Change> {
         let now = clock::unix();
         let wanted = self.router().onion_keys().wants_successor(now, &self.lifetimes);
         let fresh = if wanted { Some(drawn(|| OnionKey::generate(&mut fill)).await) } else { None };
@@ -128,7 +128,7 @@ impl Renewed {
     }
 
     /// Renews keys when they are due, until dropped.
-    pub async fn run(&self, links: &Links, on_change: impl Fn(Change)) {
+    pub(crate) async fn run(&self, links: &Links, on_change: impl Fn(Change)) {
         loop {
             let now = clock::unix();
             let onion = self.router().onion_keys().next_change(&self.lifetimes);

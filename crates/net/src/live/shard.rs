@@ -36,7 +36,7 @@ const DIVIDED_CHECK: Span = Span::from_millis(100);
 
 /// State that the shards of a relay share.
 #[derive(Clone)]
-pub struct Common {
+pub(crate) struct Common {
     /// The number of shards.
     pub count: usize,
     /// The rate limit and the counted bytes.
@@ -53,7 +53,7 @@ pub struct Common {
 
 impl Common {
     /// State of this number of shards.
-    pub fn new(count: usize, limit: SharedLimit) -> Common {
+    pub(crate) fn new(count: usize, limit: SharedLimit) -> Common {
         let (addresses, lookups, descriptors) = Default::default();
         Common { count, limit, addresses, division: Division::new(count), lookups, descriptors }
     }
@@ -61,7 +61,7 @@ impl Common {
 
 /// The settings of a shard that can change while it runs.
 #[derive(Clone)]
-pub struct ShardSettings {
+pub(crate) struct ShardSettings {
     /// The exit configuration.
     pub exit: Arc<Exit>,
     /// Refuse exit streams of circuits that have no other relay, as Tor's exits do.
@@ -75,7 +75,7 @@ type Closing = Rc<RefCell<Vec<Weak<Local>>>>;
 
 /// A running shard. Clones are handles to the same one.
 #[derive(Clone)]
-pub struct Shard {
+pub(crate) struct Shard {
     /// The relay on its sockets.
     pub overlay: Exiting,
     /// Opens and accepts its links.
@@ -179,7 +179,7 @@ impl Exits {
 
 impl Shard {
     /// Shard `number`, with these links and `limit`, which is the common one. Also its channels to the other shards.
-    pub fn new(
+    pub(crate) fn new(
         number: usize,
         common: Common,
         limit: Limit,
@@ -220,7 +220,7 @@ impl Shard {
     }
 
     /// Carries circuits and cells between this shard and the others.
-    pub async fn cross(&self, between: Vec<Option<Between>>, crossings: Vec<Option<Crossing>>) {
+    pub(crate) async fn cross(&self, between: Vec<Option<Between>>, crossings: Vec<Option<Crossing>>) {
         let pairs = between.into_iter().zip(crossings).enumerate();
         let carried = pairs.filter_map(|(other, (between, crossing))| {
             Some(carry(&self.overlay, other, between?, crossing?))
@@ -230,13 +230,13 @@ impl Shard {
     }
 
     /// Changes the settings.
-    pub fn reload(&self, settings: ShardSettings) {
+    pub(crate) fn reload(&self, settings: ShardSettings) {
         self.settings.replace(settings);
         self.divide();
     }
 
     /// The current settings.
-    pub fn settings(&self) -> ShardSettings {
+    pub(crate) fn settings(&self) -> ShardSettings {
         self.settings.borrow().clone()
     }
 
@@ -265,7 +265,7 @@ impl Shard {
 
     /// Keeps cells, streams' bytes and kernel buffers together below the memory limit: above it, streams end that hold
     /// bytes outside of the node, the idlest first, until 90 % of the limit is in use.
-    pub async fn bound_memory(&self) {
+    pub(crate) async fn bound_memory(&self) {
         loop {
             let interval = if self.common.count > 1 { DIVIDED_CHECK } else { MEMORY_CHECK };
             clock::until(clock::now() + interval).await;
@@ -318,12 +318,12 @@ impl Shard {
     }
 
     /// Whether to reject a connection from an address.
-    pub fn turns_away(&self, from: IpAddr) -> bool {
+    pub(crate) fn turns_away(&self, from: IpAddr) -> bool {
         self.overlay.with(|node, now| node.turns_away(now, from))
     }
 
     /// Serves a link. A QUIC stream counts as one connection.
-    pub async fn serve(&self, peer_link: PeerLink, from: IpAddr) {
+    pub(crate) async fn serve(&self, peer_link: PeerLink, from: IpAddr) {
         // The limit may have been reached during the handshake.
         if !self.turns_away(from) {
             let tell = |node: &mut Relay<_>, now, id| node.channel_is_from(now, id, from);
@@ -333,7 +333,7 @@ impl Shard {
 }
 
 /// Logs that the handshake of a connection failed; `None`: newer connections took its place.
-pub fn log_failed_handshake(cause: Option<io::Error>) {
+pub(crate) fn log_failed_handshake(cause: Option<io::Error>) {
     match cause {
         Some(cause) => tracing::debug!(%cause, "handshake failed"),
         None => tracing::debug!(cause = "displaced by newer connections", "handshake failed"),

@@ -33,7 +33,7 @@ const WAITING: usize = 64;
 type Load = Arc<AtomicUsize>;
 
 /// A connection that counts for a shard until it is dropped.
-pub struct Counted(Load);
+pub(crate) struct Counted(Load);
 
 impl Drop for Counted {
     fn drop(&mut self) {
@@ -60,7 +60,7 @@ enum Command {
 }
 
 /// The arguments of a thread that starts a shard.
-pub struct Start {
+pub(crate) struct Start {
     /// State that the shards share.
     pub common: Common,
     /// Configuration of the nodes.
@@ -78,7 +78,7 @@ pub struct Start {
 }
 
 /// The other shards of a relay.
-pub struct OtherShards {
+pub(crate) struct OtherShards {
     threads: RefCell<Vec<Thread>>,
     /// Connections of all shards, beginning with the first.
     loads: Vec<Load>,
@@ -93,7 +93,7 @@ struct Thread {
 }
 
 /// Ends the other shards when it is dropped. Handshakes may keep handles to them for longer.
-pub struct EndOnDrop(pub Rc<OtherShards>);
+pub(crate) struct EndOnDrop(pub Rc<OtherShards>);
 
 impl Drop for EndOnDrop {
     fn drop(&mut self) {
@@ -109,7 +109,7 @@ impl OtherShards {
     ///
     /// # Errors
     /// If a thread cannot be created.
-    pub fn start(
+    pub(crate) fn start(
         crossings: Vec<Vec<Option<Crossing>>>,
         start: impl Fn() -> Start,
     ) -> io::Result<OtherShards> {
@@ -134,7 +134,7 @@ impl OtherShards {
     }
 
     /// Waits until a thread ends, which none does by itself. Returns its number. Only the first call notices.
-    pub fn failed(&mut self) -> impl Future<Output = usize> + use<> {
+    pub(crate) fn failed(&mut self) -> impl Future<Output = usize> + use<> {
         let ended: Vec<_> =
             self.threads.get_mut().iter_mut().filter_map(|thread| thread.ended.take()).collect();
         async {
@@ -146,7 +146,7 @@ impl OtherShards {
     }
 
     /// The number of the shard with the fewest connections, and a place in it.
-    pub fn least_loaded(&self) -> (usize, Counted) {
+    pub(crate) fn least_loaded(&self) -> (usize, Counted) {
         let loads = self.loads.iter().enumerate();
         let (number, load) =
             loads.min_by_key(|(_, load)| load.load(Ordering::Relaxed)).expect("a first shard");
@@ -158,7 +158,7 @@ impl OtherShards {
     ///
     /// # Errors
     /// If the connection cannot be moved.
-    pub async fn shake(
+    pub(crate) async fn shake(
         &self,
         shard: usize,
         tcp: TcpStream,
@@ -182,27 +182,27 @@ impl OtherShards {
     }
 
     /// Changes the settings of the other shards.
-    pub fn reload(&self, settings: &ShardSettings) {
+    pub(crate) fn reload(&self, settings: &ShardSettings) {
         self.tell(|| Command::Reload(Box::new(settings.clone())));
     }
 
     /// Lets the other shards refuse circuits.
-    pub fn drain(&self) {
+    pub(crate) fn drain(&self) {
         self.tell(|| Command::Drain);
     }
 
     /// Replaces the keys that answer circuit handshakes.
-    pub fn answer_with(&self, keys: &OwnKeys) {
+    pub(crate) fn answer_with(&self, keys: &OwnKeys) {
         self.tell(|| Command::Answer(Box::new(keys.clone())));
     }
 
     /// Replaces the keys of links.
-    pub fn present(&self, shown: &Shown) {
+    pub(crate) fn present(&self, shown: &Shown) {
         self.tell(|| Command::Present(shown.clone()));
     }
 
     /// The counts of the other shards, with single `circuits` or without.
-    pub async fn counts(&self, circuits: bool) -> Vec<Counts> {
+    pub(crate) async fn counts(&self, circuits: bool) -> Vec<Counts> {
         let ask = |thread: &Thread| {
             let (reply, counted) = oneshot::channel();
             let _ = thread.commands.send(Command::Count { circuits, reply });

@@ -14,7 +14,7 @@ use crate::clock;
 use crate::http::{self, Number, Page};
 
 /// The counts of one shard of a relay.
-pub struct Counts {
+pub(crate) struct Counts {
     numbers: Vec<Number>,
     /// Circuits one by one, if they are wanted.
     circuits: Vec<Value>,
@@ -22,7 +22,7 @@ pub struct Counts {
 
 impl Counts {
     /// A number by its name.
-    pub fn number(&self, name: &str) -> f64 {
+    pub(crate) fn number(&self, name: &str) -> f64 {
         self.numbers.iter().find(|(known, ..)| *known == name).map_or(0.0, |(.., value)| *value)
     }
 }
@@ -58,7 +58,7 @@ pub async fn serve(
 
 /// Counts of a shard. `circuits`: also its circuits one by one, with the local ports of these exit streams. The servers of
 /// a demonstration or experiment identify circuits by these ports.
-pub fn count(overlay: &Exiting, circuits: Option<&Locals>) -> Counts {
+pub(crate) fn count(overlay: &Exiting, circuits: Option<&Locals>) -> Counts {
     let circuits = circuits.map_or(Vec::new(), |streams| each(overlay, streams));
     Counts { numbers: numbers(overlay), circuits }
 }

@@ -23,7 +23,7 @@ use crate::{clock, os};
 const READ: usize = 32 * 498;
 
 /// Bytes of a relay's streams that its node does not count: in the kernel's socket buffers, and of closed streams.
-pub type Outside = Rc<Cell<u64>>;
+pub(crate) type Outside = Rc<Cell<u64>>;
 
 /// The kinds of bytes that a stream adds to [`Outside`].
 #[derive(Clone, Copy)]
@@ -66,11 +66,11 @@ impl Drop for Local {
 }
 
 /// All local ends of a node.
-pub type Locals = Rc<RefCell<BTreeMap<StreamKey, Rc<Local>>>>;
+pub(crate) type Locals = Rc<RefCell<BTreeMap<StreamKey, Rc<Local>>>>;
 
 impl Local {
     /// A local end that notes when it was last used, and what it holds outside of the node.
-    pub fn noting(used: Used, outside: Outside) -> Local {
+    pub(crate) fn noting(used: Used, outside: Outside) -> Local {
         let mut local = Local::default();
         (local.used, local.outside) = (used, outside);
         local
@@ -82,17 +82,17 @@ impl Local {
     }
 
     /// Counts nothing of it any more: it is about to close.
-    pub fn forget_outside(&self) {
+    pub(crate) fn forget_outside(&self) {
         [Held::Unread, Held::Unsent, Held::Last].into_iter().for_each(|what| self.holds(what, 0));
     }
 
     /// Whether it holds bytes that its node does not count.
-    pub fn holds_outside(&self) -> bool {
+    pub(crate) fn holds_outside(&self) -> bool {
         self.held.iter().any(|bytes| bytes.get() > 0)
     }
 
     /// Adds received data. Returns how many bytes wait for the socket.
-    pub fn deliver(&self, now: Time, data: Box<[u8]>) -> u64 {
+    pub(crate) fn deliver(&self, now: Time, data: Box<[u8]>) -> u64 {
         self.used.set(now);
         self.waiting.set(self.waiting.get() + data.len() as u64);
         self.incoming.borrow_mut().push_back(data);
@@ -101,34 +101,29 @@ impl Local {
     }
 
     /// Allows this many more cells.
-    pub fn package(&self, cells: u32) {
+    pub(crate) fn package(&self, cells: u32) {
         self.room.set(self.room.get().saturating_add(cells));
         self.may_package.notify_one();
     }
 
     /// When it last moved data.
-    pub fn used(&self) -> &Used {
+    pub(crate) fn used(&self) -> &Used {
         &self.used
     }
 
     /// Sets the local port of the stream's connection.
-    pub fn leaves_by(&self, port: u16) {
+    pub(crate) fn leaves_by(&self, port: u16) {
         self.port.set(Some(port));
     }
 
     /// See [`leaves_by`](Self::leaves_by).
-    pub fn port(&self) -> Option<u16> {
+    pub(crate) fn port(&self) -> Option<u16> {
         self.port.get()
-    }
-
-    /// Bytes that wait for the socket.
-    pub fn waiting(&self) -> u64 {
-        self.waiting.get()
     }
 
     /// Returns what `judge` makes of the data received so far, once it is decided. `None` if the stream is closed before.
     /// The data is kept.
-    pub async fn heard<T>(&self, mut judge: impl FnMut(&[u8]) -> Option<T>) -> Option<T> {
+    pub(crate) async fn heard<T>(&self, mut judge: impl FnMut(&[u8]) -> Option<T>) -> Option<T> {
         loop {
             let heard: Vec<u8> =
                 self.incoming.borrow().iter().flat_map(|data| data.iter().copied()).collect();
@@ -143,25 +138,25 @@ impl Local {
     }
 
     /// Returns once the circuit closed the stream.
-    pub async fn over(&self) {
+    pub(crate) async fn over(&self) {
         if !self.ended.get() {
             self.over.notified().await;
         }
     }
 
     /// Ends the stream without writing what it received.
-    pub fn abort(&self) {
+    pub(crate) fn abort(&self) {
         self.end();
         self.abort.notify_one();
     }
 
     /// Returns once the stream was aborted.
-    pub async fn aborted(&self) {
+    pub(crate) async fn aborted(&self) {
         self.abort.notified().await;
     }
 
     /// The circuit closed the stream.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         self.ended.set(true);
         self.holds(Held::Last, self.waiting.get());
         self.arrived.notify_one();
@@ -203,10 +198,10 @@ const IDLE: Span = Span::from_secs(300);
 const BLOCKED: Span = Span::from_secs(1);
 /// Receive buffer of an exit's connection, bytes: a stream window of 500 cells (tor-spec, "Stream-level flow control").
 /// Linux doubles it for its bookkeeping, and may grant less (`net.core.rmem_max`).
-pub const RECEIVED: u32 = 249 << 10;
+pub(crate) const RECEIVED: u32 = 249 << 10;
 /// Maximum unsent bytes of a connection in the kernel (TCP_NOTSENT_LOWAT). Data in flight comes on top, so a long fast path
 /// stays full. 128 KiB feeds 1 Gbit/s for 1 ms, in which this process writes again.
-pub const UNSENT: u32 = 128 << 10;
+pub(crate) const UNSENT: u32 = 128 << 10;
 /// Timeout of writing the last received data to the socket.
 const LINGER: Span = Span::from_secs(60);
 
@@ -306,7 +301,7 @@ where
 }
 
 /// Sends bytes that no socket provides, and ends the stream behind them.
-pub async fn answer<N, G, D>(overlay: &Overlay<N, G, D>, key: StreamKey, local: &Local, bytes: &[u8])
+pub(crate) async fn answer<N, G, D>(overlay: &Overlay<N, G, D>, key: StreamKey, local: &Local, bytes: &[u8])
 where
     N: Node<Encrypted> + 'static,
     G: RateLimit + 'static,

@@ -11,9 +11,9 @@ use tidegate_control::flashflow::bandwidth_file::read_weights;
 use super::fetch::fetch;
 
 /// Age at which a file counts no longer, seconds (tor's `MAX_MEASUREMENT_AGE`).
-pub const MAX_AGE: u64 = 3 * 86_400;
+pub(crate) const MAX_AGE: u64 = 3 * 86_400;
 /// Maximum weight of a relay that was not measured, bytes per second (tor's `DEFAULT_MAX_UNMEASURED_BW_KB`).
-pub const UNMEASURED: u64 = 20_000;
+pub(crate) const UNMEASURED: u64 = 20_000;
 /// Maximum length of a file, bytes: 300 for each of 100,000 relays.
 const LONGEST: u64 = 30_000_000;
 
@@ -31,7 +31,7 @@ impl Weights {
     ///
     /// # Errors
     /// If it is malformed, older than three days, or from the future.
-    pub fn read(text: &str, now: u64) -> Result<Weights, String> {
+    pub(crate) fn read(text: &str, now: u64) -> Result<Weights, String> {
         let weights = read_weights(text).map_err(|why| why.to_string())?;
         let measured = text.lines().next().and_then(|line| line.trim().parse().ok());
         let measured = measured.ok_or("line 1 is not a time")?;
@@ -48,13 +48,13 @@ impl Weights {
     }
 
     /// Whether the file still counts.
-    pub fn is_current(&self, now: u64) -> bool {
+    pub(crate) fn is_current(&self, now: u64) -> bool {
         // The clocks of a coordinator and a directory may differ.
         self.measured <= now + 3600 && now.saturating_sub(self.measured) <= MAX_AGE
     }
 
     /// The weight of a relay that says this bandwidth of itself.
-    pub fn of(&self, fingerprint: &[u8; 20], said: u64) -> u64 {
+    pub(crate) fn of(&self, fingerprint: &[u8; 20], said: u64) -> u64 {
         self.relays.get(fingerprint).copied().unwrap_or(said.min(UNMEASURED))
     }
 }
@@ -82,7 +82,7 @@ impl Source {
     ///
     /// # Errors
     /// If they cannot be read, with the place and the cause.
-    pub async fn weights(&self, now: u64) -> Result<Weights, String> {
+    pub(crate) async fn weights(&self, now: u64) -> Result<Weights, String> {
         let text = match self {
             Source::File(path) => {
                 let known = fs::metadata(path).map_err(|cause| format!("{self}: {cause}"))?;

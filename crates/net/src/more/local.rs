@@ -25,13 +25,13 @@ const QUEUED: usize = 256 * 1024;
 /// Local events per turn. [`Wire::receive`] bounds the datagrams per turn.
 const TURN: usize = 64;
 /// Maximum sleep: how soon the loop notices a stop, and local connections that took their bytes.
-pub const NAP: Span = Span::from_millis(20);
+pub(crate) const NAP: Span = Span::from_millis(20);
 
 /// A stream: the index of its machine, and its id.
-pub type StreamKey = (usize, u64);
+pub(crate) type StreamKey = (usize, u64);
 
 /// An event of a local connection.
-pub enum Local {
+pub(crate) enum Local {
     /// An application wants a stream of a machine.
     Wants(usize, TcpStream, Vec<u8>),
     /// Bytes of a stream.
@@ -43,7 +43,7 @@ pub enum Local {
 }
 
 /// A handle to the task of a local connection.
-pub struct Pump {
+pub(crate) struct Pump {
     /// Bytes to write; `None` ends the output.
     bytes: mpsc::UnboundedSender<Option<Vec<u8>>>,
     queued: Arc<AtomicUsize>,
@@ -54,7 +54,7 @@ pub struct Pump {
 
 impl Pump {
     /// Moves bytes until both directions have ended, after `connect` completes.
-    pub fn start(
+    pub(crate) fn start(
         stream: StreamKey,
         connect: impl Future<Output = io::Result<TcpStream>> + Send + 'static,
         events: mpsc::Sender<Local>,
@@ -93,23 +93,23 @@ impl Pump {
         Pump { bytes, queued, grants, granted: false }
     }
 
-    pub fn write(&self, bytes: Vec<u8>) {
+    pub(crate) fn write(&self, bytes: Vec<u8>) {
         if !bytes.is_empty() {
             self.queued.fetch_add(bytes.len(), Ordering::Relaxed);
             let _ = self.bytes.send(Some(bytes));
         }
     }
 
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         let _ = self.bytes.send(None);
     }
 
-    pub fn takes(&self) -> bool {
+    pub(crate) fn takes(&self) -> bool {
         self.queued.load(Ordering::Relaxed) < QUEUED
     }
 
     /// Allows the next read if the stream has room for it.
-    pub fn grant(&mut self, room: usize) {
+    pub(crate) fn grant(&mut self, room: usize) {
         if !self.granted && room >= BLOCK {
             self.granted = self.grants.try_send(()).is_ok();
         }
@@ -120,7 +120,7 @@ impl Pump {
 const WAITING: usize = 300;
 
 /// A peer and its UDP socket.
-pub struct Wire {
+pub(crate) struct Wire {
     pub peer: LivePeer,
     socket: UdpSocket,
     buffer: Vec<u8>,
@@ -129,14 +129,14 @@ pub struct Wire {
 }
 
 impl Wire {
-    pub fn open(settings: &PeerConfig) -> io::Result<Wire> {
+    pub(crate) fn open(settings: &PeerConfig) -> io::Result<Wire> {
         let (peer, socket) = LivePeer::open(settings)?;
         socket.set_nonblocking(true)?;
         let (socket, buffer) = (UdpSocket::from_std(socket)?, vec![0; WIRE_SIZE + 1]);
         Ok(Wire { peer, socket, buffer, waiting: VecDeque::new() })
     }
 
-    pub fn send_to(&mut self, to: Peer, datagram: &[u8]) {
+    pub(crate) fn send_to(&mut self, to: Peer, datagram: &[u8]) {
         let (to, datagram) = self.peer.seal(to, datagram);
         self.hand_over(to, datagram);
     }
@@ -161,7 +161,7 @@ impl Wire {
     }
 
     /// Waits until datagrams can be received, or waiting ones can be sent.
-    pub async fn ready(&self) -> io::Result<()> {
+    pub(crate) async fn ready(&self) -> io::Result<()> {
         let sends = if self.waiting.is_empty() {
             Interest::READABLE
         } else {
@@ -171,7 +171,7 @@ impl Wire {
     }
 
     /// Receives the available datagrams. Forwards relayed ones, and returns those for this peer.
-    pub fn receive(&mut self) -> io::Result<Vec<Opened>> {
+    pub(crate) fn receive(&mut self) -> io::Result<Vec<Opened>> {
         self.flush();
         let mut here = Vec::new();
         // Bounded, so that a flood does not starve local connections.
@@ -188,7 +188,7 @@ impl Wire {
 }
 
 /// Why a peer's loop woke, besides events of local connections.
-pub enum Woken {
+pub(crate) enum Woken {
     /// Datagrams can be received or sent.
     Datagrams(io::Result<()>),
     /// An application connected, from this address.
@@ -198,7 +198,7 @@ pub enum Woken {
 }
 
 /// Waits for an event. The select is fair: neither datagrams nor local connections starve the other.
-pub async fn woken(
+pub(crate) async fn woken(
     datagrams: impl Future<Output = io::Result<()>>,
     accept: impl Future<Output = (TcpStream, SocketAddr)>,
     local: &mut mpsc::Receiver<Local>,
@@ -220,7 +220,7 @@ pub async fn woken(
 }
 
 /// Checks the number of hops. `beyond`: relays that the other side adds to the path.
-pub fn check_hops(settings: &PeerConfig, beyond: usize) -> io::Result<()> {
+pub(crate) fn check_hops(settings: &PeerConfig, beyond: usize) -> io::Result<()> {
     let (hops, peers) = (settings.hops, settings.directory.peers.len());
     match (1..=MAX_RELAYS).contains(&hops) && hops + 1 + beyond <= peers {
         true => Ok(()),
@@ -230,7 +230,7 @@ pub fn check_hops(settings: &PeerConfig, beyond: usize) -> io::Result<()> {
     }
 }
 
-pub fn runtime() -> io::Result<tokio::runtime::Runtime> {
+pub(crate) fn runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()
 }
 

@@ -116,7 +116,7 @@ pub(crate) struct LivePeer {
 }
 
 impl LivePeer {
-    pub fn open(settings: &PeerConfig) -> io::Result<(LivePeer, UdpSocket)> {
+    pub(crate) fn open(settings: &PeerConfig) -> io::Result<(LivePeer, UdpSocket)> {
         let (directory, me) = (&settings.directory, settings.me);
         let peers = directory.peers.len();
         let Some(entry) = directory.peers.get(usize::from(me)) else {
@@ -187,12 +187,12 @@ impl LivePeer {
     }
 
     /// The onion keys of all peers.
-    pub fn keys(&self) -> Epoch {
+    pub(crate) fn keys(&self) -> Epoch {
         self.directory.epoch(self.epoch)
     }
 
     /// The current key epoch.
-    pub fn epoch(&self) -> u32 {
+    pub(crate) fn epoch(&self) -> u32 {
         self.epoch
     }
 
@@ -200,7 +200,7 @@ impl LivePeer {
     ///
     /// # Errors
     /// If the directory has expired, or the replay memory cannot be written.
-    pub fn turn(&mut self, now: Time) -> io::Result<Option<Epoch>> {
+    pub(crate) fn turn(&mut self, now: Time) -> io::Result<Option<Epoch>> {
         if now < self.look {
             return Ok(None);
         }
@@ -222,7 +222,7 @@ impl LivePeer {
     }
 
     /// Opens a datagram.
-    pub fn handle(&mut self, now: Time, wire: &[u8]) -> io::Result<Handled> {
+    pub(crate) fn handle(&mut self, now: Time, wire: &[u8]) -> io::Result<Handled> {
         self.node.handle(now, wire);
         // Write the replay tags before forwarding: a packet that is forwarded twice can be traced.
         self.memory.write(&mut self.node)?;
@@ -234,7 +234,7 @@ impl LivePeer {
     }
 
     /// Seals a datagram for its next hop. Returns the hop's address and the datagram.
-    pub fn seal(&mut self, to: Peer, datagram: &[u8]) -> (Option<SocketAddr>, Vec<u8>) {
+    pub(crate) fn seal(&mut self, to: Peer, datagram: &[u8]) -> (Option<SocketAddr>, Vec<u8>) {
         (self.address(to), self.node.seal(to, datagram).unwrap_or_default())
     }
 
@@ -273,7 +273,7 @@ impl LivePeer {
         self.addresses.get(usize::from(to)).copied().flatten()
     }
 
-    pub fn summary(mut self) -> Summary {
+    pub(crate) fn summary(mut self) -> Summary {
         self.summary.node = self.node.counters();
         self.summary
     }

@@ -24,7 +24,7 @@ impl Status {
     ///
     /// # Errors
     /// If the address is not on loopback, or cannot be bound.
-    pub fn serve(address: SocketAddr, peer: Peer) -> io::Result<Status> {
+    pub(crate) fn serve(address: SocketAddr, peer: Peer) -> io::Result<Status> {
         let wrong = |cause: String| io::Error::new(io::ErrorKind::InvalidInput, cause);
         if !address.ip().is_loopback() {
             return Err(wrong(format!("--status {address}: the page is served on loopback only")));
@@ -55,7 +55,7 @@ impl Status {
     }
 
     /// Replaces the metrics.
-    pub fn show(&self, numbers: Vec<Number>) {
+    pub(crate) fn show(&self, numbers: Vec<Number>) {
         *self.numbers.lock().unwrap_or_else(PoisonError::into_inner) = numbers;
     }
 }

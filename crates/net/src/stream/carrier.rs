@@ -23,7 +23,7 @@ use crate::gate::Gate;
 use crate::identity::Identity;
 
 /// An event of a connection.
-pub enum Event {
+pub(crate) enum Event {
     /// A peer connected and authenticated.
     Accepted(Connection),
     /// A dialled connection is open, or failed.
@@ -54,7 +54,7 @@ const PAUSE: Span = Span::from_secs(2);
 
 /// Whether a connection carries messages besides datagrams, and which side opens their stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Channel {
+pub(crate) enum Channel {
     /// No messages.
     None,
     /// The peer opens it.
@@ -76,7 +76,7 @@ enum State {
 
 /// Bytes of sent datagrams by account.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Accounts {
+pub(crate) struct Accounts {
     /// Video, with the packets' overhead on the wire.
     pub video: u64,
     /// Exploration, with the packets' overhead on the wire.
@@ -86,7 +86,7 @@ pub struct Accounts {
 }
 
 /// The connections of one peer.
-pub struct Carrier {
+pub(crate) struct Carrier {
     identity: Identity,
     /// The peers that it may dial.
     gate: Gate,
@@ -110,7 +110,7 @@ impl Carrier {
     ///
     /// # Errors
     /// If the address cannot be bound.
-    pub fn open(
+    pub(crate) fn open(
         identity: Identity,
         listen: SocketAddr,
         path: Path,
@@ -142,22 +142,22 @@ impl Carrier {
     ///
     /// # Errors
     /// If the socket is closed.
-    pub fn address(&self) -> io::Result<SocketAddr> {
+    pub(crate) fn address(&self) -> io::Result<SocketAddr> {
         self.endpoint.local_addr()
     }
 
     /// The fingerprint of this peer's certificate.
-    pub fn fingerprint(&self) -> Fingerprint {
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
         self.identity.fingerprint()
     }
 
     /// Bytes sent so far.
-    pub fn accounts(&self) -> Accounts {
+    pub(crate) fn accounts(&self) -> Accounts {
         Accounts { all: self.socket.sent.load(Ordering::Relaxed), ..self.accounts }
     }
 
     /// Converts an event into the machine's input; `None` if the connection is not assigned to a peer.
-    pub fn input(&mut self, event: Event) -> Option<Input> {
+    pub(crate) fn input(&mut self, event: Event) -> Option<Input> {
         if let Event::Datagram(connection, _) | Event::Message(connection, _) = &event
             && let Some((_, used)) = self.open.get_mut(connection)
         {
@@ -177,7 +177,7 @@ impl Carrier {
     }
 
     /// Carries out a machine's output. Returns data for the player.
-    pub fn act(&mut self, output: Output) -> Option<Bytes> {
+    pub(crate) fn act(&mut self, output: Output) -> Option<Bytes> {
         match output {
             Output::Datagram { to, bytes } => self.datagram(to, bytes),
             Output::Message { to, message } => self.message(to, &message),
@@ -188,13 +188,8 @@ impl Carrier {
         None
     }
 
-    /// Peers with a connection.
-    pub fn connected(&self) -> usize {
-        self.peers.len()
-    }
-
     /// Assigns a connection to a peer.
-    pub fn attach(&mut self, peer: Peer, connection: Connection, channel: Channel) {
+    pub(crate) fn attach(&mut self, peer: Peer, connection: Connection, channel: Channel) {
         // The user chose the server, so it does not need a place.
         if peer != SERVER {
             self.seat(&connection);
@@ -243,7 +238,7 @@ impl Carrier {
     }
 
     /// Sends a message to a peer that has a message stream.
-    pub fn message(&mut self, to: Peer, message: &Message) {
+    pub(crate) fn message(&mut self, to: Peer, message: &Message) {
         if let Some(State::Up(link)) = self.links.get(&to)
             && let Some(outbox) = &link.outbox
             && outbox.try_send(message.encode()).is_err()
@@ -253,7 +248,13 @@ impl Carrier {
     }
 
     /// Dials a peer. An event reports the result.
-    pub fn dial(&self, peer: Peer, address: SocketAddr, fingerprint: Option<Fingerprint>, to_server: bool) {
+    pub(crate) fn dial(
+        &self,
+        peer: Peer,
+        address: SocketAddr,
+        fingerprint: Option<Fingerprint>,
+        to_server: bool,
+    ) {
         let events = self.events.clone();
         // The user chose the server. The server chose the other peers.
         let gate = if to_server { Gate::Private } else { self.gate };
@@ -275,7 +276,7 @@ impl Carrier {
     }
 
     /// Handles the result of a dial.
-    pub fn dialed(&mut self, peer: Peer, connection: Option<Connection>) {
+    pub(crate) fn dialed(&mut self, peer: Peer, connection: Option<Connection>) {
         match (connection, self.links.get(&peer)) {
             (Some(connection), _) => self.welcome(peer, connection),
             (None, Some(State::Dialing(_))) => {
@@ -298,7 +299,7 @@ impl Carrier {
     }
 
     /// Handles a new connection, from an announced peer or one that may be announced soon.
-    pub fn accepted(&mut self, connection: Connection) {
+    pub(crate) fn accepted(&mut self, connection: Connection) {
         let Some(fingerprint) = quic::peer(&connection) else {
             return connection.close(VarInt::from_u32(2), b"no certificate");
         };
@@ -355,7 +356,7 @@ impl Carrier {
     }
 
     /// Disconnects from a peer after a moment for data in flight.
-    pub fn part(&mut self, peer: Peer) {
+    pub(crate) fn part(&mut self, peer: Peer) {
         self.contacts.remove(&peer);
         if let Some(State::Up(Link { connection, outbox })) = self.links.remove(&peer) {
             self.peers.remove(&connection.stable_id());
@@ -382,7 +383,7 @@ impl Carrier {
     }
 
     /// Closes all connections.
-    pub async fn close(self) {
+    pub(crate) async fn close(self) {
         clock::until(clock::now() + Span::from_millis(100)).await;
         self.endpoint.close(VarInt::from_u32(0), b"end");
         let _ = tokio::time::timeout(std::time::Duration::from_millis(300), self.endpoint.wait_idle()).await;

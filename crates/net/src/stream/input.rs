@@ -86,7 +86,7 @@ const TICK: Span = Span::from_millis(5);
 ///
 /// # Errors
 /// If standard input or the UDP socket cannot be read.
-pub async fn read(input: &Input, to: mpsc::Sender<Bytes>, say: impl Fn(String)) -> io::Result<()> {
+pub(crate) async fn read(input: &Input, to: mpsc::Sender<Bytes>, say: impl Fn(String)) -> io::Result<()> {
     match input {
         Input::Standard => copy(tokio::io::stdin(), &to).await,
         Input::Udp(address) => {
@@ -154,7 +154,7 @@ async fn pull(uri: &Uri, to: &mpsc::Sender<Bytes>) -> Result<(), String> {
 }
 
 /// The `n`-th TS packet of the pattern.
-pub fn pattern_packet(n: u64) -> [u8; TS] {
+pub(crate) fn pattern_packet(n: u64) -> [u8; TS] {
     let mut packet = [0; TS];
     packet[..4].copy_from_slice(&[0x47, 0x01, 0x00, 0x10 | (n & 0xf) as u8]);
     packet[4..12].copy_from_slice(&n.to_be_bytes());

@@ -37,16 +37,6 @@ pub struct Path {
 }
 
 impl Path {
-    /// A path without emulation.
-    pub const OPEN: Path = Path {
-        uplink: Rate::UNLIMITED,
-        delay: Span::ZERO,
-        jitter: Span::ZERO,
-        loss: 0.0,
-        seed: 0,
-        later: None,
-    };
-
     fn is_open(&self) -> bool {
         self.uplink == Rate::UNLIMITED
             && self.delay.max(self.jitter) == Span::ZERO
@@ -59,7 +49,7 @@ impl Path {
 const HEADERS: usize = 28;
 
 /// A UDP socket with an emulated path. It counts sent bytes.
-pub struct Socket {
+pub(crate) struct Socket {
     inner: Arc<dyn AsyncUdpSocket>,
     line: Option<Mutex<Line>>,
     wake: Notify,
@@ -71,7 +61,7 @@ struct Line {
     path: Path,
     /// When the uplink rate changes.
     change: Option<(Time, Rate)>,
-    uplink: Uplink<()>,
+    uplink: Uplink,
     random: Random,
     under_way: VecDeque<(Time, SocketAddr, Vec<u8>)>,
     last: Time,
@@ -88,7 +78,7 @@ impl Socket {
     ///
     /// # Errors
     /// If the address cannot be bound.
-    pub fn bind(listen: SocketAddr, path: Path) -> io::Result<Arc<Socket>> {
+    pub(crate) fn bind(listen: SocketAddr, path: Path) -> io::Result<Arc<Socket>> {
         let inner = TokioRuntime.wrap_udp_socket(UdpSocket::bind(listen)?)?;
         let random = Seed::root(path.seed).fork("path").random();
         let uplink = Uplink::new(path.uplink);

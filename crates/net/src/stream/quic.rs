@@ -64,7 +64,7 @@ fn transport(keep_alive: bool) -> Arc<TransportConfig> {
 ///
 /// # Errors
 /// If the identity's key does not fit its certificate, or the socket's local address is unknown.
-pub fn endpoint(identity: &Identity, socket: Arc<Socket>) -> io::Result<Endpoint> {
+pub(crate) fn endpoint(identity: &Identity, socket: Arc<Socket>) -> io::Result<Endpoint> {
     let mut tls = (*tls::server(identity).map_err(wrong)?).clone();
     tls.alpn_protocols = vec![PROTOCOL.into()];
     let mut server = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls).map_err(wrong)?));
@@ -82,7 +82,11 @@ pub fn endpoint(identity: &Identity, socket: Arc<Socket>) -> io::Result<Endpoint
 ///
 /// # Errors
 /// If the identity's key does not fit its certificate.
-pub fn client(identity: &Identity, peer: Option<Fingerprint>, to_server: bool) -> io::Result<ClientConfig> {
+pub(crate) fn client(
+    identity: &Identity,
+    peer: Option<Fingerprint>,
+    to_server: bool,
+) -> io::Result<ClientConfig> {
     let mut tls = (*match peer {
         Some(peer) => tls::client(Some(identity), peer),
         None => tls::client_without_pin(identity),
@@ -96,7 +100,7 @@ pub fn client(identity: &Identity, peer: Option<Fingerprint>, to_server: bool) -
 }
 
 /// The peer's fingerprint.
-pub fn peer(connection: &Connection) -> Option<Fingerprint> {
+pub(crate) fn peer(connection: &Connection) -> Option<Fingerprint> {
     let identity = connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
     identity.first().map(fingerprint)
 }

@@ -14,7 +14,7 @@ const BATCH: u32 = 31;
 
 /// In proportion to the legs' rates.
 #[derive(Clone, Copy, Debug)]
-pub struct ByRate;
+pub(crate) struct ByRate;
 
 impl Split for ByRate {
     fn build(&self, _: Seed) -> Box<dyn Splitter> {

@@ -7,7 +7,7 @@ use super::link::Wish;
 use super::split::{Split, Splitter};
 
 /// Source and oracles.
-pub const ORIGIN: Origin = Origin {
+pub(crate) const ORIGIN: Origin = Origin {
     system: "Conflux",
     source: "proposal 329; conflux.c of tor 0.4.8",
     oracles: &[
@@ -20,7 +20,7 @@ pub const ORIGIN: Origin = Origin {
 
 /// Always the leg with the least round-trip time.
 #[derive(Clone, Copy, Debug)]
-pub struct MinLatency;
+pub(crate) struct MinLatency;
 
 /// All legs up to their windows, the one with the least round-trip time first.
 #[derive(Clone, Copy, Debug)]

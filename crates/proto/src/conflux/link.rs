@@ -30,7 +30,7 @@ pub struct Link {
 
 impl Link {
     /// Length of the message in bytes.
-    pub const BYTES: usize = 50;
+    pub(crate) const BYTES: usize = 50;
 
     /// The wire format, version 1.
     pub fn write(&self) -> [u8; Link::BYTES] {

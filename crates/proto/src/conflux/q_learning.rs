@@ -22,7 +22,7 @@ use crate::ids::CircuitKey;
 /// Parameters: the thesis' symbols, and the definition of a late SENDME.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct Learnt {
+pub(crate) struct Learnt {
     /// How much a new estimate counts. Source: Raiber 2010, equation 5.4.
     #[schemars(range(min = 1e-6, max = 1.0))]
     pub alpha: f64,

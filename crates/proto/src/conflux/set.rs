@@ -84,12 +84,12 @@ impl<M> Set<M> {
     }
 
     /// The set's secret.
-    pub fn nonce(&self) -> [u8; 32] {
+    pub(crate) fn nonce(&self) -> [u8; 32] {
         self.nonce
     }
 
     /// Its legs in the order of their arrival.
-    pub fn legs(&self) -> impl Iterator<Item = CircuitKey> + '_ {
+    pub(crate) fn legs(&self) -> impl Iterator<Item = CircuitKey> + '_ {
         self.legs.iter().map(|leg| leg.circuit)
     }
 
@@ -132,12 +132,12 @@ impl<M> Set<M> {
     }
 
     /// Whether all legs are answered.
-    pub fn is_linked(&self) -> bool {
+    pub(crate) fn is_linked(&self) -> bool {
         self.legs.iter().all(|leg| leg.asked.is_none())
     }
 
     /// Whether this leg is answered.
-    pub fn is_answered(&self, circuit: CircuitKey) -> bool {
+    pub(crate) fn is_answered(&self, circuit: CircuitKey) -> bool {
         self.legs.iter().any(|leg| leg.circuit == circuit && leg.asked.is_none())
     }
 
@@ -273,7 +273,7 @@ impl<M> Set<M> {
     }
 
     /// Since when the reorder buffer is non-empty.
-    pub fn held_since(&self) -> Option<Time> {
+    pub(crate) fn held_since(&self) -> Option<Time> {
         (!self.held.is_empty()).then_some(self.held_since)
     }
 
@@ -290,7 +290,7 @@ impl<M> Set<M> {
     }
 
     /// Gives a leg's circuit a new key.
-    pub fn rename(&mut self, circuit: CircuitKey, to: CircuitKey) {
+    pub(crate) fn rename(&mut self, circuit: CircuitKey, to: CircuitKey) {
         if let Ok(leg) = self.leg(circuit) {
             leg.circuit = to;
             self.split.renamed(circuit, to);

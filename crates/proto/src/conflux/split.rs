@@ -47,7 +47,7 @@ pub struct Offer {
 
 impl Offer {
     /// Cells per second: the plan, or a window per round trip without one.
-    pub fn rate(&self) -> f64 {
+    pub(crate) fn rate(&self) -> f64 {
         let window = f64::from(self.in_flight) + f64::from(self.capacity.window);
         let by_window = || window / self.round_trip.as_secs_f64().max(1e-6);
         self.capacity.planned.unwrap_or_else(by_window).max(1.0)

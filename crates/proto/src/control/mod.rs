@@ -70,7 +70,7 @@ pub struct Violation;
 /// Bytes above which a stream's receiver sends XOFF; it sends XON once its buffer is empty.
 ///
 /// Tor's `cc_xoff_client` and `cc_xoff_exit`: 500 cells of 498 bytes each.
-pub const XOFF_BYTES: u64 = 500 * 498;
+pub(crate) const XOFF_BYTES: u64 = 500 * 498;
 
 /// Bounds the cells in flight from one end of a circuit.
 pub trait Window: Debug + Send {

@@ -17,7 +17,7 @@ use super::{Control, Violation, Window};
 use tidegate_control::registry::Origin;
 
 /// Source and oracles.
-pub const ORIGIN: Origin = Origin {
+pub(crate) const ORIGIN: Origin = Origin {
     system: "Tor-Vegas",
     source: "proposal 324; congestion_control_vegas.c of tor 0.4.8",
     oracles: &["crates/proto/src/control/vegas/vectors.rs: the_window_moves_as_in_tors_test_vectors"],
@@ -136,7 +136,7 @@ fn smooth(sample: u64, before: u64, samples: u64) -> u64 {
 }
 
 impl Vegas {
-    pub fn new(parameters: VegasParameters) -> Vegas {
+    pub(crate) fn new(parameters: VegasParameters) -> Vegas {
         Vegas {
             parameters,
             window: u64::from(parameters.initial),

@@ -55,7 +55,7 @@ pub(crate) struct Fixed {
 }
 
 impl Fixed {
-    pub fn new(size: u32, increment: u32) -> Fixed {
+    pub(crate) fn new(size: u32, increment: u32) -> Fixed {
         Fixed { left: size, size, increment }
     }
 }

@@ -21,19 +21,19 @@ pub type Fingerprint = [u8; 32];
 
 /// Certificate types: RSA identity, Ed25519 identity -> signing key, signing key -> TLS certificate, signing key ->
 /// link authentication key, RSA identity -> Ed25519 identity, onion key -> Ed25519 identity.
-pub const RSA_IDENTITY: u8 = 2;
+pub(crate) const RSA_IDENTITY: u8 = 2;
 /// See [`RSA_IDENTITY`].
-pub const SIGNING: u8 = 4;
+pub(crate) const SIGNING: u8 = 4;
 /// See [`RSA_IDENTITY`].
-pub const LINK: u8 = 5;
+pub(crate) const LINK: u8 = 5;
 /// See [`RSA_IDENTITY`].
-pub const AUTH: u8 = 6;
+pub(crate) const AUTH: u8 = 6;
 /// See [`RSA_IDENTITY`].
-pub const CROSS: u8 = 7;
+pub(crate) const CROSS: u8 = 7;
 /// Certificate type: a service's blinded key -> the key that signs its descriptor (rend-spec-v3).
 pub const ONION_DESCRIPTOR: u8 = 8;
 /// See [`RSA_IDENTITY`].
-pub const ONION: u8 = 10;
+pub(crate) const ONION: u8 = 10;
 /// Type of the certified key: an Ed25519 key, or the SHA-256 of an X.509 certificate.
 const ED25519: u8 = 1;
 const X509: u8 = 3;
@@ -246,7 +246,7 @@ impl Certified {
     }
 
     /// The body of a CERTS cell.
-    pub fn certs(&self, initiator: bool) -> Vec<u8> {
+    pub(crate) fn certs(&self, initiator: bool) -> Vec<u8> {
         let third = if initiator { (AUTH, &self.auth_certificate) } else { (LINK, &self.link_certificate) };
         let all = [
             (RSA_IDENTITY, &self.rsa_certificate),
@@ -269,7 +269,7 @@ impl Certified {
     }
 
     /// Signs an AUTHENTICATE cell.
-    pub fn authenticate(&self, message: &[u8]) -> [u8; 64] {
+    pub(crate) fn authenticate(&self, message: &[u8]) -> [u8; 64] {
         self.auth.sign(message).to_bytes()
     }
 }

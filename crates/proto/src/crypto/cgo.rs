@@ -15,10 +15,10 @@ use uiv::{Expanded, KEYS};
 pub use uiv::{Side, TAG};
 
 /// Bytes of key material of one direction: the keys and the first nonce.
-pub const SEED: usize = KEYS + TAG;
+pub(crate) const SEED: usize = KEYS + TAG;
 
 /// One direction of one hop.
-pub struct Layer {
+pub(crate) struct Layer {
     side: Side,
     keys: Zeroizing<[u8; KEYS]>,
     /// The tag of the next cell for this hop, or of the next cell from it, before encryption.
@@ -38,7 +38,7 @@ fn tag_of(body: &[u8; BODY]) -> [u8; TAG] {
 
 impl Layer {
     /// Creates the layer with the hop's key material of this direction.
-    pub fn new(side: Side, seed: &[u8; SEED]) -> Layer {
+    pub(crate) fn new(side: Side, seed: &[u8; SEED]) -> Layer {
         let (keys, nonce) = seed.split_first_chunk().expect("80 = 64 + 16");
         let nonce = nonce.try_into().expect("80 = 64 + 16");
         Layer {
@@ -53,19 +53,19 @@ impl Layer {
     }
 
     /// Frees memory if no cell has passed since the last call.
-    pub fn rest(&mut self) {
+    pub(crate) fn rest(&mut self) {
         if !std::mem::replace(&mut self.used, false) {
             self.expanded = None;
         }
     }
 
     /// The tag with which a SENDME acknowledges the last cell that this end sent or recognised.
-    pub fn tag(&self) -> [u8; TAG] {
+    pub(crate) fn tag(&self) -> [u8; TAG] {
         self.tag
     }
 
     /// Adds or removes this layer. `command` is the cell's: RELAY or RELAY_EARLY.
-    pub fn pass(&mut self, command: u8, body: &mut [u8; BODY]) {
+    pub(crate) fn pass(&mut self, command: u8, body: &mut [u8; BODY]) {
         let before = tag_of(body);
         self.used = true;
         let expanded = self.expanded.get_or_insert_with(|| Box::new(Expanded::new(self.side, &self.keys)));
@@ -78,7 +78,7 @@ impl Layer {
     }
 
     /// Sender: adds this layer to a new cell. The layers of hops nearer to the sender follow with [`Layer::pass`].
-    pub fn seal(&mut self, command: u8, body: &mut [u8; BODY]) {
+    pub(crate) fn seal(&mut self, command: u8, body: &mut [u8; BODY]) {
         body[..TAG].copy_from_slice(&*self.nonce);
         self.pass(command, body);
         self.tag = tag_of(body);
@@ -90,7 +90,7 @@ impl Layer {
     }
 
     /// Removes this layer. Returns whether this hop is the recipient, or for a client the sender.
-    pub fn recognises(&mut self, command: u8, body: &mut [u8; BODY]) -> bool {
+    pub(crate) fn recognises(&mut self, command: u8, body: &mut [u8; BODY]) -> bool {
         let before = tag_of(body);
         self.pass(command, body);
         if !bool::from(body[..TAG].ct_eq(&*self.nonce)) {

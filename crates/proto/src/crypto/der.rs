@@ -44,7 +44,7 @@ fn name(text: &str) -> Vec<u8> {
 }
 
 /// The signed part of a self-signed certificate. Times are UTCTime (`YYMMDDhhmmssZ`).
-pub fn to_be_signed(serial: u8, valid: [&str; 2], public_key_info: &[u8]) -> Vec<u8> {
+pub(crate) fn to_be_signed(serial: u8, valid: [&str; 2], public_key_info: &[u8]) -> Vec<u8> {
     let times = valid.map(|time| element(TIME, time.as_bytes())).concat();
     let who = name("www.tidegate.invalid");
     let parts = [
@@ -60,13 +60,13 @@ pub fn to_be_signed(serial: u8, valid: [&str; 2], public_key_info: &[u8]) -> Vec
 }
 
 /// Assembles a certificate from its signed part and the signature.
-pub fn certificate(to_be_signed: &[u8], signature: &[u8]) -> Vec<u8> {
+pub(crate) fn certificate(to_be_signed: &[u8], signature: &[u8]) -> Vec<u8> {
     let bits = element(BITS, &[&[0], signature].concat());
     element(SEQUENCE, &[to_be_signed, &element(SEQUENCE, SHA256_WITH_RSA), &bits].concat())
 }
 
 /// A certificate's parts.
-pub struct Certificate<'a> {
+pub(crate) struct Certificate<'a> {
     /// The signed part.
     pub to_be_signed: &'a [u8],
     /// The public key with its algorithm.
@@ -76,7 +76,7 @@ pub struct Certificate<'a> {
 }
 
 /// Parses a certificate; `None` unless it is well-formed and signed with RSA and SHA-256.
-pub fn parse(bytes: &[u8]) -> Option<Certificate<'_>> {
+pub(crate) fn parse(bytes: &[u8]) -> Option<Certificate<'_>> {
     let (SEQUENCE, _, certificate, []) = read(bytes)? else { return None };
     let (SEQUENCE, to_be_signed, mut fields, rest) = read(certificate)? else { return None };
     let (SEQUENCE, _, SHA256_WITH_RSA, rest) = read(rest)? else { return None };

@@ -84,7 +84,7 @@ impl Layer {
     }
 
     /// Frees memory if no cell has passed since the last call.
-    pub fn rest(&mut self) {
+    pub(crate) fn rest(&mut self) {
         self.keystream.rest();
     }
 

@@ -51,7 +51,7 @@ impl<O: Onion<Body = Body, Data = Box<[u8]>, Address = Target, Peer = Peer>> Tor
 
 /// How a message lies in a cell's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub(crate) enum Format {
     /// Under AES-CTR and SHA-1: command, "recognized", stream, digest, length, data.
     V0,
     /// Under Counter Galois Onion: tag, command, length, stream if the command has one, data.
@@ -77,12 +77,12 @@ fn is_known(command: u8) -> bool {
 
 impl Format {
     /// Bytes of application data that a message takes.
-    pub fn data_bytes(self) -> u16 {
+    pub(crate) fn data_bytes(self) -> u16 {
         (BODY - self.data_at(DATA)) as u16
     }
 
     /// Bytes that a message without a stream takes.
-    pub fn circuit_bytes(self) -> u16 {
+    pub(crate) fn circuit_bytes(self) -> u16 {
         (BODY - self.data_at(SENDME)) as u16
     }
 

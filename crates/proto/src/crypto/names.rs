@@ -130,7 +130,7 @@ impl Names {
     }
 
     /// The number of a relay that a circuit names. A connected relay keeps its number under any address.
-    pub fn find(&mut self, router: Router) -> RelayId {
+    pub(crate) fn find(&mut self, router: Router) -> RelayId {
         let Some(id) = self.connected_as(&router) else { return self.number(router) };
         if let Some(entry) = self.routers.get_mut(&id).filter(|entry| entry.came) {
             entry.dial = router.address;

@@ -41,7 +41,7 @@ fn first<'a>(extensions: &[(u8, &'a [u8])], kind: u8) -> Option<&'a [u8]> {
 
 impl Wishes {
     /// The client's message.
-    pub fn write(self) -> Vec<u8> {
+    pub(crate) fn write(self) -> Vec<u8> {
         let mut message = vec![u8::from(self.congestion_control) + u8::from(self.cgo)];
         if self.congestion_control {
             message.extend([ASK_CONGESTION_CONTROL, 0]);
@@ -55,7 +55,7 @@ impl Wishes {
 
     /// Parses a client's message. `None` if it is malformed or asks for a subprotocol that is not negotiated here: the
     /// handshake must fail then.
-    pub fn read(message: &[u8]) -> Option<Wishes> {
+    pub(crate) fn read(message: &[u8]) -> Option<Wishes> {
         let extensions = extensions(message)?;
         let congestion_control = first(&extensions, ASK_CONGESTION_CONTROL).is_some();
         // An empty list asks for nothing; any subprotocol besides this one is refused.
@@ -69,13 +69,13 @@ impl Wishes {
     }
 
     /// The relay's answer, which grants everything.
-    pub fn grant(self) -> Vec<u8> {
+    pub(crate) fn grant(self) -> Vec<u8> {
         if self.congestion_control { vec![1, GRANT_CONGESTION_CONTROL, 1, SENDME_INCREMENT] } else { vec![0] }
     }
 
     /// Client: what the relay granted. `None` if the answer is malformed, or refuses congestion control for Counter
     /// Galois Onion. Relays do not answer the request for subprotocols: they grant it or fail.
-    pub fn granted(self, answer: &[u8]) -> Option<Wishes> {
+    pub(crate) fn granted(self, answer: &[u8]) -> Option<Wishes> {
         let granted = first(&extensions(answer)?, GRANT_CONGESTION_CONTROL);
         let congestion_control = self.congestion_control && granted == Some(&[SENDME_INCREMENT]);
         (congestion_control || !self.cgo).then_some(Wishes { congestion_control, ..self })

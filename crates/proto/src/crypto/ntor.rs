@@ -9,7 +9,7 @@ use x25519_dalek::{X25519_BASEPOINT_BYTES, x25519};
 /// Bytes of a client's onion skin: identity, onion key, ephemeral key.
 pub const ONION_SKIN: usize = 84;
 /// Bytes of a relay's reply: ephemeral key, authenticator.
-pub const REPLY: usize = 64;
+pub(crate) const REPLY: usize = 64;
 
 const PROTOCOL: &[u8] = b"ntor-curve25519-sha256-1";
 const KEY_EXTRACT: &[u8] = b"ntor-curve25519-sha256-1:key_extract";

@@ -21,7 +21,7 @@ const MAC: usize = 32;
 
 /// Public keys of a relay, as a client knows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Public {
+pub(crate) struct Public {
     /// The Ed25519 identity.
     pub identity: [u8; 32],
     /// The onion key `B`.
@@ -80,10 +80,10 @@ const BINDING: usize = 20;
 
 /// Key material of a hop. The parties use a part of it, as they have agreed.
 #[derive(Clone, PartialEq, Eq)]
-pub struct KeyMaterial(Zeroizing<[u8; MATERIAL]>);
+pub(crate) struct KeyMaterial(Zeroizing<[u8; MATERIAL]>);
 
 /// Keys of a hop under Counter Galois Onion.
-pub struct CgoKeys {
+pub(crate) struct CgoKeys {
     /// Key material of the direction away from the client.
     pub forward: Zeroizing<[u8; cgo::SEED]>,
     /// Key material of the direction to the client.
@@ -98,7 +98,7 @@ impl KeyMaterial {
     }
 
     /// The keys of layers of AES-CTR and SHA-1.
-    pub fn hop(&self) -> HopKeys {
+    pub(crate) fn hop(&self) -> HopKeys {
         HopKeys {
             forward_digest: self.part(0),
             backward_digest: self.part(20),
@@ -109,7 +109,7 @@ impl KeyMaterial {
     }
 
     /// The keys of layers of Counter Galois Onion.
-    pub fn cgo(&self) -> CgoKeys {
+    pub(crate) fn cgo(&self) -> CgoKeys {
         CgoKeys {
             forward: Zeroizing::new(self.part(0)),
             backward: Zeroizing::new(self.part(cgo::SEED)),
@@ -174,7 +174,11 @@ pub struct ClientHandshake {
 impl ClientHandshake {
     /// Begins with a fresh random secret and a message. The onion skin goes into a CREATE2 cell. `None` if the
     /// relay's key is of low order.
-    pub fn start(relay: Public, ephemeral: [u8; 32], message: &[u8]) -> Option<(ClientHandshake, Vec<u8>)> {
+    pub(crate) fn start(
+        relay: Public,
+        ephemeral: [u8; 32],
+        message: &[u8],
+    ) -> Option<(ClientHandshake, Vec<u8>)> {
         let public = x25519(ephemeral, X25519_BASEPOINT_BYTES);
         let bx = exchange(&ephemeral, &relay.onion).ok()?;
         let keys = first_keys(&bx, &relay, &public);
@@ -188,7 +192,7 @@ impl ClientHandshake {
     ///
     /// # Errors
     /// [`NtorError::Rejected`] if the sender of the reply does not hold the onion key.
-    pub fn finish(self, reply: &[u8]) -> Result<(KeyMaterial, Vec<u8>), NtorError> {
+    pub(crate) fn finish(self, reply: &[u8]) -> Result<(KeyMaterial, Vec<u8>), NtorError> {
         let (server, rest) = reply.split_first_chunk::<32>().ok_or(NtorError::Rejected)?;
         let (proof, encrypted) = rest.split_first_chunk::<32>().ok_or(NtorError::Rejected)?;
         let yx = exchange(&self.ephemeral, server)?;
@@ -207,7 +211,7 @@ impl ClientHandshake {
 ///
 /// # Errors
 /// If the onion skin is for another relay or onion key, or was modified, or if `grant` refuses.
-pub fn answer(
+pub(crate) fn answer(
     relay: &Public,
     onion: &[u8; 32],
     skin: &[u8],

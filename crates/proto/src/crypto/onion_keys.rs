@@ -79,7 +79,7 @@ pub struct OnionKeys {
 
 impl OnionKeys {
     /// A key that was never announced.
-    pub fn new(current: OnionKey) -> OnionKeys {
+    pub(crate) fn new(current: OnionKey) -> OnionKeys {
         OnionKeys { current, since: None, previous: None }
     }
 

@@ -19,10 +19,10 @@ const MAX_LIMIT: u64 = i32::MAX as u64;
 /// Bytes of the zero key of version 2 in INTRODUCE1.
 const LEGACY: usize = 20;
 /// Bytes of a rendezvous cookie.
-pub const COOKIE: usize = 20;
+pub(crate) const COOKIE: usize = 20;
 
 /// A key with which clients name an introduction circuit.
-pub type AuthKey = [u8; 32];
+pub(crate) type AuthKey = [u8; 32];
 
 /// How many introductions a service accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub struct IntroductionLimit {
 
 /// A service's instruction on a limit of introductions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServiceLimit {
+pub(crate) enum ServiceLimit {
     /// Nothing: the consensus decides.
     Unstated,
     /// It wants none.
@@ -46,7 +46,7 @@ pub enum ServiceLimit {
 
 /// A verified ESTABLISH_INTRO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EstablishIntro {
+pub(crate) struct EstablishIntro {
     /// The circuit's authentication key.
     pub key: AuthKey,
     /// The service's limit of introductions.
@@ -108,7 +108,7 @@ fn rate_and_burst(mut content: &[u8]) -> Option<(u64, u64)> {
 impl EstablishIntro {
     /// Parses and verifies a message on a circuit with this binding. `None` if it is malformed, or if the sender does not
     /// hold the authentication key or is not the circuit's client.
-    pub fn read(message: &[u8], binding: &[u8; 20]) -> Option<EstablishIntro> {
+    pub(crate) fn read(message: &[u8], binding: &[u8; 20]) -> Option<EstablishIntro> {
         let rest = &mut &message[..];
         let key = take_key(rest)?;
         let extensions = take_extensions(rest)?;
@@ -128,7 +128,7 @@ impl EstablishIntro {
 }
 
 /// The authentication key in an INTRODUCE1; `None` if the message is malformed.
-pub fn introduced_to(message: &[u8]) -> Option<AuthKey> {
+pub(crate) fn introduced_to(message: &[u8]) -> Option<AuthKey> {
     let rest = &mut &message[..];
     let legacy: [u8; LEGACY] = take(rest)?;
     let key = take_key(rest)?;
@@ -138,7 +138,7 @@ pub fn introduced_to(message: &[u8]) -> Option<AuthKey> {
 
 /// The answer to an INTRODUCE1 (rend-spec-v3, "INTRODUCE_ACK").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IntroduceStatus {
+pub(crate) enum IntroduceStatus {
     /// The service receives it.
     Success = 0,
     /// No service has this authentication key here, or it accepts no more introductions now.
@@ -151,7 +151,7 @@ pub enum IntroduceStatus {
 
 impl IntroduceStatus {
     /// The message: the status and no extensions.
-    pub fn write(self) -> [u8; 3] {
+    pub(crate) fn write(self) -> [u8; 3] {
         [0, self as u8, 0]
     }
 }

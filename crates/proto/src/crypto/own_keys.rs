@@ -43,7 +43,7 @@ impl OwnKeys {
     }
 
     /// SHA-1 of the RSA identity.
-    pub fn fingerprint(&self) -> [u8; 20] {
+    pub(crate) fn fingerprint(&self) -> [u8; 20] {
         self.current.ntor.public().identity
     }
 
@@ -55,7 +55,7 @@ impl OwnKeys {
     ///
     /// # Errors
     /// If the client's key is not one of this relay, or the handshake fails.
-    pub fn answer(
+    pub(crate) fn answer(
         &self,
         skin: &[u8; ntor::ONION_SKIN],
         ephemeral: [u8; 32],
@@ -70,7 +70,7 @@ impl OwnKeys {
     ///
     /// # Errors
     /// If the client's key is not one of this relay, or the handshake fails.
-    pub fn answer_v3(
+    pub(crate) fn answer_v3(
         &self,
         skin: &[u8],
         ephemeral: &[u8; 32],

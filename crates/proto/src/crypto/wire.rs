@@ -15,7 +15,7 @@ pub mod command {
     /// Ends the handshake: time and addresses.
     pub const NETINFO: u8 = 8;
     /// Negotiates padding.
-    pub const PADDING_NEGOTIATE: u8 = 12;
+    pub(crate) const PADDING_NEGOTIATE: u8 = 12;
     /// Padding of variable length.
     pub const VPADDING: u8 = 128;
     /// The certificates of the sender.
@@ -39,7 +39,7 @@ pub fn is_variable(command: u8) -> bool {
 }
 
 /// Appends a cell of circuit 0. Fixed-length cells are padded with zeros.
-pub fn write(command: u8, body: &[u8], wire: &mut Vec<u8>) {
+pub(crate) fn write(command: u8, body: &[u8], wire: &mut Vec<u8>) {
     let at = wire.len();
     wire.extend_from_slice(&[0, 0, 0, 0, command]);
     if is_variable(command) {
@@ -123,7 +123,7 @@ pub fn circuit_command(number: u8, body: &[u8]) -> Option<Command> {
 pub struct TooLong;
 
 /// A received cell: circuit id, command and body.
-pub type Raw<'a> = (CircId, u8, &'a [u8]);
+pub(crate) type Raw<'a> = (CircId, u8, &'a [u8]);
 
 /// Splits a byte stream into cells. It never holds more than one read and one cell.
 pub struct Splitter {
@@ -159,7 +159,7 @@ impl Splitter {
     }
 
     /// The remaining bytes, less than a whole cell.
-    pub fn rest(&self) -> &[u8] {
+    pub(crate) fn rest(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 

@@ -12,7 +12,7 @@ use crate::control::{Violation, Window};
 
 /// Flow control at one end of a circuit: its windows, and the SENDMEs that it owes its peer.
 #[derive(Debug)]
-pub struct Flow {
+pub(crate) struct Flow {
     /// The fixed windows, unless the circuit has congestion control.
     windows: Option<Windows>,
     in_flight: Box<dyn Window>,
@@ -34,7 +34,7 @@ pub struct Flow {
 
 impl Flow {
     /// With this congestion window, or else with the fixed windows.
-    pub fn new(congestion: Option<Box<dyn Window>>, windows: Windows, allowance: f64) -> Flow {
+    pub(crate) fn new(congestion: Option<Box<dyn Window>>, windows: Windows, allowance: f64) -> Flow {
         let fixed = || Box::new(Fixed::new(windows.circuit, windows.circuit_increment));
         Flow {
             windows: congestion.is_none().then_some(windows),
@@ -50,37 +50,37 @@ impl Flow {
     }
 
     /// The fixed windows, unless the circuit has congestion control.
-    pub fn windows(&self) -> Option<Windows> {
+    pub(crate) fn windows(&self) -> Option<Windows> {
         self.windows
     }
 
     /// The circuit's round-trip time, if congestion control has measured it.
-    pub fn round_trip(&self) -> Option<Span> {
+    pub(crate) fn round_trip(&self) -> Option<Span> {
         self.in_flight.round_trip()
     }
 
     /// Application bytes that fit into a message; [`DATA_BYTES`] unless set.
-    pub fn data_bytes(&self) -> u16 {
+    pub(crate) fn data_bytes(&self) -> u16 {
         self.data_bytes
     }
 
     /// Sets the application bytes that fit into a message.
-    pub fn set_data_bytes(&mut self, bytes: u16) {
+    pub(crate) fn set_data_bytes(&mut self, bytes: u16) {
         self.data_bytes = bytes;
     }
 
     /// Delivered cells that a circuit SENDME acknowledges.
-    pub fn increment(&self) -> u32 {
+    pub(crate) fn increment(&self) -> u32 {
         self.in_flight.sendme_increment()
     }
 
     /// Cells that may be packaged now. `queue`: cells that the circuit queue takes.
-    pub fn room(&self, queue: u32) -> u32 {
+    pub(crate) fn room(&self, queue: u32) -> u32 {
         self.in_flight.room().min(queue).min(self.allowance as u32)
     }
 
     /// The capacity of this circuit as a leg of a conflux set.
-    pub fn capacity(&self, queue: u32) -> Capacity {
+    pub(crate) fn capacity(&self, queue: u32) -> Capacity {
         Capacity {
             room: self.room(queue),
             window: self.in_flight.room(),
@@ -90,7 +90,7 @@ impl Flow {
     }
 
     /// A DATA cell arrived. Returns whether a circuit SENDME is due.
-    pub fn deliver(&mut self) -> Result<bool, Violation> {
+    pub(crate) fn deliver(&mut self) -> Result<bool, Violation> {
         let increment = self.increment();
         self.delivered += 1;
         // The peer may use the window minus what our SENDMEs have not acknowledged. We send them at once, so the peer
@@ -106,7 +106,7 @@ impl Flow {
     }
 
     /// A circuit SENDME arrived. Its digest must be that of the oldest cell that awaits one (proposal 289).
-    pub fn acknowledged(
+    pub(crate) fn acknowledged(
         &mut self,
         now: Time,
         digest: Option<Digest>,
@@ -122,7 +122,7 @@ impl Flow {
     }
 
     /// Counts a DATA cell that `send` sends. It returns the cell's digest if asked to.
-    pub fn sent(&mut self, now: Time, send: impl FnOnce(bool) -> Option<Digest>) {
+    pub(crate) fn sent(&mut self, now: Time, send: impl FnOnce(bool) -> Option<Digest>) {
         // A SENDME names the digest of the last cell of its increment (proposal 289).
         self.since = (self.since + 1) % self.increment();
         self.expected.extend(send(self.since == 0));
@@ -133,14 +133,14 @@ impl Flow {
 
     /// Sets the allowance of a controller's step and its planned rate in cells per second. With `begun`, the unused part
     /// of a cell is added.
-    pub fn allow(&mut self, cells: f64, planned: Option<f64>, begun: bool) {
+    pub(crate) fn allow(&mut self, cells: f64, planned: Option<f64>, begun: bool) {
         self.planned = planned;
         let left = if begun && self.allowance < 1.0 { self.allowance } else { 0.0 };
         self.allowance = cells + left;
     }
 
     /// Takes the number of cells packaged since the last call.
-    pub fn take_packaged(&mut self) -> u32 {
+    pub(crate) fn take_packaged(&mut self) -> u32 {
         std::mem::take(&mut self.packaged)
     }
 }

@@ -7,7 +7,7 @@ use crate::control::Window as _;
 use crate::control::windows::Fixed;
 
 /// A stream sends no SENDME while its local side holds more than this (tor's `connection_outbuf_too_full`, ten cells).
-pub const HELD_BYTES: u64 = 10 * 509;
+pub(crate) const HELD_BYTES: u64 = 10 * 509;
 
 /// Phase of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub enum Phase {
 }
 
 #[derive(Debug)]
-pub struct Stream {
+pub(crate) struct Stream {
     pub id: StreamId,
     pub phase: Phase,
     /// It had bytes left when a window or the circuit queue stopped it.
@@ -41,7 +41,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub fn new(id: StreamId, phase: Phase, window: Option<Fixed>) -> Stream {
+    pub(crate) fn new(id: StreamId, phase: Phase, window: Option<Fixed>) -> Stream {
         Stream {
             id,
             phase,
@@ -56,12 +56,12 @@ impl Stream {
         }
     }
 
-    pub fn room(&self) -> u32 {
+    pub(crate) fn room(&self) -> u32 {
         if self.stopped { 0 } else { self.window.as_ref().map_or(u32::MAX, |window| window.room()) }
     }
 
     /// Whether a SENDME is due: enough cells were delivered, and the local side consumes them.
-    pub fn acknowledges(&mut self, increment: u32) -> bool {
+    pub(crate) fn acknowledges(&mut self, increment: u32) -> bool {
         let owed = self.delivered >= increment && self.held <= HELD_BYTES;
         if owed {
             self.delivered -= increment;

@@ -8,9 +8,9 @@ pub const CELL: usize = 514;
 pub const HEADER: usize = 5;
 
 /// Tor's RELAY.
-pub const RELAY: u8 = 3;
+pub(crate) const RELAY: u8 = 3;
 /// Tor's CREATED2, which also answers [`CREATE_MEASUREMENT`].
-pub const CREATED2: u8 = 11;
+pub(crate) const CREATED2: u8 = 11;
 /// Command of messages between roles ([`super::message`]), on circuit 0.
 ///
 /// Tor assigned no numbers to proposal 316; 96 and up are free among the commands of fixed-size cells.

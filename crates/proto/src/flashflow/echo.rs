@@ -23,7 +23,7 @@ use crate::crypto::ntor::HopKeys;
 /// Bytes of a relay header.
 const RELAY_HEADER: usize = 11;
 /// Random bytes in an echo cell.
-pub const CONTENT: usize = BODY - RELAY_HEADER;
+pub(crate) const CONTENT: usize = BODY - RELAY_HEADER;
 
 /// Header of MEAS_ECHO, a relay command that Tor has not assigned: stream 0, no digest, 498 bytes.
 ///

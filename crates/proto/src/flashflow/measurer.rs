@@ -134,11 +134,6 @@ impl Measurer {
         }
     }
 
-    /// The coordinator's connection is gone.
-    pub fn lost(&mut self) {
-        self.stop();
-    }
-
     fn fail(&mut self, reason: Reason) {
         self.outputs.push_back(Output::Send(Message::Failed(reason)));
         self.stop();
@@ -273,7 +268,7 @@ mod tests {
         m.message(at(30), Message::Stop);
         assert_eq!(drain(&mut m), [Output::Disconnect]);
         let mut m = ready();
-        m.lost();
+        m.stop();
         assert_eq!(drain(&mut m), [Output::Disconnect]);
         let mut m = ready();
         m.timeout(at(30_020));

@@ -40,45 +40,45 @@ impl Channel {
     }
 
     /// The leg with a circuit id.
-    pub fn leg(&self, circ: CircId) -> Option<LegId> {
+    pub(crate) fn leg(&self, circ: CircId) -> Option<LegId> {
         self.position(circ).ok().map(|at| self.circs[at].1)
     }
 
     /// Legs with a circuit id here, ordered by that id.
-    pub fn legs(&self) -> impl Iterator<Item = LegId> {
+    pub(crate) fn legs(&self) -> impl Iterator<Item = LegId> {
         self.circs.iter().map(|(_, leg)| *leg)
     }
 
     /// Number of circuits.
-    pub fn circuits(&self) -> usize {
+    pub(crate) fn circuits(&self) -> usize {
         self.circs.len()
     }
 
     /// Whether the channel closes with its last circuit and is without circuits.
-    pub fn is_spent(&self) -> bool {
+    pub(crate) fn is_spent(&self) -> bool {
         self.transient && self.circs.is_empty()
     }
 
     /// Whether the neighbour may begin a circuit with this id.
-    pub fn accepts(&self, circ: CircId, limit: u32) -> bool {
+    pub(crate) fn accepts(&self, circ: CircId, limit: u32) -> bool {
         circ.is_given_by(!self.ours) && self.position(circ).is_err() && self.circs.len() < limit as usize
     }
 
     /// Gives a leg a circuit id.
-    pub fn list(&mut self, circ: CircId, leg: LegId) {
+    pub(crate) fn list(&mut self, circ: CircId, leg: LegId) {
         let at = self.circs.partition_point(|(other, _)| *other < circ);
         self.circs.insert(at, (circ, leg));
     }
 
     /// Frees a circuit id, if it is in use.
-    pub fn unlist(&mut self, circ: CircId) {
+    pub(crate) fn unlist(&mut self, circ: CircId) {
         if let Ok(at) = self.position(circ) {
             self.circs.remove(at);
         }
     }
 
     /// A free circuit id that this node may give.
-    pub fn fresh_circ(&mut self) -> CircId {
+    pub(crate) fn fresh_circ(&mut self) -> CircId {
         loop {
             let circ = CircId::given_by(self.ours, self.next_circ);
             self.next_circ = CircId::given_by(false, self.next_circ + 1).0;
@@ -106,7 +106,7 @@ pub(super) struct Channels {
 }
 
 impl Channels {
-    pub fn add(&mut self, config: &Config, peer: Option<RelayId>, ours: bool) -> ChannelId {
+    pub(crate) fn add(&mut self, config: &Config, peer: Option<RelayId>, ours: bool) -> ChannelId {
         let own = peer.is_some_and(|peer| self.transport_to(config, peer) != Transport::Vanilla);
         let channel = Channel {
             peer,
@@ -122,7 +122,7 @@ impl Channels {
     }
 
     /// Adds a channel to another shard of this relay. It gets neither plans nor moves, and never closes.
-    pub fn add_between(&mut self, peer: Option<RelayId>, ours: bool) -> ChannelId {
+    pub(crate) fn add_between(&mut self, peer: Option<RelayId>, ours: bool) -> ChannelId {
         let channel = Channel {
             peer,
             ours,
@@ -136,28 +136,28 @@ impl Channels {
         ChannelId(insert_few(&mut self.channels, channel) as u32)
     }
 
-    pub fn remove(&mut self, id: ChannelId) -> Channel {
+    pub(crate) fn remove(&mut self, id: ChannelId) -> Channel {
         self.channels.remove(id.index())
     }
 
-    pub fn get(&self, id: ChannelId) -> Option<&Channel> {
+    pub(crate) fn get(&self, id: ChannelId) -> Option<&Channel> {
         self.channels.get(id.index())
     }
 
-    pub fn channel(&self, id: ChannelId) -> &Channel {
+    pub(crate) fn channel(&self, id: ChannelId) -> &Channel {
         &self.channels[id.index()]
     }
 
-    pub fn channel_mut(&mut self, id: ChannelId) -> &mut Channel {
+    pub(crate) fn channel_mut(&mut self, id: ChannelId) -> &mut Channel {
         &mut self.channels[id.index()]
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (ChannelId, &Channel)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ChannelId, &Channel)> {
         self.channels.iter().map(|(id, channel)| (ChannelId(id as u32), channel))
     }
 
     /// The neighbour does not speak the configured transport.
-    pub fn set_shared(&mut self, id: ChannelId) {
+    pub(crate) fn set_shared(&mut self, id: ChannelId) {
         self.channels[id.index()].shared = true;
     }
 
@@ -170,7 +170,7 @@ impl Channels {
     }
 
     /// How a new circuit to `peer` gets its channel.
-    pub fn choice(&self, config: &Config, peer: RelayId) -> Choice {
+    pub(crate) fn choice(&self, config: &Config, peer: RelayId) -> Choice {
         let transport = self.transport_to(config, peer);
         let Some(limit) = transport.limit() else { return Choice::Open };
         let most = config.circuits_per_channel as usize;
@@ -185,7 +185,7 @@ impl Channels {
     }
 
     /// Which of these channels a new circuit shares. `loudness` is a leg's decayed cell count.
-    pub fn share(
+    pub(crate) fn share(
         &mut self,
         transport: Transport,
         known: &[ChannelId],

@@ -181,7 +181,7 @@ impl Default for Config {
 
 impl Config {
     /// Creates the splitter that divides what this node sends among the legs of the set with this nonce.
-    pub fn split(&self, nonce: &[u8; 32]) -> Box<dyn Splitter> {
+    pub(crate) fn split(&self, nonce: &[u8; 32]) -> Box<dyn Splitter> {
         let number = nonce.first_chunk().map_or(0, |first| u64::from_le_bytes(*first));
         let seed = self.nonces.fork("split").fork_index(number);
         self.conflux.as_ref().map_or_else(|| Throughput.build(seed), |split| split.build(seed))

@@ -71,17 +71,17 @@ pub(super) struct Kist {
 
 impl Kist {
     /// Number of runs so far.
-    pub fn runs(&self) -> u64 {
+    pub(crate) fn runs(&self) -> u64 {
         self.runs
     }
 
     /// When the next run is due.
-    pub fn due(&self) -> Option<Timer> {
+    pub(crate) fn due(&self) -> Option<Timer> {
         self.due
     }
 
     /// A channel has cells.
-    pub fn add(&mut self, now: Time, id: ChannelId, interval: Span) {
+    pub(crate) fn add(&mut self, now: Time, id: ChannelId, interval: Span) {
         if !self.pending.contains(&id) {
             self.pending.push(id);
         }
@@ -92,7 +92,7 @@ impl Kist {
     }
 
     /// A channel is gone.
-    pub fn remove(&mut self, id: ChannelId) {
+    pub(crate) fn remove(&mut self, id: ChannelId) {
         self.pending.retain(|other| *other != id);
         if let Some(at) = self.run.iter().position(|(other, _)| *other == id) {
             self.unasked -= usize::from(at + self.unasked >= self.run.len());
@@ -108,7 +108,7 @@ impl Kist {
     }
 
     /// Begins the run if one is due. The driver is asked about the sockets first.
-    pub fn begin<O: Onion>(&mut self, config: &Config, now: Time, queues: &mut Queues<O>) {
+    pub(crate) fn begin<O: Onion>(&mut self, config: &Config, now: Time, queues: &mut Queues<O>) {
         if self.due.is_none_or(|run| run.due > now) {
             return;
         }
@@ -122,7 +122,7 @@ impl Kist {
     }
 
     /// The next channel to ask the driver about.
-    pub fn next_inspection(&mut self) -> Option<ChannelId> {
+    pub(crate) fn next_inspection(&mut self) -> Option<ChannelId> {
         let at = self.run.len() - self.unasked;
         self.unasked = self.unasked.checked_sub(1)?;
         Some(self.run[at].0)
@@ -130,7 +130,7 @@ impl Kist {
 
     /// Sets the limit of a channel from the state of its socket. If the state is unknown, the output buffer is
     /// filled up to its high mark, as tor's KISTLite does.
-    pub fn inspected(&mut self, config: &Config, id: ChannelId, socket: Option<Socket>, ready: u32) {
+    pub(crate) fn inspected(&mut self, config: &Config, id: ChannelId, socket: Option<Socket>, ready: u32) {
         let Some(parameters) = config.kist else { return };
         let buffered = ready * CELL_BYTES;
         let room = config.output_buffer.high_bytes.saturating_sub(buffered).div_ceil(CELL_BYTES);
@@ -145,7 +145,7 @@ impl Kist {
     /// Finishes the run once all sockets are known. Returns the channels to write, in the order of their first turns.
     ///
     /// The next cell always comes from the channel that may write and has the circuit that has sent least.
-    pub fn run_if_known<O: Onion>(
+    pub(crate) fn run_if_known<O: Onion>(
         &mut self,
         config: &Config,
         now: Time,

@@ -50,7 +50,13 @@ pub(super) enum Turn {
 }
 
 impl<O: Onion> Leg<O> {
-    pub fn new(channel: ChannelId, circ: CircId, circuit: CircuitKey, side: Side, allowance: f64) -> Leg<O> {
+    pub(crate) fn new(
+        channel: ChannelId,
+        circ: CircId,
+        circuit: CircuitKey,
+        side: Side,
+        allowance: f64,
+    ) -> Leg<O> {
         Leg {
             channel,
             circ,
@@ -72,13 +78,13 @@ impl<O: Onion> Leg<O> {
     }
 
     /// Whether the controller lets a cell go.
-    pub fn may_send(&self) -> bool {
+    pub(crate) fn may_send(&self) -> bool {
         // A sum of rates that mean a whole number of cells may fall a rounding error short of it.
         self.allowance + self.cut >= 1.0 - 1e-9
     }
 
     /// Whether the scheduler may choose this leg.
-    pub fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         !self.queue.is_empty() && self.may_send()
     }
 
@@ -86,7 +92,7 @@ impl<O: Onion> Leg<O> {
     ///
     /// With `carry`, the unused part of a cell is added. Without it, that part is lost, unless a cell waits: then
     /// the cell is cut and its rest goes later.
-    pub fn allow(&mut self, now: Time, cells: f64, share: f64, carry: bool) -> Turn {
+    pub(crate) fn allow(&mut self, now: Time, cells: f64, share: f64, carry: bool) -> Turn {
         let left = if carry && !self.may_send() { self.allowance.max(0.0) } else { 0.0 };
         (self.share, self.cuts) = (share, !carry);
         self.allowed += cells;
@@ -94,7 +100,7 @@ impl<O: Onion> Leg<O> {
     }
 
     /// Adds the share of one release.
-    pub fn release(&mut self, now: Time) -> Turn {
+    pub(crate) fn release(&mut self, now: Time) -> Turn {
         if self.share <= 0.0 {
             return Turn::Unchanged;
         }
@@ -117,7 +123,7 @@ impl<O: Onion> Leg<O> {
 
     /// Spends what is left of the allowance, less than a cell, on the first part of the next cell, if the leg cuts
     /// cells. That part has left the circuit queue, and arrives with the cell's last part.
-    pub fn cut(&mut self, now: Time) {
+    pub(crate) fn cut(&mut self, now: Time) {
         if !self.cuts || self.may_send() || self.allowance <= 0.0 {
             return;
         }
@@ -129,7 +135,7 @@ impl<O: Onion> Leg<O> {
     }
 
     /// Moves the first cell to an output buffer.
-    pub fn send(&mut self, now: Time, out: &mut Waiting<O>, count: bool) {
+    pub(crate) fn send(&mut self, now: Time, out: &mut Waiting<O>, count: bool) {
         let moved = self.queue.move_front(out).expect("an active leg has cells");
         // The leg may have moved to another channel while the cell waited.
         moved.cell.circ = self.circ;
@@ -140,7 +146,7 @@ impl<O: Onion> Leg<O> {
     }
 
     /// Counts a cell that goes to an output buffer.
-    pub fn count_sent(&mut self, now: Time, count: bool) {
+    pub(crate) fn count_sent(&mut self, now: Time, count: bool) {
         self.allowance -= 1.0 - std::mem::take(&mut self.cut);
         self.buffered += 1;
         self.sent += 1;
@@ -150,12 +156,12 @@ impl<O: Onion> Leg<O> {
     }
 
     /// Cells that a controller has let go so far.
-    pub fn allowed(&self) -> f64 {
+    pub(crate) fn allowed(&self) -> f64 {
         self.allowed
     }
 
     /// Cells in the queue and in the output buffer.
-    pub fn backlog(&self) -> f64 {
+    pub(crate) fn backlog(&self) -> f64 {
         f64::from(self.queue.len() + self.buffered) - self.cut
     }
 }

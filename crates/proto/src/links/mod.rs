@@ -43,7 +43,7 @@ use crate::ids::{CircId, CircuitKey, RelayId};
 use crate::onion::Onion;
 pub use crate::sink::Departure;
 use crate::sink::{Budget, Sink};
-use crate::switching::{MoveTimes, Occupancy};
+use crate::switching::MoveTimes;
 
 /// All channels and legs of a node.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl<O: Onion> Links<O> {
     }
 
     /// The configuration of this node.
-    pub fn config(&self) -> &Config {
+    pub(crate) fn config(&self) -> &Config {
         &self.config
     }
 
@@ -97,7 +97,7 @@ impl<O: Onion> Links<O> {
 
     /// Adds a channel to another shard of this relay, for circuits from clients or from relays. `ours`: this shard gives
     /// circuit ids as the side that opened the channel.
-    pub fn add_between(&mut self, shard: usize, clients: bool, ours: bool) -> ChannelId {
+    pub(crate) fn add_between(&mut self, shard: usize, clients: bool, ours: bool) -> ChannelId {
         // Names never give the last numbers to relays.
         let peer = (!clients).then(|| RelayId(u32::MAX - shard as u32));
         let id = self.channels.add_between(peer, ours);
@@ -106,17 +106,17 @@ impl<O: Onion> Links<O> {
     }
 
     /// The neighbour understands nothing beyond Tor's protocol.
-    pub fn set_stock(&mut self, id: ChannelId) {
+    pub(crate) fn set_stock(&mut self, id: ChannelId) {
         self.channels.channel_mut(id).stock = true;
     }
 
     /// The neighbour does not speak our transport.
-    pub fn set_shared(&mut self, id: ChannelId) {
+    pub(crate) fn set_shared(&mut self, id: ChannelId) {
         self.channels.set_shared(id);
     }
 
     /// The channel for a new circuit to `peer`, and whether it must be opened first.
-    pub fn channel_to(&mut self, now: Time, peer: RelayId) -> (ChannelId, bool) {
+    pub(crate) fn channel_to(&mut self, now: Time, peer: RelayId) -> (ChannelId, bool) {
         match self.channels.choice(&self.config, peer) {
             Choice::Open => (self.add_channel(Some(peer), true), true),
             Choice::Share(transport, known) => {
@@ -127,7 +127,7 @@ impl<O: Onion> Links<O> {
     }
 
     /// A channel that we asked for is open: its cells may leave.
-    pub fn opened(&mut self, now: Time, id: ChannelId) {
+    pub(crate) fn opened(&mut self, now: Time, id: ChannelId) {
         self.queues.open(id);
         self.offer(now, id);
         for leg in self.moves.take_awaiting(id) {
@@ -139,7 +139,7 @@ impl<O: Onion> Links<O> {
     }
 
     /// Forgets a channel and its legs; returns the circuits that were on it.
-    pub fn closed(&mut self, now: Time, id: ChannelId) -> Vec<(CircuitKey, Side)> {
+    pub(crate) fn closed(&mut self, now: Time, id: ChannelId) -> Vec<(CircuitKey, Side)> {
         let channel = self.channels.remove(id);
         self.queues.remove_channel(id);
         self.kist.remove(id);
@@ -157,22 +157,22 @@ impl<O: Onion> Links<O> {
     }
 
     /// Whether there is such a channel.
-    pub fn has(&self, id: ChannelId) -> bool {
+    pub(crate) fn has(&self, id: ChannelId) -> bool {
         self.channels.get(id).is_some()
     }
 
     /// Whether a channel leads to another shard of this relay.
-    pub fn is_between_shards(&self, id: ChannelId) -> bool {
+    pub(crate) fn is_between_shards(&self, id: ChannelId) -> bool {
         self.channels.channel(id).between_shards
     }
 
     /// Whether a channel exists and carries no circuit.
-    pub fn is_bare(&self, id: ChannelId) -> bool {
+    pub(crate) fn is_bare(&self, id: ChannelId) -> bool {
         self.channels.get(id).is_some_and(|channel| channel.circuits() == 0)
     }
 
     /// The circuits of clients in the direction of a channel.
-    pub fn circuits_from(&self, id: ChannelId) -> impl Iterator<Item = CircuitKey> {
+    pub(crate) fn circuits_from(&self, id: ChannelId) -> impl Iterator<Item = CircuitKey> {
         let legs = self.channels.get(id).into_iter().flat_map(|channel| channel.legs());
         let legs = legs.map(|leg| self.queues.leg(leg));
         legs.filter(|leg| leg.side == Side::Prev).map(|leg| leg.circuit)
@@ -186,7 +186,7 @@ impl<O: Onion> Links<O> {
     }
 
     /// Whether a channel closes with its last circuit, is without circuits, and has nothing to write.
-    pub fn is_spent(&self, id: ChannelId) -> bool {
+    pub(crate) fn is_spent(&self, id: ChannelId) -> bool {
         self.channels.channel(id).is_spent() && self.queues.ready(id) == 0
     }
 
@@ -217,7 +217,7 @@ impl<O: Onion> Links<O> {
     ///
     /// `None` if the id is in use or not the neighbour's to give (tor-spec, "Choosing circuit IDs in create cells"),
     /// or if the channel has too many circuits.
-    pub fn accept_leg(
+    pub(crate) fn accept_leg(
         &mut self,
         id: ChannelId,
         circ: CircId,
@@ -233,7 +233,7 @@ impl<O: Onion> Links<O> {
 
     /// Removes a leg, drops what waits in its queue, and sends DESTROY if `destroy` gives a reason. Returns its
     /// channel.
-    pub fn remove_leg(&mut self, now: Time, id: LegId, destroy: Option<DestroyReason>) -> ChannelId {
+    pub(crate) fn remove_leg(&mut self, now: Time, id: LegId, destroy: Option<DestroyReason>) -> ChannelId {
         let leg = self.queues.remove_leg(id);
         self.channels.channel_mut(leg.channel).unlist(leg.circ);
         let (moves, mut at) = self.moves();
@@ -251,43 +251,43 @@ impl<O: Onion> Links<O> {
     }
 
     /// The circuit id of a leg on its channel.
-    pub fn circ_of(&self, id: LegId) -> CircId {
+    pub(crate) fn circ_of(&self, id: LegId) -> CircId {
         self.queues.leg(id).circ
     }
 
     /// The channel of a leg.
-    pub fn channel_of(&self, id: LegId) -> ChannelId {
+    pub(crate) fn channel_of(&self, id: LegId) -> ChannelId {
         self.queues.leg(id).channel
     }
 
     /// The relay at the other end of a leg's channel.
-    pub fn peer(&self, id: LegId) -> Option<RelayId> {
+    pub(crate) fn peer(&self, id: LegId) -> Option<RelayId> {
         self.channels.channel(self.channel_of(id)).peer
     }
 
     /// Whether the neighbour on a channel has proved no identity, as clients do not.
-    pub fn is_client(&self, id: ChannelId) -> bool {
+    pub(crate) fn is_client(&self, id: ChannelId) -> bool {
         self.channels.get(id).is_some_and(|channel| channel.peer.is_none())
     }
 
     /// Replaces the longest queues towards clients and towards exits; `None` keeps one as configured.
-    pub fn limit_queues(&mut self, stated: [Option<u32>; 2]) {
+    pub(crate) fn limit_queues(&mut self, stated: [Option<u32>; 2]) {
         self.queues.limits = stated;
     }
 
     /// Whether this node is the guard of a leg's circuit.
-    pub fn is_at_guard(&self, id: LegId) -> bool {
+    pub(crate) fn is_at_guard(&self, id: LegId) -> bool {
         self.queues.leg(id).at_guard
     }
 
     /// The circuit of a circuit id on a channel, and the side of it that the channel is on.
-    pub fn circuit_of(&self, id: ChannelId, circ: CircId) -> Option<(CircuitKey, Side)> {
+    pub(crate) fn circuit_of(&self, id: ChannelId, circ: CircId) -> Option<(CircuitKey, Side)> {
         let leg = self.queues.leg(self.channels.get(id)?.leg(circ)?);
         Some((leg.circuit, leg.side))
     }
 
     /// Gives a leg to another circuit, after a client or an exit has switched circuits.
-    pub fn assign(&mut self, id: LegId, circuit: CircuitKey) {
+    pub(crate) fn assign(&mut self, id: LegId, circuit: CircuitKey) {
         self.queues.assign(id, circuit);
     }
 
@@ -326,18 +326,18 @@ impl<O: Onion> Links<O> {
     }
 
     /// Cells that a leg's queue takes before its own end must stop packaging.
-    pub fn room(&self, id: LegId) -> u32 {
+    pub(crate) fn room(&self, id: LegId) -> u32 {
         self.queues.room(&self.config, id)
     }
 
     /// Whether a leg's queue has stopped its own end.
-    pub fn is_blocked(&self, id: LegId) -> bool {
+    pub(crate) fn is_blocked(&self, id: LegId) -> bool {
         self.queues.leg(id).high
     }
 
     /// Notes that a leg's own end has packaged. If the queue stops it, [`next_drained`](Self::next_drained) says when
     /// it may go on.
-    pub fn note_packaged(&mut self, id: LegId) {
+    pub(crate) fn note_packaged(&mut self, id: LegId) {
         self.queues.note_packaged(&self.config, id);
     }
 
@@ -414,61 +414,56 @@ impl<O: Onion> Links<O> {
     }
 
     /// A circuit that its queue had stopped at its own end and that may go on.
-    pub fn next_drained(&mut self) -> Option<(CircuitKey, Side)> {
+    pub(crate) fn next_drained(&mut self) -> Option<(CircuitKey, Side)> {
         self.queues.next_drained()
     }
 
     /// Cells of all kinds that are held in memory.
-    pub fn cells(&self) -> u64 {
+    pub(crate) fn cells(&self) -> u64 {
         let (queued, buffered) = self.queues.cells();
         queued + buffered + self.moves.held_cells()
     }
 
     /// Cells that left right after one of the same circuit while another waited. Round robin never sends so.
-    pub fn repeated(&self) -> u64 {
+    pub(crate) fn repeated(&self) -> u64 {
         self.queues.repeated()
     }
 
     /// Cells in circuit queues and bytes in output buffers.
-    pub fn waiting(&self) -> (u64, u64) {
+    pub(crate) fn waiting(&self) -> (u64, u64) {
         let (queued, buffered) = self.queues.cells();
         (queued, buffered * u64::from(CELL_BYTES))
     }
 
     /// Cells that wait in a leg's queue, that have left it, and that a controller let go.
-    pub fn traffic(&self, id: LegId) -> (u32, u64, f64) {
+    pub(crate) fn traffic(&self, id: LegId) -> (u32, u64, f64) {
         let leg = self.queues.leg(id);
         (leg.queue.len(), leg.sent, leg.allowed())
     }
 
     /// Since when a leg's first cell has waited, in the queue or for the end of a move.
-    pub fn oldest(&self, id: LegId) -> Option<Time> {
+    pub(crate) fn oldest(&self, id: LegId) -> Option<Time> {
         let queued = self.queues.leg(id).queue.front().map(|departure| departure.queued);
         [queued, self.moves.held_since(id)].into_iter().flatten().min()
     }
 
     /// The channel with the longest unread first cell in its output buffer.
-    pub fn oldest_unread(&self) -> Option<ChannelId> {
+    pub(crate) fn oldest_unread(&self) -> Option<ChannelId> {
         self.queues.oldest_unread(|id| !self.channels.channel(id).between_shards)
-    }
-
-    /// Average fill of a channel's output buffer, as a share; zero if nothing measures it.
-    pub fn occupancy(&self, id: ChannelId) -> f64 {
-        self.queues.occupancy(id).map_or(0.0, Occupancy::level)
     }
 
     /// Sets how many cells a leg may send until the controller's next word, and how many more at each release.
     ///
     /// With `carry` the unused part of a cell is added. Without it that part is lost, unless a cell waits: the cell is
     /// cut then, and its rest goes later.
-    pub fn allow(&mut self, now: Time, id: LegId, cells: f64, share: f64, carry: bool) {
+    pub(crate) fn allow(&mut self, now: Time, id: LegId, cells: f64, share: f64, carry: bool) {
         if let Some(channel) = self.queues.allow(now, id, cells, share, carry) {
             self.offer(now, channel);
         }
     }
 
     /// Lets every leg send its share of one release.
-    pub fn release(&mut self, now: Time) {
+    pub(crate) fn release(&mut self, now: Time) {
         for id in self.queues.leg_ids() {
             if let Some(channel) = self.queues.release(now, id) {
                 self.offer(now, channel);
@@ -477,19 +472,19 @@ impl<O: Onion> Links<O> {
     }
 
     /// Cells of a leg that wait in its queue and in the output buffer.
-    pub fn backlog(&self, id: LegId) -> f64 {
+    pub(crate) fn backlog(&self, id: LegId) -> f64 {
         self.queues.leg(id).backlog()
     }
 
     /// Whether the neighbour on a leg's channel is a relay that understands plans.
-    pub fn is_to_relay(&self, id: LegId) -> bool {
+    pub(crate) fn is_to_relay(&self, id: LegId) -> bool {
         let channel = self.channels.channel(self.channel_of(id));
         channel.peer.is_some() && !channel.stock
     }
 
     /// Adds what `write` writes, at most `bytes`, to the message for a leg's neighbour. Returns the bytes of a cell
     /// that this filled.
-    pub fn advertise(
+    pub(crate) fn advertise(
         &mut self,
         now: Time,
         id: LegId,
@@ -503,22 +498,22 @@ impl<O: Onion> Links<O> {
     }
 
     /// Sends the messages for all neighbours. Returns their bytes.
-    pub fn send_told(&mut self, now: Time, route: Route) -> u64 {
+    pub(crate) fn send_told(&mut self, now: Time, route: Route) -> u64 {
         self.news.send(now, route, &mut self.queues)
     }
 
     /// Takes back the memory of a message that has been read.
-    pub fn recycle(&mut self, message: Vec<u8>) {
+    pub(crate) fn recycle(&mut self, message: Vec<u8>) {
         self.news.recycle(message);
     }
 
     /// A message that reaches the neighbour out of band, after this time.
-    pub fn next_out_of_band(&mut self) -> Option<(ChannelId, Cell<O>, Span)> {
+    pub(crate) fn next_out_of_band(&mut self) -> Option<(ChannelId, Cell<O>, Span)> {
         self.news.next_out_of_band()
     }
 
     /// Number of KIST's runs so far.
-    pub fn kist_runs(&self) -> u64 {
+    pub(crate) fn kist_runs(&self) -> u64 {
         self.kist.runs()
     }
 
@@ -558,7 +553,7 @@ impl<O: Onion> Links<O> {
 
     /// Says what an arrived cell means. Afterwards take the held cells from
     /// [`next_released`](Self::next_released).
-    pub fn arrive(&mut self, now: Time, id: ChannelId, cell: Cell<O>) -> Arrival<O> {
+    pub(crate) fn arrive(&mut self, now: Time, id: ChannelId, cell: Cell<O>) -> Arrival<O> {
         let step = match self.channels.channel(id).leg(cell.circ) {
             Some(leg) if self.moves.is_idle(leg) && !cell.command.is_about_moves() => {
                 let leg = self.queues.leg(leg);
@@ -583,34 +578,34 @@ impl<O: Onion> Links<O> {
     }
 
     /// Drops the JOIN that has waited longest for its LEAVE, and the cells it holds; false without one.
-    pub fn drop_oldest_join(&mut self) -> bool {
+    pub(crate) fn drop_oldest_join(&mut self) -> bool {
         self.moves.drop_oldest_join()
     }
 
     /// A cell that was held for a move and is due now.
-    pub fn next_released(&mut self) -> Option<(CircuitKey, Side, Cell<O>)> {
+    pub(crate) fn next_released(&mut self) -> Option<(CircuitKey, Side, Cell<O>)> {
         let (id, cell) = self.moves.next_released()?;
         let leg = self.queues.leg(id);
         Some((leg.circuit, leg.side, cell))
     }
 
     /// A circuit with a leg that has moved, so that both neighbours know.
-    pub fn next_moved(&mut self) -> Option<CircuitKey> {
+    pub(crate) fn next_moved(&mut self) -> Option<CircuitKey> {
         self.moves.next_moved()
     }
 
     /// Whether the two neighbours currently use different channels for a leg.
-    pub fn is_moving(&self, id: LegId) -> bool {
+    pub(crate) fn is_moving(&self, id: LegId) -> bool {
         self.moves.is_between(id)
     }
 
     /// A channel to open for a leg that moves.
-    pub fn next_opening(&mut self) -> Option<(ChannelId, RelayId)> {
+    pub(crate) fn next_opening(&mut self) -> Option<(ChannelId, RelayId)> {
         self.moves.next_opening()
     }
 
     /// A circuit that we have moved to another channel, with the times of the move.
-    pub fn next_switched(&mut self) -> Option<(CircuitKey, MoveTimes)> {
+    pub(crate) fn next_switched(&mut self) -> Option<(CircuitKey, MoveTimes)> {
         self.moves.next_switched()
     }
 }

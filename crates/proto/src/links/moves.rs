@@ -107,7 +107,7 @@ fn nonce_of<O: Onion>(cell: &Cell<O>) -> Option<Nonce> {
 }
 
 impl<O: Onion> Moves<O> {
-    pub fn new(nonces: Random) -> Moves<O> {
+    pub(crate) fn new(nonces: Random) -> Moves<O> {
         Moves {
             nonces,
             moving: BTreeMap::new(),
@@ -125,7 +125,12 @@ impl<O: Onion> Moves<O> {
     }
 
     /// Moves the loudest circuit away from an overfull output buffer. Returns the channel that it sends on now.
-    pub fn relieve(&mut self, now: Time, id: ChannelId, at: &mut Surroundings<'_, O>) -> Option<ChannelId> {
+    pub(crate) fn relieve(
+        &mut self,
+        now: Time,
+        id: ChannelId,
+        at: &mut Surroundings<'_, O>,
+    ) -> Option<ChannelId> {
         let rules = at.config.switching?;
         let channel = at.channels.channel(id);
         if channel.stock || !at.queues.occupancy_mut(id)?.alarm(&rules, now) {
@@ -232,12 +237,12 @@ impl<O: Onion> Moves<O> {
     }
 
     /// The legs that wait for a channel, which is open now.
-    pub fn take_awaiting(&mut self, to: ChannelId) -> Vec<LegId> {
+    pub(crate) fn take_awaiting(&mut self, to: ChannelId) -> Vec<LegId> {
         self.awaiting.extract_if(.., |(channel, _)| *channel == to).map(|(_, leg)| leg).collect()
     }
 
     /// Moves a leg that waited for a channel; false if it waits no longer.
-    pub fn move_awaiting(
+    pub(crate) fn move_awaiting(
         &mut self,
         now: Time,
         leg: LegId,
@@ -288,12 +293,12 @@ impl<O: Onion> Moves<O> {
     }
 
     /// Whether a leg is not part of a move. Then only cells about moves need further handling.
-    pub fn is_idle(&self, leg: LegId) -> bool {
+    pub(crate) fn is_idle(&self, leg: LegId) -> bool {
         !self.moving.contains_key(&leg)
     }
 
     /// A cell arrived for a leg that moves, or is about moves.
-    pub fn arrive(
+    pub(crate) fn arrive(
         &mut self,
         now: Time,
         (id, leg_id): (ChannelId, LegId),
@@ -352,7 +357,7 @@ impl<O: Onion> Moves<O> {
     }
 
     /// A cell arrived with a circuit id that is not in use.
-    pub fn unknown_circuit(
+    pub(crate) fn unknown_circuit(
         &mut self,
         now: Time,
         id: ChannelId,
@@ -418,7 +423,7 @@ impl<O: Onion> Moves<O> {
     }
 
     /// Drops the JOIN that has waited longest for its LEAVE, and the cells it holds; false without one.
-    pub fn drop_oldest_join(&mut self) -> bool {
+    pub(crate) fn drop_oldest_join(&mut self) -> bool {
         let oldest = self.joins.iter().min_by_key(|(_, join)| join.since).map(|(nonce, _)| *nonce);
         oldest.inspect(|nonce| self.drop_join(*nonce)).is_some()
     }
@@ -448,7 +453,7 @@ impl<O: Onion> Moves<O> {
 
     /// Ends the move of a leg that is removed; `gone` is a channel that has closed. Returns whether the peer was
     /// told of the end on the channels of the move.
-    pub fn abandon(
+    pub(crate) fn abandon(
         &mut self,
         now: Time,
         id: LegId,
@@ -477,7 +482,7 @@ impl<O: Onion> Moves<O> {
     }
 
     /// Forgets the moves to a channel that has closed.
-    pub fn abandon_moves_to(&mut self, id: ChannelId) {
+    pub(crate) fn abandon_moves_to(&mut self, id: ChannelId) {
         let joined = self.joined.range((id, CircId(0))..=(id, CircId(u32::MAX)));
         let nonces: Vec<Nonce> = joined.map(|(_, nonce)| *nonce).collect();
         nonces.into_iter().for_each(|nonce| self.drop_join(nonce));
@@ -490,36 +495,36 @@ impl<O: Onion> Moves<O> {
     }
 
     /// A cell that was held and is due now, with its leg.
-    pub fn next_released(&mut self) -> Option<(LegId, Cell<O>)> {
+    pub(crate) fn next_released(&mut self) -> Option<(LegId, Cell<O>)> {
         self.released.pop_front()
     }
 
-    pub fn next_moved(&mut self) -> Option<CircuitKey> {
+    pub(crate) fn next_moved(&mut self) -> Option<CircuitKey> {
         self.moved.pop()
     }
 
     /// Whether the two neighbours currently use different channels for a leg.
-    pub fn is_between(&self, id: LegId) -> bool {
+    pub(crate) fn is_between(&self, id: LegId) -> bool {
         matches!(self.moving.get(&id), Some(Move::Leaving { .. } | Move::Left { .. }))
     }
 
     /// When the first cell came that a leg holds until its move ends.
-    pub fn held_since(&self, id: LegId) -> Option<Time> {
+    pub(crate) fn held_since(&self, id: LegId) -> Option<Time> {
         match self.moving.get(&id) {
             Some(Move::Leaving { first, .. }) => *first,
             _ => None,
         }
     }
 
-    pub fn next_opening(&mut self) -> Option<(ChannelId, RelayId)> {
+    pub(crate) fn next_opening(&mut self) -> Option<(ChannelId, RelayId)> {
         self.openings.pop_front()
     }
 
-    pub fn next_switched(&mut self) -> Option<(CircuitKey, MoveTimes)> {
+    pub(crate) fn next_switched(&mut self) -> Option<(CircuitKey, MoveTimes)> {
         self.switched.pop_front()
     }
 
-    pub fn held_cells(&self) -> u64 {
+    pub(crate) fn held_cells(&self) -> u64 {
         self.held_cells
     }
 }

@@ -34,7 +34,7 @@ impl<O: Onion> Default for News<O> {
 impl<O: Onion> News<O> {
     /// Adds what `write` writes, at most `bytes`, to the message for a channel. Returns the bytes of a cell that
     /// this filled.
-    pub fn advertise(
+    pub(crate) fn advertise(
         &mut self,
         now: Time,
         id: ChannelId,
@@ -57,7 +57,7 @@ impl<O: Onion> News<O> {
     }
 
     /// Sends all messages under construction. Returns their bytes.
-    pub fn send(&mut self, now: Time, route: Route, queues: &mut Queues<O>) -> u64 {
+    pub(crate) fn send(&mut self, now: Time, route: Route, queues: &mut Queues<O>) -> u64 {
         let mut sent = 0;
         while let Some(id) = self.told.pop() {
             sent += self.send_one(now, id, route, queues);
@@ -81,21 +81,21 @@ impl<O: Onion> News<O> {
     }
 
     /// A channel closed: drops its message.
-    pub fn remove_channel(&mut self, id: ChannelId) {
+    pub(crate) fn remove_channel(&mut self, id: ChannelId) {
         if let Some(message) = self.messages.get_mut(id.index()) {
             message.clear();
         }
     }
 
     /// Takes back the memory of a message that has been read.
-    pub fn recycle(&mut self, mut message: Vec<u8>) {
+    pub(crate) fn recycle(&mut self, mut message: Vec<u8>) {
         if self.spare.len() < SPARES {
             message.clear();
             self.spare.push(message);
         }
     }
 
-    pub fn next_out_of_band(&mut self) -> Option<(ChannelId, Cell<O>, Span)> {
+    pub(crate) fn next_out_of_band(&mut self) -> Option<(ChannelId, Cell<O>, Span)> {
         self.out_of_band.pop_front()
     }
 }

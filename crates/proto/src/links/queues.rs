@@ -92,7 +92,7 @@ pub(super) struct Queues<O: Onion> {
 }
 
 impl<O: Onion> Queues<O> {
-    pub fn new(config: &Config) -> Queues<O> {
+    pub(crate) fn new(config: &Config) -> Queues<O> {
         Queues {
             ports: Slab::new(),
             legs: Slab::new(),
@@ -110,7 +110,7 @@ impl<O: Onion> Queues<O> {
     }
 
     /// Adds the queues of a channel that the channel table has just added.
-    pub fn add_channel(&mut self, id: ChannelId, open: bool, scheduler: Box<dyn Scheduler + Send>) {
+    pub(crate) fn add_channel(&mut self, id: ChannelId, open: bool, scheduler: Box<dyn Scheduler + Send>) {
         let port = Port {
             open,
             filling: true,
@@ -128,13 +128,13 @@ impl<O: Onion> Queues<O> {
     }
 
     /// Drops a channel's output buffer and scheduler.
-    pub fn remove_channel(&mut self, id: ChannelId) {
+    pub(crate) fn remove_channel(&mut self, id: ChannelId) {
         let port = self.ports.remove(id.index());
         self.flushable.retain(|other| *other != id);
         self.buffered_cells -= u64::from(port.out.len());
     }
 
-    pub fn add_leg(&mut self, leg: Leg<O>) -> LegId {
+    pub(crate) fn add_leg(&mut self, leg: Leg<O>) -> LegId {
         let channel = leg.channel;
         let index = insert_few(&mut self.legs, leg);
         let id = LegId(index as u32);
@@ -146,7 +146,7 @@ impl<O: Onion> Queues<O> {
     }
 
     /// Removes a leg and drops the cells in its queue.
-    pub fn remove_leg(&mut self, id: LegId) -> Leg<O> {
+    pub(crate) fn remove_leg(&mut self, id: LegId) -> Leg<O> {
         let leg = self.legs.remove(id.index());
         self.queued_cells -= u64::from(leg.queue.len());
         if let Some(port) = self.ports.get_mut(leg.channel.index()) {
@@ -155,27 +155,27 @@ impl<O: Onion> Queues<O> {
         leg
     }
 
-    pub fn leg(&self, id: LegId) -> &Leg<O> {
+    pub(crate) fn leg(&self, id: LegId) -> &Leg<O> {
         &self.legs[id.index()]
     }
 
     /// The ids of all legs, and unused ids between them.
-    pub fn leg_ids(&self) -> impl Iterator<Item = LegId> + use<O> {
+    pub(crate) fn leg_ids(&self) -> impl Iterator<Item = LegId> + use<O> {
         (0..self.legs.capacity() as u32).map(LegId)
     }
 
     /// Decayed number of cells that a leg has sent.
-    pub fn loudness(&self, now: Time, id: LegId) -> f64 {
+    pub(crate) fn loudness(&self, now: Time, id: LegId) -> f64 {
         self.legs[id.index()].loudness.value(now, LOUDNESS_HALF_LIFE)
     }
 
     /// Gives a leg to another circuit.
-    pub fn assign(&mut self, id: LegId, circuit: CircuitKey) {
+    pub(crate) fn assign(&mut self, id: LegId, circuit: CircuitKey) {
         self.legs[id.index()].circuit = circuit;
     }
 
     /// Lets a leg send on another channel under another circuit id.
-    pub fn rebind(&mut self, now: Time, id: LegId, to: ChannelId, circ: CircId) {
+    pub(crate) fn rebind(&mut self, now: Time, id: LegId, to: ChannelId, circ: CircId) {
         let leg = &mut self.legs[id.index()];
         self.ports[leg.channel.index()].detach(leg.key, leg.is_ready());
         let port = &mut self.ports[to.index()];
@@ -189,7 +189,7 @@ impl<O: Onion> Queues<O> {
     }
 
     /// Queues a cell on a leg. Returns the channel that has cells to move now, if the cell did not pass.
-    pub fn push(
+    pub(crate) fn push(
         &mut self,
         config: &Config,
         now: Time,
@@ -244,25 +244,32 @@ impl<O: Onion> Queues<O> {
     }
 
     /// Cells that a leg's queue takes before its own end must stop packaging.
-    pub fn room(&self, config: &Config, id: LegId) -> u32 {
+    pub(crate) fn room(&self, config: &Config, id: LegId) -> u32 {
         let leg = &self.legs[id.index()];
         if leg.high { 0 } else { config.queue_high.saturating_sub(leg.queue.len()) }
     }
 
     /// Notes whether the queue now stops the leg's own end.
-    pub fn note_packaged(&mut self, config: &Config, id: LegId) {
+    pub(crate) fn note_packaged(&mut self, config: &Config, id: LegId) {
         let leg = &mut self.legs[id.index()];
         leg.high |= leg.queue.len() >= config.queue_high;
     }
 
     /// Sets a leg's allowance. Returns its channel if that has cells to move now.
-    pub fn allow(&mut self, now: Time, id: LegId, cells: f64, share: f64, carry: bool) -> Option<ChannelId> {
+    pub(crate) fn allow(
+        &mut self,
+        now: Time,
+        id: LegId,
+        cells: f64,
+        share: f64,
+        carry: bool,
+    ) -> Option<ChannelId> {
         let turn = self.legs[id.index()].allow(now, cells, share, carry);
         self.turn(now, id, &turn)
     }
 
     /// Adds a release's share to a leg, if there is such a leg. Returns its channel if that has cells to move now.
-    pub fn release(&mut self, now: Time, id: LegId) -> Option<ChannelId> {
+    pub(crate) fn release(&mut self, now: Time, id: LegId) -> Option<ChannelId> {
         let turn = self.legs.get_mut(id.index())?.release(now);
         self.turn(now, id, &turn)
     }
@@ -285,37 +292,37 @@ impl<O: Onion> Queues<O> {
     }
 
     /// The connection of a channel is established.
-    pub fn open(&mut self, id: ChannelId) {
+    pub(crate) fn open(&mut self, id: ChannelId) {
         self.ports[id.index()].open = true;
     }
 
-    pub fn is_open(&self, id: ChannelId) -> bool {
+    pub(crate) fn is_open(&self, id: ChannelId) -> bool {
         self.ports[id.index()].open
     }
 
     /// Whether the output buffer takes cells.
-    pub fn is_filling(&self, id: ChannelId) -> bool {
+    pub(crate) fn is_filling(&self, id: ChannelId) -> bool {
         self.ports[id.index()].filling
     }
 
     /// Cells in a channel's output buffer; zero for an unknown channel.
-    pub fn ready(&self, id: ChannelId) -> u32 {
+    pub(crate) fn ready(&self, id: ChannelId) -> u32 {
         self.ports.get(id.index()).map_or(0, |port| port.out.len())
     }
 
     /// Cells in a channel's output buffer that came past the circuit queues.
-    pub fn unqueued(&self, id: ChannelId) -> u32 {
+    pub(crate) fn unqueued(&self, id: ChannelId) -> u32 {
         self.ports[id.index()].unqueued
     }
 
     /// Bytes of the first `cells` cells in a channel's output buffer.
-    pub fn front_bytes(&self, id: ChannelId, cells: u32) -> u64 {
+    pub(crate) fn front_bytes(&self, id: ChannelId, cells: u32) -> u64 {
         let front = self.ports[id.index()].out.iter().take(cells as usize);
         front.map(|departure| u64::from(departure.cell.wire_bytes())).sum()
     }
 
     /// Updates the average fill of an output buffer. Call it before the buffer changes.
-    pub fn note_occupancy(&mut self, config: &Config, now: Time, id: ChannelId) {
+    pub(crate) fn note_occupancy(&mut self, config: &Config, now: Time, id: ChannelId) {
         let Some(rules) = &config.switching else { return };
         let port = &mut self.ports[id.index()];
         let high_bytes = f64::from(config.output_buffer.high_bytes);
@@ -324,19 +331,14 @@ impl<O: Onion> Queues<O> {
         port.occupancy.get_or_insert_with(|| Occupancy::new(now)).note(rules, now, filled);
     }
 
-    /// The average fill of a channel's output buffer, if it is measured.
-    pub fn occupancy(&self, id: ChannelId) -> Option<&Occupancy> {
-        self.ports[id.index()].occupancy.as_ref()
-    }
-
     /// As [`occupancy`](Self::occupancy), to ask for an alarm.
-    pub fn occupancy_mut(&mut self, id: ChannelId) -> Option<&mut Occupancy> {
+    pub(crate) fn occupancy_mut(&mut self, id: ChannelId) -> Option<&mut Occupancy> {
         self.ports[id.index()].occupancy.as_mut()
     }
 
     /// Moves cells from circuit queues to the output buffer, in the scheduler's order, up to the high mark.
     /// False, with nothing moved, if the channel is not open.
-    pub fn fill(&mut self, config: &Config, now: Time, id: ChannelId) -> bool {
+    pub(crate) fn fill(&mut self, config: &Config, now: Time, id: ChannelId) -> bool {
         self.note_occupancy(config, now, id);
         if !self.is_open(id) {
             return false;
@@ -350,18 +352,18 @@ impl<O: Onion> Queues<O> {
     }
 
     /// Whether the scheduler of a channel has a cell to send.
-    pub fn has_next(&mut self, now: Time, id: ChannelId) -> bool {
+    pub(crate) fn has_next(&mut self, now: Time, id: ChannelId) -> bool {
         self.ports[id.index()].next(now, &self.legs).is_some()
     }
 
     /// Decayed number of cells sent by the circuit that sends next, by which KIST compares channels.
-    pub fn load(&mut self, now: Time, id: ChannelId) -> Option<f64> {
+    pub(crate) fn load(&mut self, now: Time, id: ChannelId) -> Option<f64> {
         let port = &mut self.ports[id.index()];
         port.scheduler.load(now, &View { keys: &port.keys, legs: &self.legs, passing: None })
     }
 
     /// Moves the next cell to a channel's output buffer; false without one.
-    pub fn move_one(&mut self, config: &Config, now: Time, id: ChannelId) -> bool {
+    pub(crate) fn move_one(&mut self, config: &Config, now: Time, id: ChannelId) -> bool {
         let port = &mut self.ports[id.index()];
         let Some(key) = port.next(now, &self.legs) else { return false };
         self.repeated += u64::from(port.active > 1 && port.last == Some(key));
@@ -386,12 +388,12 @@ impl<O: Onion> Queues<O> {
     }
 
     /// Puts a cell into an output buffer behind all others, past the circuit queues.
-    pub fn buffer(&mut self, now: Time, id: ChannelId, cell: Cell<O>) {
+    pub(crate) fn buffer(&mut self, now: Time, id: ChannelId, cell: Cell<O>) {
         self.skip_queues(now, id, cell, Waiting::push_back);
     }
 
     /// As [`buffer`](Self::buffer), but ahead of all others.
-    pub fn buffer_first(&mut self, now: Time, id: ChannelId, cell: Cell<O>) {
+    pub(crate) fn buffer_first(&mut self, now: Time, id: ChannelId, cell: Cell<O>) {
         self.skip_queues(now, id, cell, Waiting::push_front);
     }
 
@@ -411,7 +413,7 @@ impl<O: Onion> Queues<O> {
     }
 
     /// Asks the driver to flush a channel that has cells, unless it was asked already.
-    pub fn want_flush(&mut self, id: ChannelId) {
+    pub(crate) fn want_flush(&mut self, id: ChannelId) {
         let port = &mut self.ports[id.index()];
         if port.open && !port.flushing && !port.out.is_empty() {
             port.flushing = true;
@@ -420,13 +422,13 @@ impl<O: Onion> Queues<O> {
     }
 
     /// The driver flushes the channel no longer until it is asked again.
-    pub fn stop_flushing(&mut self, id: ChannelId) {
+    pub(crate) fn stop_flushing(&mut self, id: ChannelId) {
         self.ports[id.index()].flushing = false;
     }
 
     /// Takes the first cells of an output buffer, which must have as many: `most`, or fewer if the buffer falls to its low
     /// mark and must be filled again. Returns their number, and whether to fill it.
-    pub fn pop(
+    pub(crate) fn pop(
         &mut self,
         config: &Config,
         now: Time,
@@ -450,7 +452,7 @@ impl<O: Onion> Queues<O> {
     }
 
     /// A cell of a leg left the output buffer of a channel.
-    pub fn note_departed(&mut self, id: LegId, channel: ChannelId) {
+    pub(crate) fn note_departed(&mut self, id: LegId, channel: ChannelId) {
         let leg = &mut self.legs[id.index()];
         // A leg that has moved counts what it sends on its new channel.
         if leg.channel == channel {
@@ -458,26 +460,26 @@ impl<O: Onion> Queues<O> {
         }
     }
 
-    pub fn next_flushable(&mut self) -> Option<ChannelId> {
+    pub(crate) fn next_flushable(&mut self) -> Option<ChannelId> {
         self.flushable.pop_front()
     }
 
-    pub fn next_drained(&mut self) -> Option<(CircuitKey, Side)> {
+    pub(crate) fn next_drained(&mut self) -> Option<(CircuitKey, Side)> {
         self.drained.pop_front()
     }
 
     /// Cells in circuit queues and in output buffers.
-    pub fn cells(&self) -> (u64, u64) {
+    pub(crate) fn cells(&self) -> (u64, u64) {
         (self.queued_cells, self.buffered_cells)
     }
 
     /// Cells that left right after one of the same circuit while another circuit waited.
-    pub fn repeated(&self) -> u64 {
+    pub(crate) fn repeated(&self) -> u64 {
         self.repeated
     }
 
     /// Of the channels that count, the one with the oldest first cell in its output buffer.
-    pub fn oldest_unread(&self, counts: impl Fn(ChannelId) -> bool) -> Option<ChannelId> {
+    pub(crate) fn oldest_unread(&self, counts: impl Fn(ChannelId) -> bool) -> Option<ChannelId> {
         let ports = self.ports.iter().filter(|(id, _)| counts(ChannelId(*id as u32)));
         let unread = ports.filter_map(|(id, port)| {
             port.out.front().map(|departure| (departure.buffered, ChannelId(id as u32)))

@@ -19,24 +19,24 @@ impl<O: Onion> Default for Waiting<O> {
 }
 
 impl<O: Onion> Waiting<O> {
-    pub fn len(&self) -> u32 {
+    pub(crate) fn len(&self) -> u32 {
         self.0.len() as u32
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub fn push_back(&mut self, departure: Departure<O>) {
+    pub(crate) fn push_back(&mut self, departure: Departure<O>) {
         self.0.push_back(departure);
     }
 
     /// Puts a cell before all others.
-    pub fn push_front(&mut self, departure: Departure<O>) {
+    pub(crate) fn push_front(&mut self, departure: Departure<O>) {
         self.0.push_front(departure);
     }
 
-    pub fn pop_front(&mut self) -> Option<Departure<O>> {
+    pub(crate) fn pop_front(&mut self) -> Option<Departure<O>> {
         let first = self.0.pop_front()?;
         if self.0.is_empty() && self.0.capacity() > KEPT {
             self.0 = VecDeque::new();
@@ -44,20 +44,20 @@ impl<O: Onion> Waiting<O> {
         Some(first)
     }
 
-    pub fn front(&self) -> Option<&Departure<O>> {
+    pub(crate) fn front(&self) -> Option<&Departure<O>> {
         self.0.front()
     }
 
-    pub fn front_mut(&mut self) -> Option<&mut Departure<O>> {
+    pub(crate) fn front_mut(&mut self) -> Option<&mut Departure<O>> {
         self.0.front_mut()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Departure<O>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Departure<O>> {
         self.0.iter()
     }
 
     /// Moves the first cell to the end of another list, and returns it there.
-    pub fn move_front<'to>(&mut self, to: &'to mut Waiting<O>) -> Option<&'to mut Departure<O>> {
+    pub(crate) fn move_front<'to>(&mut self, to: &'to mut Waiting<O>) -> Option<&'to mut Departure<O>> {
         let first = self.pop_front()?;
         to.0.push_back(first);
         to.0.back_mut()

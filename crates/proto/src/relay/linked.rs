@@ -26,7 +26,7 @@ impl<O: Onion> Table<O> {
     /// Makes a circuit a leg of a set. Returns our answer, or the circuits that end because of a violation.
     ///
     /// The circuit must end here, never had a stream, and have congestion control (proposal 329).
-    pub fn link(
+    pub(crate) fn link(
         &mut self,
         now: Time,
         key: CircuitKey,
@@ -63,7 +63,7 @@ impl<O: Onion> Table<O> {
     }
 
     /// The set with this first circuit.
-    pub fn set(&mut self, first: CircuitKey) -> Option<&mut Set<Message<O>>> {
+    pub(crate) fn set(&mut self, first: CircuitKey) -> Option<&mut Set<Message<O>>> {
         match &mut self.circuits.get_mut(first.0 as usize)?.linked {
             Linked::First(set) => Some(set),
             _ => None,
@@ -71,7 +71,7 @@ impl<O: Onion> Table<O> {
     }
 
     /// Notes a valid circuit SENDME of a leg.
-    pub fn leg_acknowledged(&mut self, now: Time, key: CircuitKey) {
+    pub(crate) fn leg_acknowledged(&mut self, now: Time, key: CircuitKey) {
         let Some(edge) = &self.circuit(key).edge else { return };
         let (cells, round_trip) = (edge.sendme_increment(), edge.round_trip());
         let first = self.first(key);
@@ -81,7 +81,7 @@ impl<O: Onion> Table<O> {
     }
 
     /// Chooses the leg for a stream's message. The number is due in a SWITCH on the leg before the message.
-    pub fn way(&mut self, key: CircuitKey) -> (CircuitKey, Option<u32>) {
+    pub(crate) fn way(&mut self, key: CircuitKey) -> (CircuitKey, Option<u32>) {
         let leg = self.choose_any(key);
         match self.set(key) {
             Some(set) => (leg, set.send(leg)),
@@ -90,7 +90,7 @@ impl<O: Onion> Table<O> {
     }
 
     /// Packages up to `cells` cells of a stream over the legs that have room.
-    pub fn package_over_legs(
+    pub(crate) fn package_over_legs(
         &mut self,
         now: Time,
         stream: StreamKey,
@@ -141,7 +141,7 @@ impl<O: Onion> Table<O> {
     ///
     /// `alone`: a neighbour or the network closed it; our own decision ends the whole set. `gone`: circuits without a
     /// leg.
-    pub fn unlink(&mut self, key: CircuitKey, alone: bool, gone: &[(CircuitKey, Side)]) -> Unlinked {
+    pub(crate) fn unlink(&mut self, key: CircuitKey, alone: bool, gone: &[(CircuitKey, Side)]) -> Unlinked {
         let nothing = |circuit| Unlinked { circuit, exchanged: None, freed: 0, ends: Vec::new() };
         let first = self.first(key);
         let increment = self.circuits.get(key.0 as usize).and_then(|circuit| circuit.edge.as_ref());

@@ -48,7 +48,7 @@ pub(super) struct Points {
 
 impl Points {
     /// With this maximum number of circuits.
-    pub fn new(places: u32) -> Points {
+    pub(crate) fn new(places: u32) -> Points {
         Points {
             introductions: BTreeMap::new(),
             waiting: BTreeMap::new(),
@@ -57,7 +57,7 @@ impl Points {
     }
 
     /// Forgets a circuit with this role.
-    pub fn forget(&mut self, key: CircuitKey, role: &Role) {
+    pub(crate) fn forget(&mut self, key: CircuitKey, role: &Role) {
         self.places.release(&key);
         match role {
             Role::Introduction(introduction) => drop(self.introductions.remove(&introduction.key)),
@@ -69,12 +69,12 @@ impl Points {
 
 impl Introduction {
     /// With the limit of introductions that the service has set.
-    pub fn new(key: AuthKey, limit: ServiceLimit) -> Introduction {
+    pub(crate) fn new(key: AuthKey, limit: ServiceLimit) -> Introduction {
         Introduction { key, limit, left: None }
     }
 
     /// Counts an introduction; false if it is beyond the limit. `otherwise` is the limit of services that state none.
-    pub fn may_pass(&mut self, now: Time, otherwise: Option<IntroductionLimit>) -> bool {
+    pub(crate) fn may_pass(&mut self, now: Time, otherwise: Option<IntroductionLimit>) -> bool {
         let limit = match self.limit {
             ServiceLimit::At(limit) => Some(limit),
             ServiceLimit::Unlimited => None,

@@ -64,16 +64,16 @@ pub(super) enum Switch<O: Onion> {
 }
 
 impl<O: Onion> Table<O> {
-    pub fn contains(&self, key: CircuitKey) -> bool {
+    pub(crate) fn contains(&self, key: CircuitKey) -> bool {
         self.circuits.contains(key.0 as usize)
     }
 
-    pub fn circuit(&mut self, key: CircuitKey) -> &mut Circuit<O> {
+    pub(crate) fn circuit(&mut self, key: CircuitKey) -> &mut Circuit<O> {
         &mut self.circuits[key.0 as usize]
     }
 
     /// The first circuit of the set, which has the streams; the circuit itself if it is not linked.
-    pub fn first(&self, key: CircuitKey) -> CircuitKey {
+    pub(crate) fn first(&self, key: CircuitKey) -> CircuitKey {
         match self.circuits.get(key.0 as usize) {
             Some(Circuit { linked: Linked::With(first), .. }) => *first,
             _ => key,
@@ -81,7 +81,7 @@ impl<O: Onion> Table<O> {
     }
 
     /// Frees memory of the idle circuits from a channel.
-    pub fn rest(&mut self, channel: ChannelId) {
+    pub(crate) fn rest(&mut self, channel: ChannelId) {
         for key in self.links.circuits_from(channel) {
             if let Some(circuit) = self.circuits.get_mut(key.0 as usize) {
                 O::rest(&mut circuit.hop);
@@ -102,7 +102,7 @@ impl<O: Onion> Table<O> {
     }
 
     /// The leg for the next DATA cells of a set, and how many; `None` if they must wait.
-    pub fn choose(&self, first: CircuitKey) -> Option<(Offer, u32)> {
+    pub(crate) fn choose(&self, first: CircuitKey) -> Option<(Offer, u32)> {
         match &self.circuits[first.0 as usize].linked {
             Linked::First(set) => set.choose(|leg| self.capacity(leg)),
             _ => None,
@@ -115,7 +115,7 @@ impl<O: Onion> Table<O> {
     }
 
     /// The leg for messages that windows do not limit.
-    pub fn choose_any(&self, key: CircuitKey) -> CircuitKey {
+    pub(crate) fn choose_any(&self, key: CircuitKey) -> CircuitKey {
         match &self.circuits[key.0 as usize].linked {
             Linked::First(set) => set.choose_any(|leg| self.capacity(leg)).unwrap_or(key),
             _ => key,
@@ -123,7 +123,11 @@ impl<O: Onion> Table<O> {
     }
 
     /// Tells the driver which streams may package again.
-    pub fn package_again(&mut self, key: CircuitKey, which: fn(&mut Edge, u32) -> Vec<(StreamId, u32)>) {
+    pub(crate) fn package_again(
+        &mut self,
+        key: CircuitKey,
+        which: fn(&mut Edge, u32) -> Vec<(StreamId, u32)>,
+    ) {
         let key = self.first(key);
         let Some(circuit) = self.circuits.get(key.0 as usize) else { return };
         let cells = match &circuit.linked {

@@ -87,7 +87,7 @@ impl Addresses {
 }
 
 impl Watch {
-    pub fn new(limits: Limits) -> Watch {
+    pub(crate) fn new(limits: Limits) -> Watch {
         Watch {
             limits,
             addresses: AddressCounts::default(),
@@ -100,12 +100,12 @@ impl Watch {
     }
 
     /// Counts with other shards from now on.
-    pub fn count_with(&mut self, addresses: AddressCounts) {
+    pub(crate) fn count_with(&mut self, addresses: AddressCounts) {
         self.addresses = addresses;
     }
 
     /// Whether an address has its maximum number of connections.
-    pub fn is_crowded(&self, address: IpAddr) -> bool {
+    pub(crate) fn is_crowded(&self, address: IpAddr) -> bool {
         let addresses = self.addresses.lock();
         let known = addresses.known.get(&network(address).1);
         known.is_some_and(|known| known.channels >= self.limits.connections_per_address)
@@ -113,7 +113,11 @@ impl Watch {
 
     /// The connection that makes room for a new one from an address, if the relay has its maximum number: the idlest
     /// of the network that has the most. `is_bare` says whether a channel is without circuits.
-    pub fn displaced(&mut self, address: IpAddr, is_bare: impl Fn(ChannelId) -> bool) -> Option<ChannelId> {
+    pub(crate) fn displaced(
+        &mut self,
+        address: IpAddr,
+        is_bare: impl Fn(ChannelId) -> bool,
+    ) -> Option<ChannelId> {
         let (active, grace) = (&self.active, self.limits.without_circuits / 2);
         // A channel without circuits goes before one with idle circuits, unless it is much younger.
         let used = |id: &ChannelId| match is_bare(*id) {
@@ -125,14 +129,14 @@ impl Watch {
     }
 
     /// Notes that a cell of a circuit came on a channel.
-    pub fn active(&mut self, now: Time, channel: ChannelId) {
+    pub(crate) fn active(&mut self, now: Time, channel: ChannelId) {
         if let Some(active) = self.active.get_mut(channel.0 as usize) {
             *active = now;
         }
     }
 
     /// Notes a connection from an address.
-    pub fn accepted(&mut self, now: Time, channel: ChannelId, address: IpAddr) {
+    pub(crate) fn accepted(&mut self, now: Time, channel: ChannelId, address: IpAddr) {
         let number = channel.0 as usize;
         if self.active.len() <= number {
             self.active.resize(number + 1, Time::ZERO);
@@ -147,7 +151,7 @@ impl Watch {
     }
 
     /// Notes that a channel closed.
-    pub fn closed(&mut self, id: ChannelId) {
+    pub(crate) fn closed(&mut self, id: ChannelId) {
         let Some(channel) = self.channels.remove(&id) else { return };
         self.places.release(&id);
         self.looks.remove(&(channel.look, id));
@@ -157,7 +161,7 @@ impl Watch {
     }
 
     /// Takes a handshake from the allowance of the channel's address; false if that is used up.
-    pub fn may_shake(&mut self, now: Time, channel: ChannelId) -> bool {
+    pub(crate) fn may_shake(&mut self, now: Time, channel: ChannelId) -> bool {
         let Some(address) = self.address(channel) else { return true };
         let mut addresses = self.addresses.lock();
         let Some(known) = addresses.known.get_mut(&address) else { return true };
@@ -172,7 +176,7 @@ impl Watch {
     ///
     /// # Errors
     /// If the address has too many circuits or handshakes.
-    pub fn begin(&mut self, now: Time, channel: ChannelId) -> Result<Option<IpAddr>, ()> {
+    pub(crate) fn begin(&mut self, now: Time, channel: ChannelId) -> Result<Option<IpAddr>, ()> {
         let most = self.limits.circuits_per_address;
         let Some(address) = self.address(channel) else { return Ok(None) };
         let mut addresses = self.addresses.lock();
@@ -186,48 +190,48 @@ impl Watch {
     }
 
     /// Notes that a circuit of an address has ended.
-    pub fn ended(&mut self, address: IpAddr) {
+    pub(crate) fn ended(&mut self, address: IpAddr) {
         if let Some(known) = self.addresses.lock().known.get_mut(&address) {
             known.circuits -= 1;
         }
     }
 
     /// The address that a channel comes from.
-    pub fn address(&self, channel: ChannelId) -> Option<IpAddr> {
+    pub(crate) fn address(&self, channel: ChannelId) -> Option<IpAddr> {
         Some(self.channels.get(&channel)?.address)
     }
 
     /// Notes that a circuit waits for the next relay.
-    pub fn extends(&mut self, now: Time, circuit: CircuitKey) {
+    pub(crate) fn extends(&mut self, now: Time, circuit: CircuitKey) {
         self.extending.insert((now, circuit));
     }
 
     /// Notes that a circuit, which waited since `since`, waits no longer.
-    pub fn extended(&mut self, since: Time, circuit: CircuitKey) {
+    pub(crate) fn extended(&mut self, since: Time, circuit: CircuitKey) {
         self.extending.remove(&(since, circuit));
     }
 
     /// When the next extension times out or the next channel check is due.
-    pub fn next_timeout(&self) -> Option<Time> {
+    pub(crate) fn next_timeout(&self) -> Option<Time> {
         let extending = self.extending.first().map(|(since, _)| *since + self.limits.extending);
         let look = self.looks.first().map(|(due, _)| *due);
         [extending, look].into_iter().flatten().min()
     }
 
     /// A circuit with a timed-out extension.
-    pub fn overdue(&self, now: Time) -> Option<CircuitKey> {
+    pub(crate) fn overdue(&self, now: Time) -> Option<CircuitKey> {
         let (since, circuit) = self.extending.first()?;
         (*since + self.limits.extending <= now).then_some(*circuit)
     }
 
     /// A channel with a check that is due. Call [`looked`](Self::looked) with the result.
-    pub fn due_look(&self, now: Time) -> Option<ChannelId> {
+    pub(crate) fn due_look(&self, now: Time) -> Option<ChannelId> {
         let (due, channel) = self.looks.first()?;
         (*due <= now).then_some(*channel)
     }
 
     /// Notes the result of a check. True if the channel was without circuits in the previous check, too.
-    pub fn looked(&mut self, now: Time, id: ChannelId, is_bare: bool) -> bool {
+    pub(crate) fn looked(&mut self, now: Time, id: ChannelId, is_bare: bool) -> bool {
         let next = now + self.limits.without_circuits / 2;
         let Some(channel) = self.channels.get_mut(&id) else { return false };
         self.looks.remove(&(channel.look, id));

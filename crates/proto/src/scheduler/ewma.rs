@@ -19,7 +19,7 @@ use super::{Circuits, Discipline, Scheduler};
 use tidegate_control::registry::Origin;
 
 /// Source and oracles.
-pub const ORIGIN: Origin = Origin {
+pub(crate) const ORIGIN: Origin = Origin {
     system: "EWMA",
     source: "Tang and Goldberg, CCS 2010; circuitmux_ewma.c of tor",
     oracles: &["crates/proto/src/scheduler/ewma.rs: counts_decay_by_half_per_half_life_across_rescaling"],

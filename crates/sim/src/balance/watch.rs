@@ -44,7 +44,7 @@ pub(super) struct Watch {
 
 impl Watch {
     /// `probed`: the scanner's users.
-    pub fn new(plan: &Plan, directory: &Directory, probed: Vec<(u32, usize)>) -> Watch {
+    pub(crate) fn new(plan: &Plan, directory: &Directory, probed: Vec<(u32, usize)>) -> Watch {
         let relays: BTreeMap<u32, usize> =
             directory.relays.iter().enumerate().map(|(index, relay)| (relay.id.0, index)).collect();
         let measurements = plan.measurements.iter();
@@ -65,7 +65,7 @@ impl Watch {
     }
 
     /// The observations of a run in which clients used these weights.
-    pub fn round(self, weights: &[f64]) -> Round {
+    pub(crate) fn round(self, weights: &[f64]) -> Round {
         let most = |carried: &Vec<u64>| {
             let windows = carried.windows(WINDOW.min(carried.len()).max(1));
             let cells = windows.map(|window| window.iter().sum::<u64>() as f64 / window.len() as f64);

@@ -8,7 +8,7 @@ use super::plan::Delays;
 
 /// How long packets take from peer to peer.
 #[derive(Clone, Debug)]
-pub struct DelayTable {
+pub(crate) struct DelayTable {
     peers: usize,
     /// Mean one-way delay in nanoseconds by pair.
     means: Vec<f32>,
@@ -18,7 +18,7 @@ pub struct DelayTable {
 
 impl DelayTable {
     /// Lays out `peers` peers; `seed` draws the jitter.
-    pub fn new(delays: &Delays, peers: usize, jitter: f64, seed: Seed) -> DelayTable {
+    pub(crate) fn new(delays: &Delays, peers: usize, jitter: f64, seed: Seed) -> DelayTable {
         let means = match *delays {
             Delays::Constant(delay) => vec![delay.0 as f32; peers * peers],
             Delays::Coordinates { side, per_unit, layout } => {
@@ -35,7 +35,7 @@ impl DelayTable {
     }
 
     /// The mean delay between two peers.
-    pub fn mean(&self, a: Peer, b: Peer) -> Span {
+    pub(crate) fn mean(&self, a: Peer, b: Peer) -> Span {
         Span(self.nanos(a, b) as u64)
     }
 
@@ -44,13 +44,13 @@ impl DelayTable {
     }
 
     /// One passage of a link; never less than half its mean, as in `plan::Path::least_delay`.
-    pub fn passage(&mut self, a: Peer, b: Peer) -> Span {
+    pub(crate) fn passage(&mut self, a: Peer, b: Peer) -> Span {
         let mean = self.nanos(a, b);
         Span((mean + mean * self.jitter * self.normals.draw()).max(mean / 2.0) as u64)
     }
 
     /// One passage of several links in a row: the sum of their normal delays is normal, so one draw does.
-    pub fn passages(&mut self, path: &[Peer]) -> Span {
+    pub(crate) fn passages(&mut self, path: &[Peer]) -> Span {
         let (mut mean, mut squares) = (0.0, 0.0);
         for link in path.windows(2) {
             let nanos = self.nanos(link[0], link[1]);

@@ -161,7 +161,7 @@ impl fmt::Display for PlanError {
 impl std::error::Error for PlanError {}
 
 /// Round trips are kept per pair and source, so memory grows with the cube.
-pub const MAX_PEERS: usize = 1000;
+pub(crate) const MAX_PEERS: usize = 1000;
 /// Four standard deviations still leave a delay positive.
 const MAX_JITTER: f64 = 0.25;
 /// Nine links stay below the manager's 16 seconds.

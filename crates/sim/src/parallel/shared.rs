@@ -47,7 +47,7 @@ pub(super) enum Later {
 }
 
 impl Shared {
-    pub fn new(plan: &Uplink, seed: Seed) -> Shared {
+    pub(crate) fn new(plan: &Uplink, seed: Seed) -> Shared {
         let config = Config { congestion: Congestion::Reno, ..Config::default() };
         let ends = [Endpoint::active(&config), Endpoint::passive(&config)];
         Shared {
@@ -62,7 +62,7 @@ impl Shared {
     }
 
     /// When a datagram of the receiver's host is at the other end, unless it is dropped.
-    pub fn carry(&mut self, now: Time, datagram: &[u8]) -> Option<Time> {
+    pub(crate) fn carry(&mut self, now: Time, datagram: &[u8]) -> Option<Time> {
         while self.waiting.front().is_some_and(|left| *left <= now) {
             self.waiting.pop_front();
         }
@@ -75,16 +75,16 @@ impl Shared {
     }
 
     /// Bytes of the flow that arrived in order.
-    pub fn arrived(&self) -> u64 {
+    pub(crate) fn arrived(&self) -> u64 {
         self.ends[1].delivered_in_order()
     }
 
-    pub fn connect(&mut self, now: Time) -> Vec<(Time, Later)> {
+    pub(crate) fn connect(&mut self, now: Time) -> Vec<(Time, Later)> {
         self.ends[0].connect(now);
         self.drive(now, 0)
     }
 
-    pub fn happen(&mut self, now: Time, later: &Later) -> Vec<(Time, Later)> {
+    pub(crate) fn happen(&mut self, now: Time, later: &Later) -> Vec<(Time, Later)> {
         let end = match later {
             Later::Segment(end, segment) => {
                 self.ends[*end].on_segment(&self.config, now, segment);

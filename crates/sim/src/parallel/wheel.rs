@@ -12,7 +12,7 @@ use crate::event_loop::EventQueue;
 
 /// Pending events.
 #[derive(Clone, Debug)]
-pub struct Wheel<E> {
+pub(crate) struct Wheel<E> {
     now: Time,
     /// log2 of a slot's nanoseconds.
     shift: u32,
@@ -56,7 +56,7 @@ impl<E: Copy> EventQueue<E> for Wheel<E> {
 
 impl<E: Copy> Wheel<E> {
     /// An empty queue for about `per_s` events per simulated second.
-    pub fn new(per_s: f64) -> Wheel<E> {
+    pub(crate) fn new(per_s: f64) -> Wheel<E> {
         let slots = (2.0 * per_s.max(1.0)) as u64;
         let slots = slots.ilog2().clamp(SLOTS[0], SLOTS[1]);
         Wheel {
@@ -74,7 +74,7 @@ impl<E: Copy> Wheel<E> {
     }
 
     /// Events taken since the start.
-    pub fn popped(&self) -> u64 {
+    pub(crate) fn popped(&self) -> u64 {
         self.popped
     }
 

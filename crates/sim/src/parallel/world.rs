@@ -169,7 +169,7 @@ pub(super) struct World<'a> {
 
 impl<'a> World<'a> {
     /// Peer 0 obeys `own`, if there is such a controller.
-    pub fn new(
+    pub(crate) fn new(
         plan: &'a Plan,
         parameters: &ControllerParameters,
         seed: Seed,

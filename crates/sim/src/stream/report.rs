@@ -148,7 +148,7 @@ impl Report {
 }
 
 /// The quantile of a share.
-pub fn quantile(values: impl Iterator<Item = f64>, share: f64) -> f64 {
+pub(crate) fn quantile(values: impl Iterator<Item = f64>, share: f64) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     let at = (values.len() as f64 * share).ceil() as usize;

@@ -76,7 +76,7 @@ enum What {
 struct Node {
     plan: ViewerPlan,
     viewer: Viewer,
-    uplink: Uplink<()>,
+    uplink: Uplink,
     /// Its number, while it has a connection to the server.
     peer: Peer,
     gone: Option<Time>,
@@ -102,7 +102,7 @@ struct World<'a> {
     under_way: Slab<Parcel>,
     server: Server,
     server_timer: Timer,
-    uplink: Uplink<()>,
+    uplink: Uplink,
     /// Positions of machines, apart from other state because every packet needs two.
     places: Vec<[f64; 2]>,
     nodes: Vec<Node>,

@@ -89,7 +89,7 @@ impl Endpoint {
     }
 
     /// Both ends of a connection that has been there for long and idle: no handshake, no round trip known.
-    pub fn standing(config: &Config, now: Time) -> [Endpoint; 2] {
+    pub(crate) fn standing(config: &Config, now: Time) -> [Endpoint; 2] {
         [true, false].map(|active| {
             let mut end = Endpoint::new(config, active);
             let mut offer = Segment::default();
@@ -115,12 +115,12 @@ impl Endpoint {
     }
 
     /// Bytes that the send buffer takes now; none after [`Endpoint::close`].
-    pub fn send_space(&self) -> u64 {
+    pub(crate) fn send_space(&self) -> u64 {
         self.sender.space()
     }
 
     /// Whether the kernel would wake a writer: enough of the send buffer is free.
-    pub fn writable(&self, config: &Config) -> bool {
+    pub(crate) fn writable(&self, config: &Config) -> bool {
         self.sender.writable(config)
     }
 
@@ -318,7 +318,7 @@ impl Endpoint {
     }
 
     /// Whether the peer's bytes between these offsets have arrived, in order or not.
-    pub fn has(&self, start: u64, end: u64) -> bool {
+    pub(crate) fn has(&self, start: u64, end: u64) -> bool {
         self.receiver.has(start, end)
     }
 

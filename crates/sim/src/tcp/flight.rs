@@ -84,22 +84,22 @@ pub(super) struct Flight {
 
 impl Flight {
     /// Segments thought to be in the network.
-    pub fn in_network(&self) -> u32 {
+    pub(crate) fn in_network(&self) -> u32 {
         (self.packets + self.retransmitted).saturating_sub(self.sacked + self.lost)
     }
 
     /// When the oldest segment was last sent.
-    pub fn head_sent(&self) -> Option<Time> {
+    pub(crate) fn head_sent(&self) -> Option<Time> {
         self.runs.front().map(|run| run.sent)
     }
 
     /// Whether the oldest segment is selectively acknowledged: the receiver has thrown data away.
-    pub fn head_sacked(&self) -> bool {
+    pub(crate) fn head_sacked(&self) -> bool {
         self.runs.front().is_some_and(|run| run.marks & SACKED != 0)
     }
 
     /// Offset after the highest selectively acknowledged byte; `una` without any.
-    pub fn highest_sacked(&self) -> u64 {
+    pub(crate) fn highest_sacked(&self) -> u64 {
         if self.sacked == 0 {
             return self.una;
         }
@@ -107,7 +107,7 @@ impl Flight {
     }
 
     /// New bytes up to `end` leave at `now` as one segment; `full` if it carries `mss` bytes.
-    pub fn send(&mut self, end: u64, now: Time, mss: u64) {
+    pub(crate) fn send(&mut self, end: u64, now: Time, mss: u64) {
         self.packets += 1;
         self.next = end;
         let start = self.start_of(self.runs.len().saturating_sub(1));
@@ -128,7 +128,7 @@ impl Flight {
     }
 
     /// Everything before `ack` has arrived. `high` separates what counts as original evidence.
-    pub fn acknowledge(&mut self, ack: u64, mss: u64, high: u64) -> Delivery {
+    pub(crate) fn acknowledge(&mut self, ack: u64, mss: u64, high: u64) -> Delivery {
         let mut delivery = Delivery::default();
         let highest = if self.sacked > 0 { self.highest_sacked() } else { ack };
         while let Some(head) = self.runs.front() {
@@ -164,7 +164,7 @@ impl Flight {
     }
 
     /// Bytes `[start, end)` have arrived out of order.
-    pub fn selectively_acknowledge(
+    pub(crate) fn selectively_acknowledge(
         &mut self,
         start: u64,
         end: u64,
@@ -264,7 +264,13 @@ impl Flight {
     /// RACK (RFC 8985, 6.2): of the segments sent before the one sent at `latest` (up to `end`), those
     /// older than `age` at `now` are lost. Gives how many, whether retransmissions were among them, and
     /// when the next one will be old enough.
-    pub fn detect_lost(&mut self, latest: Time, end: u64, now: Time, age: u64) -> (u32, bool, Option<Time>) {
+    pub(crate) fn detect_lost(
+        &mut self,
+        latest: Time,
+        end: u64,
+        now: Time,
+        age: u64,
+    ) -> (u32, bool, Option<Time>) {
         let (mut newly, mut again, mut next) = (0, false, None);
         for index in 0..self.runs.len() {
             let run = self.runs[index];
@@ -294,7 +300,7 @@ impl Flight {
 
     /// A retransmission timeout: everything not selectively acknowledged and older than `age` is lost,
     /// the oldest segment in any case. If the receiver has thrown data away, its promises are void.
-    pub fn lose_all(&mut self, now: Time, age: u64) {
+    pub(crate) fn lose_all(&mut self, now: Time, age: u64) {
         let reneged = self.head_sacked();
         for index in 0..self.runs.len() {
             let run = self.runs[index];
@@ -307,7 +313,7 @@ impl Flight {
     }
 
     /// Removes loss marks that turned out to be wrong.
-    pub fn unmark_lost(&mut self) {
+    pub(crate) fn unmark_lost(&mut self) {
         for index in 0..self.runs.len() {
             let marks = self.runs[index].marks;
             self.mark(index, marks & !LOST);
@@ -316,7 +322,7 @@ impl Flight {
 
     /// Takes the first lost segment that is not under way again and marks it retransmitted at `now`;
     /// gives its bytes.
-    pub fn retransmit_lost(&mut self, now: Time, mss: u64) -> Option<(u64, u64)> {
+    pub(crate) fn retransmit_lost(&mut self, now: Time, mss: u64) -> Option<(u64, u64)> {
         if self.to_retransmit == 0 {
             return None;
         }
@@ -325,7 +331,7 @@ impl Flight {
     }
 
     /// Retransmits the last segment, or the first: a loss probe.
-    pub fn retransmit_last(&mut self, now: Time, mss: u64) -> Option<(u64, u64)> {
+    pub(crate) fn retransmit_last(&mut self, now: Time, mss: u64) -> Option<(u64, u64)> {
         let index = self.runs.len().checked_sub(1)?;
         let start = self.start_of(index);
         let run = self.runs[index];

@@ -64,7 +64,7 @@ pub(super) struct Reception {
 }
 
 impl Receiver {
-    pub fn new(config: &Config) -> Receiver {
+    pub(crate) fn new(config: &Config) -> Receiver {
         let limit = match config.receive_buffer {
             Buffer::Fixed(bytes) => bytes,
             Buffer::Auto { initial, max } => initial.min(max),
@@ -91,36 +91,36 @@ impl Receiver {
         }
     }
 
-    pub fn look(&self) -> u64 {
+    pub(crate) fn look(&self) -> u64 {
         self.next ^ self.fin ^ u64::from(self.rtt_ms)
     }
 
     /// Payload bytes in order: the FIN is not one.
-    pub fn in_order(&self) -> u64 {
+    pub(crate) fn in_order(&self) -> u64 {
         self.next - u64::from(self.next > self.fin)
     }
 
     /// Whether everything between these offsets has arrived.
-    pub fn has(&self, start: u64, end: u64) -> bool {
+    pub(crate) fn has(&self, start: u64, end: u64) -> bool {
         let start = start.max(self.next);
         let ranges = self.ahead.iter().flat_map(|ahead| &ahead.ranges);
         start >= end || ranges.into_iter().any(|range| range.0 <= start && end <= range.1)
     }
 
     /// Whether the peer's last byte has arrived in order.
-    pub fn closed(&self) -> bool {
+    pub(crate) fn closed(&self) -> bool {
         self.next > self.fin
     }
 
     /// Keeps the timestamp to echo: that of the segment that moved the window last (RFC 7323, 4.3).
-    pub fn note_stamp(&mut self, segment: &Segment) {
+    pub(crate) fn note_stamp(&mut self, segment: &Segment) {
         if segment.seq <= self.acknowledged && segment.stamp.wrapping_sub(self.stamp) < 1 << 31 {
             self.stamp = segment.stamp;
         }
     }
 
     /// Data or a FIN (or a probe of a closed window, which asks for an acknowledgement).
-    pub fn on_data(
+    pub(crate) fn on_data(
         &mut self,
         config: &Config,
         now: Time,
@@ -190,19 +190,19 @@ impl Receiver {
     }
 
     /// Data left: it carries an acknowledgement, and soon after an arrival it is an answer.
-    pub fn on_sent_data(&mut self, config: &Config, now: Time) {
+    pub(crate) fn on_sent_data(&mut self, config: &Config, now: Time) {
         if self.next > 0 && now.since(self.last_arrival) < config.delayed_ack {
             self.interactive = true;
         }
     }
 
     /// The window that a SYN offers.
-    pub fn offer_first_window(&self, segment: &mut Segment) {
+    pub(crate) fn offer_first_window(&self, segment: &mut Segment) {
         segment.window = self.edge as u32;
     }
 
     /// The delayed acknowledgement is due. A timer that fires shows that the connection is not interactive.
-    pub fn on_ack_timer(&mut self) {
+    pub(crate) fn on_ack_timer(&mut self) {
         self.ack_due = Time::NEVER;
         self.ack_now = true;
         self.interactive = false;
@@ -250,7 +250,7 @@ impl Receiver {
     }
 
     /// The application reads. Gives how much there was to read.
-    pub fn read(&mut self, config: &Config, now: Time, bytes: u64) -> u64 {
+    pub(crate) fn read(&mut self, config: &Config, now: Time, bytes: u64) -> u64 {
         let taken = bytes.min(self.in_order() - self.consumed);
         self.consumed += taken;
         if taken == 0 {
@@ -298,7 +298,7 @@ impl Receiver {
     }
 
     /// Fills in the acknowledgement of a segment that leaves now.
-    pub fn acknowledge(&mut self, config: &Config, segment: &mut Segment) {
+    pub(crate) fn acknowledge(&mut self, config: &Config, segment: &mut Segment) {
         self.edge = self.offered_edge(config);
         self.acknowledged = self.next;
         self.ack_due = Time::NEVER;

@@ -30,17 +30,17 @@ const MIN_WINDOW_S: u32 = 300;
 
 impl RttEstimator {
     /// Smoothed round-trip time; zero before the first sample.
-    pub fn smoothed(&self) -> Span {
+    pub(crate) fn smoothed(&self) -> Span {
         Span::from_micros(u64::from(self.smoothed_8 / 8))
     }
 
     /// The smallest round-trip time of the last minutes; zero before the first sample.
-    pub fn min(&self) -> Span {
+    pub(crate) fn min(&self) -> Span {
         Span::from_micros(u64::from(self.min))
     }
 
     /// The retransmission timeout without backoff.
-    pub fn timeout(&self, config: &Config) -> Span {
+    pub(crate) fn timeout(&self, config: &Config) -> Span {
         // First sample (RFC 6298, 2.2).
         if self.smoothed_8 == 0 {
             return config.rto_initial;
@@ -49,7 +49,7 @@ impl RttEstimator {
     }
 
     /// A sample for the minimum.
-    pub fn observe_min(&mut self, now: Time, sample: Span) {
+    pub(crate) fn observe_min(&mut self, now: Time, sample: Span) {
         let sample = micros(sample);
         let now_s = (now.0 / 1_000_000_000) as u32;
         if self.min == 0 || sample <= self.min || now_s.wrapping_sub(self.min_at) > MIN_WINDOW_S {
@@ -59,7 +59,7 @@ impl RttEstimator {
     }
 
     /// A sample of the round-trip time; `una` and `next` delimit what is in flight.
-    pub fn observe(&mut self, config: &Config, sample: Span, una: u64, next: u64) {
+    pub(crate) fn observe(&mut self, config: &Config, sample: Span, una: u64, next: u64) {
         let sample = micros(sample);
         let floor = micros(config.rto_min);
         if self.smoothed_8 == 0 {

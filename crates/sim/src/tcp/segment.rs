@@ -36,11 +36,11 @@ impl Flags {
     /// `ack` is valid.
     pub const ACK: Flags = Flags(2);
     /// The last byte has been sent.
-    pub const FIN: Flags = Flags(4);
+    pub(crate) const FIN: Flags = Flags(4);
     /// The first selective acknowledgement reports bytes received twice.
     pub const DUPLICATE: Flags = Flags(8);
     /// Asks for an acknowledgement: a probe of a closed window.
-    pub const PROBE: Flags = Flags(16);
+    pub(crate) const PROBE: Flags = Flags(16);
 
     /// Whether all flags of `other` are set.
     pub const fn has(self, other: Flags) -> bool {
@@ -55,18 +55,18 @@ impl Flags {
 
 impl Segment {
     /// Bytes of the IP packets that carry it.
-    pub fn wire_bytes(&self, config: &Config) -> u32 {
+    pub(crate) fn wire_bytes(&self, config: &Config) -> u32 {
         self.packets(config) * self.header_bytes(config) + self.len
     }
 
     /// Header bytes of each packet.
-    pub fn header_bytes(&self, config: &Config) -> u32 {
+    pub(crate) fn header_bytes(&self, config: &Config) -> u32 {
         let sack_option = if self.blocks > 0 { 4 + 8 * u32::from(self.blocks) } else { 0 };
         config.header_bytes + sack_option
     }
 
     /// Number of packets: more than one if it stands for a train.
-    pub fn packets(&self, config: &Config) -> u32 {
+    pub(crate) fn packets(&self, config: &Config) -> u32 {
         if self.len <= config.mss { 1 } else { self.len.div_ceil(config.mss) }
     }
 }

@@ -79,7 +79,7 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    pub fn new(config: &Config) -> Sender {
+    pub(crate) fn new(config: &Config) -> Sender {
         Sender {
             flight: Flight::default(),
             write_end: 0,
@@ -115,21 +115,21 @@ impl Sender {
         }
     }
 
-    pub fn look(&self) -> u64 {
+    pub(crate) fn look(&self) -> u64 {
         let head = self.flight.head_sent().unwrap_or(Time::ZERO);
         let window = u64::from(self.window.cwnd ^ self.max_packets);
         head.0 ^ self.flight.una ^ self.write_end ^ self.timer.0 ^ self.rtt.smoothed().0 ^ window
     }
 
     /// A SYN or SYN-ACK leaves.
-    pub fn on_syn_sent(&mut self, config: &Config, now: Time) {
+    pub(crate) fn on_syn_sent(&mut self, config: &Config, now: Time) {
         self.last_sent = now;
         let due = now + self.timeout(config);
         self.set_timer(Timer::Retransmit, due);
     }
 
     /// A SYN or SYN-ACK went unanswered.
-    pub fn on_syn_timer(&mut self) {
+    pub(crate) fn on_syn_timer(&mut self) {
         self.timer = Time::NEVER;
         self.timeouts += 1;
         self.retransmissions += 1;
@@ -138,7 +138,7 @@ impl Sender {
     }
 
     /// The handshake is complete; its round trip is the first sample, unless it is ambiguous.
-    pub fn on_established(&mut self, config: &Config, now: Time) {
+    pub(crate) fn on_established(&mut self, config: &Config, now: Time) {
         if self.unanswered == 0 {
             let sample = now.since(self.last_sent);
             self.rtt.observe_min(now, sample);
@@ -152,17 +152,17 @@ impl Sender {
     }
 
     /// The connection existed before the run, without a round-trip sample.
-    pub fn on_standing(&mut self, config: &Config, now: Time) {
+    pub(crate) fn on_standing(&mut self, config: &Config, now: Time) {
         self.last_sent = now;
         self.tune_buffer(config);
     }
 
     /// Bytes written, without the FIN.
-    pub fn written(&self) -> u64 {
+    pub(crate) fn written(&self) -> u64 {
         self.write_end - u64::from(self.fin)
     }
 
-    pub fn space(&self) -> u64 {
+    pub(crate) fn space(&self) -> u64 {
         if self.fin {
             return 0;
         }
@@ -170,17 +170,17 @@ impl Sender {
     }
 
     /// Whether the kernel wakes a writer.
-    pub fn writable(&self, config: &Config) -> bool {
+    pub(crate) fn writable(&self, config: &Config) -> bool {
         !self.fin && self.space() >= u64::from(self.buffer.div_ceil(config.wake_writer.max(1)))
     }
 
-    pub fn write(&mut self, bytes: u64) -> u64 {
+    pub(crate) fn write(&mut self, bytes: u64) -> u64 {
         let taken = bytes.min(self.space());
         self.write_end += taken;
         taken
     }
 
-    pub fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         if !self.fin {
             self.fin = true;
             self.write_end += 1;
@@ -189,7 +189,7 @@ impl Sender {
 
     /// Lets the buffer grow with the window (Linux doubles it for recovery, and counts a segment's memory
     /// as the next power of two).
-    pub fn tune_buffer(&mut self, config: &Config) {
+    pub(crate) fn tune_buffer(&mut self, config: &Config) {
         if let Buffer::Auto { max, .. } = config.send_buffer {
             let per_segment = u64::from(config.mss + 640).next_power_of_two() + 256;
             let need = (2 * u64::from(self.window.cwnd) * per_segment).min(u64::from(max));
@@ -198,19 +198,19 @@ impl Sender {
     }
 
     /// The retransmission timeout as it stands.
-    pub fn timeout(&self, config: &Config) -> Span {
+    pub(crate) fn timeout(&self, config: &Config) -> Span {
         let base = self.rtt.timeout(config).0;
         Span(base.checked_shl(u32::from(self.backoff.min(30))).unwrap_or(u64::MAX)).min(config.rto_max)
     }
 
-    pub fn set_timer(&mut self, kind: Timer, at: Time) {
+    pub(crate) fn set_timer(&mut self, kind: Timer, at: Time) {
         self.timer_kind = kind;
         self.timer = at;
     }
 
     /// Waits a full timeout from now, or, if the wait so far was for something else, from when the oldest
     /// segment left.
-    pub fn rearm(&mut self, config: &Config, now: Time) {
+    pub(crate) fn rearm(&mut self, config: &Config, now: Time) {
         let Some(head) = self.flight.head_sent() else {
             self.timer = Time::NEVER;
             return;
@@ -223,7 +223,7 @@ impl Sender {
 
     /// Sets the loss probe where it makes sense, the retransmission timer otherwise. `advancing`: the
     /// oldest segment is a new one.
-    pub fn arm(&mut self, config: &Config, now: Time, advancing: bool) {
+    pub(crate) fn arm(&mut self, config: &Config, now: Time, advancing: bool) {
         if self.flight.packets == 0 {
             self.timer = Time::NEVER;
         } else if self.phase == Phase::Open || self.phase == Phase::Reduced {
@@ -247,7 +247,7 @@ impl Sender {
     }
 
     /// Whether nothing waits to be sent, and nothing has left since the last [`poll`](Self::poll): it would give nothing.
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.flight.next == self.write_end
             && self.flight.to_retransmit == 0
             && self.recovery.is_none()
@@ -256,7 +256,7 @@ impl Sender {
     }
 
     /// As a [`poll`](Self::poll) of an [idle](Self::is_idle) sender.
-    pub fn rest(&mut self) {
+    pub(crate) fn rest(&mut self) {
         self.burst = 0;
         if let Some(uplink) = &mut self.uplink {
             uplink.resumes = Time::NEVER;
@@ -264,7 +264,7 @@ impl Sender {
     }
 
     /// The next data segment or retransmission, if one may leave now.
-    pub fn poll(&mut self, config: &Config, now: Time) -> Option<Segment> {
+    pub(crate) fn poll(&mut self, config: &Config, now: Time) -> Option<Segment> {
         let mss = u64::from(config.mss.max(1));
         if std::mem::take(&mut self.window_probe) {
             return self.probe_window(config, now, mss);
@@ -378,7 +378,7 @@ impl Sender {
     }
 
     /// Packets of a burst at the present rate. Their payload fits into one IP packet's 16 bits.
-    pub fn burst_packets(&self, config: &Config) -> u32 {
+    pub(crate) fn burst_packets(&self, config: &Config) -> u32 {
         let mss = u64::from(config.mss.max(1));
         self.burst_size(mss, self.rtt.smoothed()).min(u64::from(u16::MAX) / mss).max(1) as u32
     }
@@ -517,7 +517,7 @@ impl Sender {
     }
 
     /// Lets the congestion control see an acknowledgement.
-    pub fn grow(&mut self, config: &Config, now: Time, acked: u32, rtt: Option<Span>, may_grow: bool) {
+    pub(crate) fn grow(&mut self, config: &Config, now: Time, acked: u32, rtt: Option<Span>, may_grow: bool) {
         let sample = Sample {
             now,
             acked,

@@ -19,18 +19,18 @@ pub(super) struct SmallQueue {
 }
 
 impl SmallQueue {
-    pub fn new() -> SmallQueue {
+    pub(crate) fn new() -> SmallQueue {
         SmallQueue { held: VecDeque::new(), bytes: 0, resumes: Time::NEVER }
     }
 
     /// A segment was given to the uplink, which it leaves at `departs`: not before the one given before it.
-    pub fn push(&mut self, departs: Time, bytes: u32) {
+    pub(crate) fn push(&mut self, departs: Time, bytes: u32) {
         self.held.push_back((departs, bytes));
         self.bytes += u64::from(bytes);
     }
 
     /// When the first segment leaves, if there are more than so many bytes.
-    pub fn above(&mut self, now: Time, limit: u64) -> Option<Time> {
+    pub(crate) fn above(&mut self, now: Time, limit: u64) -> Option<Time> {
         while let Some((departs, bytes)) = self.held.front()
             && *departs <= now
         {

@@ -51,7 +51,12 @@ pub(super) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    pub fn new(plan: &'a Plan, system: &'a System, division: &Arc<Division>, process: u32) -> Context<'a> {
+    pub(crate) fn new(
+        plan: &'a Plan,
+        system: &'a System,
+        division: &Arc<Division>,
+        process: u32,
+    ) -> Context<'a> {
         Context {
             plan,
             system,
@@ -67,12 +72,12 @@ impl<'a> Context<'a> {
     }
 
     /// Logs an observation at the current time.
-    pub fn record(&mut self, observation: Observation) {
+    pub(crate) fn record(&mut self, observation: Observation) {
         self.observed.push((self.now, observation));
     }
 
     /// Moves the log to a recorder.
-    pub fn tell(&mut self, recorder: &mut impl Recorder) {
+    pub(crate) fn tell(&mut self, recorder: &mut impl Recorder) {
         if let Some(seen) = self.seen.take() {
             recorder.packet(self.now, seen);
         }
@@ -82,28 +87,28 @@ impl<'a> Context<'a> {
     }
 
     /// Whether this process simulates a host.
-    pub fn is_here(&self, host: u32) -> bool {
+    pub(crate) fn is_here(&self, host: u32) -> bool {
         self.division.hosts.process(host) == self.process
     }
 
     /// Whether a host is a relay.
-    pub fn is_relay(&self, host: u32) -> bool {
+    pub(crate) fn is_relay(&self, host: u32) -> bool {
         matches!(self.plan.hosts[host as usize].role, Role::Relay(_))
     }
 
     /// The hosts of this process.
-    pub fn hosts(&self) -> Arc<[u32]> {
+    pub(crate) fn hosts(&self) -> Arc<[u32]> {
         self.division.hosts.of(self.process)
     }
 
     /// Starts to follow a cell of a circuit; returns the number for the cell's stamp.
-    pub fn follow(&mut self, circuit: u32) -> u32 {
+    pub(crate) fn follow(&mut self, circuit: u32) -> u32 {
         self.traces.push(Trace { circuit, hop: 0 });
         self.traces.len() as u32
     }
 
     /// The circuit of a followed cell and the hop that it has just made; counts the hop.
-    pub fn next_hop(&mut self, trace: u32) -> (u32, u8) {
+    pub(crate) fn next_hop(&mut self, trace: u32) -> (u32, u8) {
         let trace = &mut self.traces[trace as usize - 1];
         trace.hop += 1;
         (trace.circuit, trace.hop - 1)

@@ -154,13 +154,13 @@ fn legacy_relays(plan: &Plan, system: &System, seed: Seed) -> BTreeSet<RelayId> 
 
 impl<'a> World<'a> {
     /// A run in one process.
-    pub fn undivided(run: (&'a Plan, &'a System, Seed)) -> World<'a> {
+    pub(crate) fn undivided(run: (&'a Plan, &'a System, Seed)) -> World<'a> {
         let division = Division::whole(run.0.hosts.len() as u32, run.0.users.len() as u32);
         World::new(run, (&division, 0))
     }
 
     /// One process of a run.
-    pub fn new(
+    pub(crate) fn new(
         (plan, system, seed): (&'a Plan, &'a System, Seed),
         (division, process): (&Arc<Division>, u32),
     ) -> World<'a> {
@@ -179,7 +179,7 @@ impl<'a> World<'a> {
     }
 
     /// Schedules the events with times known in advance.
-    pub fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         let ctx = &mut self.net.ctx;
         for change in faults::transitions(&ctx.plan.faults).iter().filter(|change| !change.up) {
             ctx.queue.push(change.at, Event::HostDown(change.host.0));
@@ -195,7 +195,7 @@ impl<'a> World<'a> {
     }
 
     /// Runs until the plan's end; returns whether the progress function has stopped it.
-    pub fn run<R: Recorder>(
+    pub(crate) fn run<R: Recorder>(
         &mut self,
         recorder: &mut R,
         progress: &mut dyn FnMut(Time) -> ControlFlow<()>,
@@ -214,13 +214,13 @@ impl<'a> World<'a> {
     }
 
     /// Handles everything that is due by `last`: a process' part of a window.
-    pub fn run_window(&mut self, last: Time) {
+    pub(crate) fn run_window(&mut self, last: Time) {
         let _ = run_until(self, last);
         self.net.ctx.now = last;
     }
 
     /// Records the last observations of an undivided run.
-    pub fn finish(mut self, stopped: bool, recorder: &mut impl Recorder) -> RunEnd {
+    pub(crate) fn finish(mut self, stopped: bool, recorder: &mut impl Recorder) -> RunEnd {
         self.record_totals();
         let ctx = &mut self.net.ctx;
         let (events, cells_delivered) = (ctx.queue.popped(), self.applications.cells_delivered());
@@ -231,7 +231,7 @@ impl<'a> World<'a> {
     }
 
     /// Data cells that arrived at clients of this process.
-    pub fn cells_delivered(&self) -> u64 {
+    pub(crate) fn cells_delivered(&self) -> u64 {
         self.applications.cells_delivered()
     }
 
@@ -413,7 +413,7 @@ impl<'a> World<'a> {
     }
 
     /// Records every host's totals at the end of a run.
-    pub fn record_totals(&mut self) {
+    pub(crate) fn record_totals(&mut self) {
         let Network { ctx, connections, nodes } = &mut self.net;
         connections.add_open_totals(ctx);
         for index in ctx.hosts().iter().copied() {
@@ -434,7 +434,7 @@ impl<'a> World<'a> {
     }
 
     /// Takes what another process has told, at the beginning of a window. Empties `told` and keeps its memory.
-    pub fn hear(&mut self, from: u32, begins: Time, told: &mut Outbox) {
+    pub(crate) fn hear(&mut self, from: u32, begins: Time, told: &mut Outbox) {
         let World { net, applications, .. } = self;
         for message in told.messages.drain(..) {
             match message {

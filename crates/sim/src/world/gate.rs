@@ -42,7 +42,7 @@ fn share(bucket: Option<&mut TokenBucket>, now: Time, cell: u64) -> u64 {
 
 impl Gate {
     /// A gate with full buckets.
-    pub fn new(limits: &RelayLimits) -> Gate {
+    pub(crate) fn new(limits: &RelayLimits) -> Gate {
         Gate {
             read: limits.bucket.map(TokenBucket::new),
             write: limits.bucket.map(TokenBucket::new),
@@ -61,12 +61,12 @@ impl Gate {
     }
 
     /// Bytes that one connection may read at once.
-    pub fn read_share(&mut self, now: Time, cell: u64) -> u64 {
+    pub(crate) fn read_share(&mut self, now: Time, cell: u64) -> u64 {
         share(self.read.as_mut(), now, cell)
     }
 
     /// An end has read its share: it reads again in its next turn, or when the bucket is refilled.
-    pub fn has_read(&mut self, now: Time, end: EndId, bytes: u64) {
+    pub(crate) fn has_read(&mut self, now: Time, end: EndId, bytes: u64) {
         self.busy_until = now + self.cell_cost;
         if let Some(bucket) = &mut self.read {
             bucket.overdraw(bytes);
@@ -81,23 +81,23 @@ impl Gate {
     }
 
     /// Bytes that one connection may write at once.
-    pub fn write_share(&mut self, now: Time, cell: u64) -> u64 {
+    pub(crate) fn write_share(&mut self, now: Time, cell: u64) -> u64 {
         if self.measured.is_some() { u64::MAX } else { share(self.write.as_mut(), now, cell) }
     }
 
     /// Whether what an exit exchanges with servers waits here now.
-    pub fn holds_servers(&self) -> bool {
+    pub(crate) fn holds_servers(&self) -> bool {
         self.servers && self.measured.is_none()
     }
 
-    pub fn wrote(&mut self, bytes: u64) {
+    pub(crate) fn wrote(&mut self, bytes: u64) {
         if let (Some(bucket), None) = (&mut self.write, self.measured) {
             bucket.overdraw(bytes);
         }
     }
 
     /// A measurement replaces the buckets; returns what is left of the read bucket.
-    pub fn measure(&mut self, measurement: usize, now: Time) -> u64 {
+    pub(crate) fn measure(&mut self, measurement: usize, now: Time) -> u64 {
         self.measured = Some(measurement);
         self.retry_at = now;
         self.retry(now);
@@ -105,7 +105,7 @@ impl Gate {
     }
 
     /// The measurement is over. It has emptied the buckets.
-    pub fn measured(&mut self, now: Time) {
+    pub(crate) fn measured(&mut self, now: Time) {
         self.measured = None;
         for bucket in [&mut self.read, &mut self.write].into_iter().flatten() {
             let left = bucket.available(now);
@@ -116,14 +116,14 @@ impl Gate {
     }
 
     /// An end that has something to read.
-    pub fn wait_to_read(&mut self, end: EndId) {
+    pub(crate) fn wait_to_read(&mut self, end: EndId) {
         if !self.readers.contains(&end) && !self.paused_readers.contains(&end) {
             self.readers.push_back(end);
         }
     }
 
     /// Queues an end that has used up its share of writing: it continues in turn, or after the next refill.
-    pub fn wait_to_write(&mut self, now: Time, end: EndId) {
+    pub(crate) fn wait_to_write(&mut self, now: Time, end: EndId) {
         let bucket = self.write.as_mut().expect("only a bucket stops a writer");
         if bucket.available(now) > 0 {
             if !self.writers.contains(&end) {
@@ -139,7 +139,7 @@ impl Gate {
     }
 
     /// Schedules a retry for ends that found a bucket empty; it is refilled at `refill`.
-    pub fn pause(&mut self, now: Time, refill: Time) {
+    pub(crate) fn pause(&mut self, now: Time, refill: Time) {
         if self.retry_at == Time::NEVER {
             self.retry_at = if self.retry_after > Span::ZERO { now + self.retry_after } else { refill };
         }
@@ -147,7 +147,7 @@ impl Gate {
 
     /// Lets paused ends retry once it is time. With tor's waiting time, they retry in the order of opening
     /// (`reenable_blocked_connections`). At refills the order rotates, because one end may use up a whole refill.
-    pub fn retry(&mut self, now: Time) {
+    pub(crate) fn retry(&mut self, now: Time) {
         if self.retry_at <= now {
             self.retry_at = Time::NEVER;
             for paused in [&mut self.paused_readers, &mut self.paused_writers] {
@@ -167,7 +167,7 @@ impl Gate {
     }
 
     /// A pump begins; returns the measurement that rules here instead of the buckets, if there is one.
-    pub fn begin_pump(&mut self, now: Time) -> Option<usize> {
+    pub(crate) fn begin_pump(&mut self, now: Time) -> Option<usize> {
         if self.pumping <= now {
             self.pumping = Time::NEVER;
         }
@@ -175,7 +175,7 @@ impl Gate {
     }
 
     /// When to schedule the next pump, if something waits and no earlier pump is scheduled.
-    pub fn next_pump(&mut self, now: Time) -> Option<Time> {
+    pub(crate) fn next_pump(&mut self, now: Time) -> Option<Time> {
         let waiting = !self.readers.is_empty() || !self.writers.is_empty();
         let at = if waiting { self.retry_at.min(self.busy_until.max(now)) } else { self.retry_at };
         (at < self.pumping).then(|| {

@@ -68,7 +68,7 @@ pub(super) struct Network<'a> {
 
 impl Network<'_> {
     /// Does what the node on a host asks until it asks nothing more, and sets its timer.
-    pub fn drain(&mut self, apps: &mut impl NodeEvents, host: u32) {
+    pub(crate) fn drain(&mut self, apps: &mut impl NodeEvents, host: u32) {
         loop {
             let output = self.nodes.node(host).poll();
             // Bytes for a server from cells of one read are written together, as tor does.
@@ -130,32 +130,32 @@ impl Network<'_> {
     }
 
     /// Sets a timer event for a host's node, if it needs an earlier one.
-    pub fn set_timer(&mut self, host: u32) {
+    pub(crate) fn set_timer(&mut self, host: u32) {
         if let Some(due) = self.nodes.next_timer(host, self.ctx.now) {
             self.ctx.queue.push(due, Event::Node(host));
         }
     }
 
     /// A timer event of a node has come up.
-    pub fn node_timer(&mut self, apps: &mut impl NodeEvents, host: u32) {
+    pub(crate) fn node_timer(&mut self, apps: &mut impl NodeEvents, host: u32) {
         if self.nodes.timeout(host, self.ctx.now) {
             self.drain(apps, host);
         }
     }
 
     /// Sends what TCP may send now.
-    pub fn transmit(&mut self, id: EndId) {
+    pub(crate) fn transmit(&mut self, id: EndId) {
         self.connections.transmit(self.ctx.now, &mut self.ctx.queue, id);
     }
 
     /// The sockets of the process, for FlashFlow's roles.
-    pub fn sockets(&mut self) -> Sockets<'_> {
+    pub(crate) fn sockets(&mut self) -> Sockets<'_> {
         let Network { ctx, connections, .. } = self;
         Sockets { now: ctx.now, connections, queue: &mut ctx.queue }
     }
 
     /// Opens a connection; returns the opener's end.
-    pub fn open(&mut self, from: u32, to: u32, attached: [Attached; 2]) -> EndId {
+    pub(crate) fn open(&mut self, from: u32, to: u32, attached: [Attached; 2]) -> EndId {
         self.connections.open(&mut self.ctx, from, to, attached)
     }
 
@@ -199,7 +199,12 @@ impl Network<'_> {
     }
 
     /// TCP's handshake has just ended at an end.
-    pub fn established(&mut self, apps: &mut impl NodeEvents, id: EndId, (host, attached): (u32, Attached)) {
+    pub(crate) fn established(
+        &mut self,
+        apps: &mut impl NodeEvents,
+        id: EndId,
+        (host, attached): (u32, Attached),
+    ) {
         match attached {
             Attached::Stream(stream) => {
                 self.nodes.node(host).stream_connected(self.ctx.now, stream);
@@ -216,7 +221,7 @@ impl Network<'_> {
     }
 
     /// Reads what belongs to the handshake of TLS and the link protocol; true once cells may be read.
-    pub fn link_handshake_over(&mut self, apps: &mut impl NodeEvents, id: EndId) -> bool {
+    pub(crate) fn link_handshake_over(&mut self, apps: &mut impl NodeEvents, id: EndId) -> bool {
         let handshake = self.connections.continue_handshake(self.ctx.now, &mut self.ctx.queue, id);
         if matches!(handshake, Handshake::Answered | Handshake::Ended) {
             self.channel_opened(apps, id);
@@ -225,7 +230,7 @@ impl Network<'_> {
     }
 
     /// An end's node may use the channel.
-    pub fn channel_opened(&mut self, apps: &mut impl NodeEvents, id: EndId) {
+    pub(crate) fn channel_opened(&mut self, apps: &mut impl NodeEvents, id: EndId) {
         match self.connections.attachment(id) {
             Some((host, Attached::Channel(channel))) => {
                 self.nodes.node(host).channel_opened(self.ctx.now, channel);
@@ -254,14 +259,14 @@ impl Network<'_> {
     }
 
     /// Closes a connection if its end waits for that and has delivered everything.
-    pub fn close_if_flushed(&mut self, apps: &mut impl NodeEvents, id: EndId) {
+    pub(crate) fn close_if_flushed(&mut self, apps: &mut impl NodeEvents, id: EndId) {
         if self.connections.is_flushed(id) {
             self.close(apps, id.connection);
         }
     }
 
     /// Closes a connection, unless it is closed already, and tells the users of both ends.
-    pub fn close(&mut self, apps: &mut impl NodeEvents, id: ConnectionId) {
+    pub(crate) fn close(&mut self, apps: &mut impl NodeEvents, id: ConnectionId) {
         if let Some(closed) = self.connections.close(&self.ctx, id) {
             if let Some(transfer) = closed.transfer {
                 apps.server_closed(transfer);
@@ -289,7 +294,7 @@ impl Network<'_> {
     }
 
     /// A host goes down: all of its connections break.
-    pub fn host_down(&mut self, apps: &mut impl NodeEvents, host: u32) {
+    pub(crate) fn host_down(&mut self, apps: &mut impl NodeEvents, host: u32) {
         for connection in self.connections.of_host(host) {
             self.close(apps, connection);
         }
@@ -312,7 +317,7 @@ impl Network<'_> {
     /// Reads the cells that have arrived at an end and hands them to its node, until `more` stops it after one. It gets the
     /// cell's bytes, and the overhead of the record that ends with the cell. The node's reaction waits for
     /// [`drain`](Self::drain).
-    pub fn read_cells(&mut self, id: EndId, mut more: impl FnMut(u64, u64) -> ControlFlow<()>) {
+    pub(crate) fn read_cells(&mut self, id: EndId, mut more: impl FnMut(u64, u64) -> ControlFlow<()>) {
         let Network { ctx, connections, nodes } = self;
         connections.read_cells(ctx, id, |ctx, read| {
             let bytes = read.cell.wire_bytes().into();
@@ -324,7 +329,7 @@ impl Network<'_> {
     }
 
     /// Reads all cells that have arrived at an end of a host without limits.
-    pub fn read_all(&mut self, apps: &mut impl NodeEvents, host: u32, id: EndId) {
+    pub(crate) fn read_all(&mut self, apps: &mut impl NodeEvents, host: u32, id: EndId) {
         self.read_cells(id, |_, _| ControlFlow::Continue(()));
         self.drain(apps, host);
     }
@@ -337,7 +342,7 @@ impl Network<'_> {
     }
 
     /// A cell arrives out of band; if its channel has closed meanwhile, it is lost.
-    pub fn out_of_band_arrives(&mut self, apps: &mut impl NodeEvents, message: u32) {
+    pub(crate) fn out_of_band_arrives(&mut self, apps: &mut impl NodeEvents, message: u32) {
         let (id, cell) = self.connections.take_out_of_band(message);
         if let Some((host, Attached::Channel(channel))) = self.connections.attachment(id) {
             let (from, _) = self.connections.attachment(id.other()).expect("both ends are open");
@@ -347,7 +352,7 @@ impl Network<'_> {
     }
 
     /// Writes a channel's cells to TCP as long as TCP and the host's bucket take them, or an exit's bytes for a server.
-    pub fn flush(&mut self, apps: &mut impl NodeEvents, id: EndId) {
+    pub(crate) fn flush(&mut self, apps: &mut impl NodeEvents, id: EndId) {
         match self.connections.attachment(id) {
             Some((host, Attached::Channel(channel))) => self.flush_channel(host, channel, id),
             Some(_) => self.write_to_server(apps, id, 0),
@@ -376,7 +381,7 @@ impl Network<'_> {
 
     /// Exit: writes bytes from the client to the server, now or when TCP and the host's bucket take them. Bytes for a
     /// closed connection are dropped.
-    pub fn write_to_server(&mut self, apps: &mut impl NodeEvents, id: EndId, bytes: u64) {
+    pub(crate) fn write_to_server(&mut self, apps: &mut impl NodeEvents, id: EndId, bytes: u64) {
         if let Some((host, attached)) = self.connections.attachment(id) {
             let now = self.ctx.now;
             let gate = self.nodes.gate(host).filter(|gate| gate.holds_servers());
@@ -411,21 +416,21 @@ impl Network<'_> {
     }
 
     /// Server: tells an exit how many bytes are still to come from the server.
-    pub fn announce(&mut self, exit: EndId, bytes: u64) {
+    pub(crate) fn announce(&mut self, exit: EndId, bytes: u64) {
         if !self.connections.announce_across(exit, bytes) {
             self.announced(exit, bytes);
         }
     }
 
     /// Exit: the server will write this many bytes.
-    pub fn announced(&mut self, exit: EndId, bytes: u64) {
+    pub(crate) fn announced(&mut self, exit: EndId, bytes: u64) {
         if let Some((host, Attached::Stream(stream))) = self.connections.attachment(exit) {
             self.nodes.node(host).announced(stream, bytes);
         }
     }
 
     /// Lets a gated host read and write what its buckets and its processor allow now.
-    pub fn pump(&mut self, apps: &mut impl NodeEvents, host: u32) {
+    pub(crate) fn pump(&mut self, apps: &mut impl NodeEvents, host: u32) {
         self.nodes.gated(host).retry(self.ctx.now);
         let mut busy = false;
         while !busy {
@@ -493,7 +498,7 @@ impl Network<'_> {
     }
 
     /// Takes the end that writes next: in turn, or the one with the fewest cells lately.
-    pub fn next_writer(&mut self, host: u32) -> Option<EndId> {
+    pub(crate) fn next_writer(&mut self, host: u32) -> Option<EndId> {
         let (now, connections) = (self.ctx.now, &self.connections);
         let writers = &mut self.nodes.gated(host).writers;
         let at = match self.ctx.system.connection_half_life {
@@ -507,7 +512,7 @@ impl Network<'_> {
     }
 
     /// Schedules the next pump of a gated host, if it waits for something.
-    pub fn pump_again(&mut self, host: u32) {
+    pub(crate) fn pump_again(&mut self, host: u32) {
         if let Some(at) = self.nodes.gated(host).next_pump(self.ctx.now) {
             self.ctx.queue.push(at, Event::Pump(host));
         }

@@ -124,7 +124,7 @@ impl HostState {
 impl Nodes {
     /// The hosts of a process. `legacy`: relays without the system's transport. `others`: hosts of the system's other
     /// clients.
-    pub fn new(
+    pub(crate) fn new(
         (plan, system, seed): (&Plan, &System, Seed),
         legacy: &Arc<BTreeSet<RelayId>>,
         others: &BTreeSet<u32>,
@@ -167,7 +167,7 @@ impl Nodes {
     }
 
     /// The node on a host.
-    pub fn node(&mut self, host: u32) -> &mut SimNode {
+    pub(crate) fn node(&mut self, host: u32) -> &mut SimNode {
         match &mut self.hosts[host as usize].machine {
             Machine::Relay(relay) => relay.as_mut(),
             Machine::Client(client) => client.as_mut(),
@@ -175,7 +175,7 @@ impl Nodes {
     }
 
     /// The client on a user's host.
-    pub fn client(&mut self, host: u32) -> &mut Client<Clear> {
+    pub(crate) fn client(&mut self, host: u32) -> &mut Client<Clear> {
         match &mut self.hosts[host as usize].machine {
             Machine::Client(client) => client,
             Machine::Relay(_) => unreachable!("the lab checks that users sit at clients"),
@@ -183,27 +183,27 @@ impl Nodes {
     }
 
     /// A host's limits, if it has any.
-    pub fn gate(&mut self, host: u32) -> Option<&mut Gate> {
+    pub(crate) fn gate(&mut self, host: u32) -> Option<&mut Gate> {
         self.host(host).gate.as_deref_mut()
     }
 
     /// The limits of a host that has some.
-    pub fn gated(&mut self, host: u32) -> &mut Gate {
+    pub(crate) fn gated(&mut self, host: u32) -> &mut Gate {
         self.gate(host).expect("only hosts with limits are pumped or measured")
     }
 
     /// Whether channels between two hosts are lanes of a QUIC connection.
-    pub fn speak_quic(&self, hosts: [u32; 2]) -> bool {
+    pub(crate) fn speak_quic(&self, hosts: [u32; 2]) -> bool {
         hosts.iter().all(|host| self.hosts[*host as usize].speaks_quic)
     }
 
     /// The end of a connection that a channel uses.
-    pub fn channel(&self, host: u32, channel: ChannelId) -> Option<EndId> {
+    pub(crate) fn channel(&self, host: u32, channel: ChannelId) -> Option<EndId> {
         self.hosts[host as usize].channels.get(channel.0 as usize).copied().flatten()
     }
 
     /// Gives a channel a connection, or takes it away.
-    pub fn set_channel(&mut self, host: u32, channel: ChannelId, end: Option<EndId>) {
+    pub(crate) fn set_channel(&mut self, host: u32, channel: ChannelId, end: Option<EndId>) {
         let channels = &mut self.host(host).channels;
         let index = channel.0 as usize;
         if channels.len() <= index {
@@ -213,22 +213,22 @@ impl Nodes {
     }
 
     /// Exit: the end of the connection to a stream's server.
-    pub fn server_end(&self, host: u32, stream: StreamKey) -> Option<EndId> {
+    pub(crate) fn server_end(&self, host: u32, stream: StreamKey) -> Option<EndId> {
         self.hosts[host as usize].streams.get(&stream).copied()
     }
 
     /// Exit: a stream has a connection to its server.
-    pub fn add_server(&mut self, host: u32, stream: StreamKey, end: EndId) {
+    pub(crate) fn add_server(&mut self, host: u32, stream: StreamKey, end: EndId) {
         self.host(host).streams.insert(stream, end);
     }
 
     /// Exit: a stream loses its connection to its server; returns that.
-    pub fn remove_server(&mut self, host: u32, stream: StreamKey) -> Option<EndId> {
+    pub(crate) fn remove_server(&mut self, host: u32, stream: StreamKey) -> Option<EndId> {
         self.host(host).streams.remove(&stream)
     }
 
     /// Exit: notes bytes for a server; false if the stream does not end at an exit.
-    pub fn deliver_to_server(&mut self, host: u32, stream: StreamKey, bytes: u16) -> bool {
+    pub(crate) fn deliver_to_server(&mut self, host: u32, stream: StreamKey, bytes: u16) -> bool {
         let state = self.host(host);
         let end = state.streams.get(&stream).copied();
         if let Some(id) = end {
@@ -241,18 +241,18 @@ impl Nodes {
     }
 
     /// Exit: takes bytes that wait to be written to a server.
-    pub fn next_to_server(&mut self, host: u32) -> Option<(EndId, u64)> {
+    pub(crate) fn next_to_server(&mut self, host: u32) -> Option<(EndId, u64)> {
         self.host(host).to_servers.pop()
     }
 
     /// When to set a new timer event for a host's node, if it needs one.
-    pub fn next_timer(&mut self, host: u32, now: Time) -> Option<Time> {
+    pub(crate) fn next_timer(&mut self, host: u32, now: Time) -> Option<Time> {
         let timeout = self.node(host).next_timeout()?;
         self.host(host).timer.arm(now, timeout)
     }
 
     /// A timer event has come up; returns whether it is the current one, and runs the node's timeout then.
-    pub fn timeout(&mut self, host: u32, now: Time) -> bool {
+    pub(crate) fn timeout(&mut self, host: u32, now: Time) -> bool {
         let is_current = self.hosts[host as usize].timer.fires(now);
         if is_current {
             self.node(host).timeout(now);
@@ -262,7 +262,7 @@ impl Nodes {
 
     /// Hands a cell to a node. `from` is the writer, `at` the end that it came to. A lying relay's messages are
     /// replaced by its lies.
-    pub fn cell(
+    pub(crate) fn cell(
         &mut self,
         (now, control): (Time, &dyn Control),
         (host, channel): (u32, ChannelId),
@@ -284,12 +284,12 @@ impl Nodes {
     }
 
     /// Cells that a host has processed.
-    pub fn cells_processed(&self, host: u32) -> u64 {
+    pub(crate) fn cells_processed(&self, host: u32) -> u64 {
         self.hosts[host as usize].cells_processed()
     }
 
     /// Bytes that a client's linked circuits hold until earlier bytes arrive; 0 for a relay.
-    pub fn held_bytes(&self, host: u32) -> u64 {
+    pub(crate) fn held_bytes(&self, host: u32) -> u64 {
         match &self.hosts[host as usize].machine {
             Machine::Relay(_) => 0,
             Machine::Client(client) => client.held_bytes(),
@@ -297,7 +297,7 @@ impl Nodes {
     }
 
     /// Totals of a relay's controller, if it has one.
-    pub fn control_totals(&self, host: u32) -> Option<Totals> {
+    pub(crate) fn control_totals(&self, host: u32) -> Option<Totals> {
         match &self.hosts[host as usize].machine {
             Machine::Relay(relay) => relay.control_totals(),
             Machine::Client(_) => None,
@@ -305,7 +305,7 @@ impl Nodes {
     }
 
     /// Circuits that a relay closed, by reason.
-    pub fn endings(&self, host: u32) -> Endings {
+    pub(crate) fn endings(&self, host: u32) -> Endings {
         match &self.hosts[host as usize].machine {
             Machine::Relay(relay) => relay.endings(),
             Machine::Client(_) => Endings::default(),
@@ -313,7 +313,7 @@ impl Nodes {
     }
 
     /// Samples a relay: fills in the node's levels, and turns counts since the start into counts since the last sample.
-    pub fn sample(&mut self, host: u32, levels: RelaySample) -> RelaySample {
+    pub(crate) fn sample(&mut self, host: u32, levels: RelaySample) -> RelaySample {
         let (circuit_queue_cells, output_buffer_bytes) = self.node(host).waiting();
         let state = self.host(host);
         let level = RelaySample {

@@ -125,7 +125,7 @@ pub struct Threads<'t> {
 
 impl Threads<'_> {
     /// Only the caller's thread.
-    pub const ONE: Threads<'static> = Threads { count: 1, around: &|work| work() };
+    pub(crate) const ONE: Threads<'static> = Threads { count: 1, around: &|work| work() };
 }
 
 /// As [`run_on`](super::run_on), where the plan is divided.

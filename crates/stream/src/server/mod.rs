@@ -138,11 +138,6 @@ impl Server {
         &self.source
     }
 
-    /// The measured latencies.
-    pub fn latencies(&self) -> &Latencies {
-        &self.latencies
-    }
-
     /// A viewer; `None` if no admitted viewer has this number.
     pub fn member(&self, peer: Peer) -> Option<&Member> {
         self.members.get(peer)

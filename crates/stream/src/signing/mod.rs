@@ -43,7 +43,7 @@ fn hash(packet: &[u8]) -> Hash {
 
 /// The signed hashes of consecutive packets.
 #[derive(Debug, PartialEq)]
-pub struct Manifest {
+pub(crate) struct Manifest {
     /// The first packet.
     pub start: Key,
     /// The slice; its tree carries the manifest.
@@ -95,7 +95,7 @@ impl Manifest {
     }
 
     /// The manifest as a datagram.
-    pub fn encoded(&self) -> &Bytes {
+    pub(crate) fn encoded(&self) -> &Bytes {
         &self.encoded
     }
 

@@ -80,7 +80,7 @@ impl Signer {
     }
 
     /// When [`Signer::due`] has something to send.
-    pub fn next_time(&self) -> Time {
+    pub(crate) fn next_time(&self) -> Time {
         if !self.manifests.is_empty() {
             return Time::ZERO;
         }
@@ -127,7 +127,7 @@ impl Signer {
     }
 
     /// The manifest that lists a packet, if it is still kept.
-    pub fn manifest(&self, key: Key) -> Option<&Manifest> {
+    pub(crate) fn manifest(&self, key: Key) -> Option<&Manifest> {
         let after = self.recent.partition_point(|(_, manifest)| manifest.start <= key);
         let (_, manifest) = self.recent.get(after.checked_sub(1)?)?;
         manifest.hash_of(key).map(|_| manifest)

@@ -2,7 +2,7 @@
 
 /// Codecs with pictures that are looked into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Codec {
+pub(crate) enum Codec {
     /// ITU-T H.262, and MPEG-1.
     Mpeg2,
     /// ITU-T H.264.
@@ -20,7 +20,7 @@ const MOST_PARAMETERS: usize = 512;
 
 /// Reads the beginning of one frame.
 #[derive(Debug)]
-pub struct Scanner {
+pub(crate) struct Scanner {
     codec: Codec,
     /// The random-access flag of the frame's first packet.
     flag: bool,
@@ -50,7 +50,7 @@ enum Unit {
 
 impl Scanner {
     /// A scanner for the next frame.
-    pub fn new(codec: Codec, flag: bool) -> Scanner {
+    pub(crate) fn new(codec: Codec, flag: bool) -> Scanner {
         Scanner {
             codec,
             flag,
@@ -64,12 +64,12 @@ impl Scanner {
     }
 
     /// The answer if the frame ends here.
-    pub fn end(&self) -> bool {
+    pub(crate) fn end(&self) -> bool {
         self.flag
     }
 
     /// Reads bytes of the frame. Returns whether decoding can begin with it, once that is known.
-    pub fn feed(&mut self, bytes: &[u8]) -> Option<bool> {
+    pub(crate) fn feed(&mut self, bytes: &[u8]) -> Option<bool> {
         if self.codec == Codec::Other {
             return Some(self.flag);
         }
@@ -158,7 +158,7 @@ impl Scanner {
 }
 
 /// The fields of an ADTS header that stay the same within a stream (ISO 13818-7, section 6.2).
-pub fn adts_parameters(frame: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn adts_parameters(frame: &[u8]) -> Option<Vec<u8>> {
     let [0xff, sync, format, channels, ..] = frame else { return None };
     (sync & 0xf6 == 0xf0).then(|| vec![sync & 0xfe, format & 0xfd, channels & 0xc0])
 }

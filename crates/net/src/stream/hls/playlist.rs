@@ -24,7 +24,7 @@ const MOST_SEGMENTS: usize = 1024;
 
 /// The segments of a live playlist.
 #[derive(Debug, Default)]
-pub struct Playlist {
+pub(crate) struct Playlist {
     /// Stored segments; the first ones have left the playlist.
     segments: VecDeque<Segment>,
     /// Number of segments that have left the playlist and are still stored.
@@ -51,13 +51,13 @@ struct Segment {
 
 impl Playlist {
     /// The longest segment that may be added, seconds.
-    pub fn longest_segment(&self) -> f64 {
+    pub(crate) fn longest_segment(&self) -> f64 {
         let target = if self.target == 0 { LARGEST_TARGET } else { self.target };
         target as f64 + ROUNDED
     }
 
     /// Adds a segment. `discontinuity` says that it does not continue the last one.
-    pub fn push(&mut self, now: Time, seconds: f64, discontinuity: bool, bytes: Bytes) {
+    pub(crate) fn push(&mut self, now: Time, seconds: f64, discontinuity: bool, bytes: Bytes) {
         if self.target == 0 {
             self.target = (seconds.round() as u64).clamp(TARGET, LARGEST_TARGET);
         }
@@ -118,13 +118,13 @@ impl Playlist {
     }
 
     /// A segment that is still stored.
-    pub fn segment(&self, number: u64) -> Option<Bytes> {
+    pub(crate) fn segment(&self, number: u64) -> Option<Bytes> {
         let at = number.checked_sub(self.segments.front()?.number)?;
         self.segments.get(usize::try_from(at).ok()?).map(|segment| segment.bytes.clone())
     }
 
     /// The playlist as text; `None` before the first segment.
-    pub fn text(&self) -> Option<String> {
+    pub(crate) fn text(&self) -> Option<String> {
         let first = self.listed().next()?.number;
         let mut text = format!(
             "#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:{}\n#EXT-X-MEDIA-SEQUENCE:{first}\n",

@@ -17,7 +17,7 @@ const PMT: u8 = 2;
 
 /// An elementary stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stream {
+pub(crate) struct Stream {
     pub pid: u16,
     pub kind: u8,
     pub role: Role,
@@ -33,7 +33,7 @@ pub enum Role {
 
 /// A program as its map describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Program {
+pub(crate) struct Program {
     number: u16,
     map_pid: u16,
     clock_pid: u16,
@@ -42,13 +42,13 @@ pub struct Program {
 
 impl Program {
     /// The stream that decides where segments begin: the first video, or the first audio without video.
-    pub fn leader(&self) -> Option<Stream> {
+    pub(crate) fn leader(&self) -> Option<Stream> {
         let video = self.streams.iter().find(|stream| matches!(stream.role, Role::Video(_)));
         video.or_else(|| self.audio()).copied()
     }
 
     /// The first audio stream.
-    pub fn audio(&self) -> Option<&Stream> {
+    pub(crate) fn audio(&self) -> Option<&Stream> {
         self.streams.iter().find(|stream| matches!(stream.role, Role::Audio { .. }))
     }
 
@@ -57,14 +57,14 @@ impl Program {
     }
 
     /// Whether packets of this PID belong to the program.
-    pub fn holds(&self, pid: u16) -> bool {
+    pub(crate) fn holds(&self, pid: u16) -> bool {
         pid == self.clock_pid || self.streams.iter().any(|stream| stream.pid == pid)
     }
 }
 
 /// The tables of a transport stream, and the program that is chosen from them.
 #[derive(Debug, Default)]
-pub struct Tables {
+pub(crate) struct Tables {
     association: Sections,
     /// Program number by PID of its map, with the map's sections.
     maps: BTreeMap<u16, (u16, Sections)>,
@@ -75,17 +75,17 @@ pub struct Tables {
 
 impl Tables {
     /// The chosen program.
-    pub fn program(&self) -> Option<&Program> {
+    pub(crate) fn program(&self) -> Option<&Program> {
         self.chosen.as_ref().map(|(program, _)| program)
     }
 
     /// Whether this PID carries tables.
-    pub fn are_on(&self, pid: u16) -> bool {
+    pub(crate) fn are_on(&self, pid: u16) -> bool {
         pid == 0 || self.maps.contains_key(&pid)
     }
 
     /// Takes a packet of a PID with tables. Returns whether the chosen program changed.
-    pub fn push(&mut self, packet: &Packet<'_>) -> bool {
+    pub(crate) fn push(&mut self, packet: &Packet<'_>) -> bool {
         let pid = u16::from(packet.pid());
         let mut changed = false;
         if pid == 0 {
@@ -154,7 +154,7 @@ impl Tables {
     }
 
     /// The tables as packets: each segment begins with them. They name one program only (RFC 8216, section 3.2).
-    pub fn packets(&mut self) -> Vec<u8> {
+    pub(crate) fn packets(&mut self) -> Vec<u8> {
         let Some((program, map)) = &self.chosen else { return Vec::new() };
         let [id, number, pid] =
             [self.stream_id, program.number, 0xe000 | program.map_pid].map(u16::to_be_bytes);

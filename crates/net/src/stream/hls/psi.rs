@@ -10,19 +10,19 @@ const LONGEST: usize = 1024;
 /// Bytes of a section before its length is known.
 const HEAD: usize = 3;
 /// Bytes of headers before a table's content, and of the checksum after it.
-pub const HEADERS: usize = 8;
-pub const CHECKSUM: usize = 4;
+pub(crate) const HEADERS: usize = 8;
+pub(crate) const CHECKSUM: usize = 4;
 
 /// Collects the sections of one PID.
 #[derive(Debug, Default)]
-pub struct Sections {
+pub(crate) struct Sections {
     /// An unfinished section; `None` before the first start of one.
     open: Option<Vec<u8>>,
 }
 
 impl Sections {
     /// Takes a packet and returns the sections that it completes, with a right checksum.
-    pub fn push(&mut self, packet: &Packet<'_>) -> Vec<Vec<u8>> {
+    pub(crate) fn push(&mut self, packet: &Packet<'_>) -> Vec<Vec<u8>> {
         let mut done = Vec::new();
         let Some(payload) = packet.payload() else { return done };
         if !packet.payload_unit_start_indicator() {
@@ -71,7 +71,7 @@ impl Sections {
 }
 
 /// A section as TS packets of this PID, numbered from `counter` on.
-pub fn packets(section: &[u8], pid: u16, counter: &mut u8) -> Vec<u8> {
+pub(crate) fn packets(section: &[u8], pid: u16, counter: &mut u8) -> Vec<u8> {
     const ROOM: usize = 184;
     let content: Vec<u8> = std::iter::once(0).chain(section.iter().copied()).collect();
     let mut out = Vec::new();
@@ -86,7 +86,7 @@ pub fn packets(section: &[u8], pid: u16, counter: &mut u8) -> Vec<u8> {
 }
 
 /// Appends the checksum to a section.
-pub fn seal(mut section: Vec<u8>) -> Vec<u8> {
+pub(crate) fn seal(mut section: Vec<u8>) -> Vec<u8> {
     let sum = sum32(&section);
     section.extend(sum.to_be_bytes());
     section

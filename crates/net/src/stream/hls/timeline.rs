@@ -4,7 +4,7 @@ use mpeg2ts_reader::packet::Packet;
 use mpeg2ts_reader::pes::{PesContents, PesHeader, PtsDts};
 
 /// Ticks per second.
-pub const HZ: i64 = 90_000;
+pub(crate) const HZ: i64 = 90_000;
 /// Time stamps count up to this and begin again.
 const WRAP: i64 = 1 << 33;
 /// A step backwards of more than the first, or forwards of more than the second, is another time line.
@@ -17,14 +17,14 @@ const FRAME: i64 = HZ / 25;
 const LONGEST_FRAME: i64 = HZ;
 
 /// The beginning of a frame: its times, and its first bytes.
-pub struct Start<'a> {
+pub(crate) struct Start<'a> {
     pub presented: i64,
     pub decoded: i64,
     pub content: &'a [u8],
 }
 
 /// Reads the header of a PES packet; `None` without a time stamp.
-pub fn start<'a>(packet: &Packet<'a>) -> Option<Start<'a>> {
+pub(crate) fn start<'a>(packet: &Packet<'a>) -> Option<Start<'a>> {
     let payload = packet.payload().filter(|_| packet.payload_unit_start_indicator())?;
     let PesContents::Parsed(Some(contents)) = PesHeader::from_bytes(payload)?.contents() else { return None };
     let (presented, decoded) = match contents.pts_dts().ok()? {
@@ -46,7 +46,7 @@ fn difference(a: i64, b: i64) -> i64 {
 
 /// The time line of a stream.
 #[derive(Debug, Default)]
-pub struct Timeline {
+pub(crate) struct Timeline {
     last: Option<i64>,
     /// Latest end of a frame.
     end: i64,
@@ -55,7 +55,7 @@ pub struct Timeline {
 
 impl Timeline {
     /// Takes a frame's times. Returns when it is shown and decoded, or `None` if it begins another time line.
-    pub fn advance(&mut self, start: &Start<'_>) -> Option<(i64, i64)> {
+    pub(crate) fn advance(&mut self, start: &Start<'_>) -> Option<(i64, i64)> {
         let step = self.last.map_or(0, |last| difference(start.decoded, last));
         if !(-BACK..=FORTH).contains(&step) {
             return None;
@@ -71,12 +71,12 @@ impl Timeline {
     }
 
     /// End of the last frame that is shown.
-    pub fn end(&self) -> i64 {
+    pub(crate) fn end(&self) -> i64 {
         self.end
     }
 
     /// Duration of a frame.
-    pub fn frame(&self) -> i64 {
+    pub(crate) fn frame(&self) -> i64 {
         self.frame.unwrap_or(FRAME)
     }
 }

@@ -45,19 +45,19 @@ pub(super) struct Beliefs {
 
 impl Beliefs {
     /// A relay with this bandwidth, in bytes per second (infinite: no limit known).
-    pub fn new(parameters: PredictorParameters, bytes_per_s: f64) -> Beliefs {
+    pub(crate) fn new(parameters: PredictorParameters, bytes_per_s: f64) -> Beliefs {
         // The prototype counts cells of 512 bytes.
         let bandwidth = (bytes_per_s / 512.0).min(UNLIMITED);
         Beliefs { parameters, bandwidth, known: Vec::new(), values: Vec::new() }
     }
 
     /// Cells that a queue may hold.
-    pub fn longest_queue(&self) -> f64 {
+    pub(crate) fn longest_queue(&self) -> f64 {
         self.bandwidth * BELIEVED_QUEUE
     }
 
     /// Makes room for a circuit and returns its index.
-    pub fn index(&mut self, circuit: CircuitKey) -> usize {
+    pub(crate) fn index(&mut self, circuit: CircuitKey) -> usize {
         let index = circuit.0 as usize;
         if self.known.len() <= index {
             self.known.resize(index + 1, Known::default());
@@ -72,14 +72,14 @@ impl Beliefs {
     }
 
     /// Forgets a circuit that is gone; its key may be reused.
-    pub fn forget(&mut self, circuit: CircuitKey) {
+    pub(crate) fn forget(&mut self, circuit: CircuitKey) {
         if let Some(known) = self.known.get_mut(circuit.0 as usize) {
             *known = Known::default();
         }
     }
 
     /// Exchanges two circuits' successors and their grants.
-    pub fn exchange(&mut self, a: CircuitKey, b: CircuitKey) {
+    pub(crate) fn exchange(&mut self, a: CircuitKey, b: CircuitKey) {
         let (a, b) = (self.index(a), self.index(b));
         let kind = About::Intake as usize;
         let Ok([first, second]) = self.known.get_disjoint_mut([a, b]) else { return };
@@ -93,22 +93,22 @@ impl Beliefs {
     }
 
     /// The last trajectory of a circuit; empty before the first.
-    pub fn of(&self, index: usize, about: About) -> &[f64] {
+    pub(crate) fn of(&self, index: usize, about: About) -> &[f64] {
         &self.values[self.range(index, about)][..self.known[index].lengths[about as usize].into()]
     }
 
     /// Time since this trajectory was solved, ns.
-    pub fn age(&self, now: Time, index: usize, about: About) -> f64 {
+    pub(crate) fn age(&self, now: Time, index: usize, about: About) -> f64 {
         now.since(self.known[index].solved[about as usize]).0 as f64
     }
 
     /// Whether this trajectory has not expired.
-    pub fn holds(&self, now: Time, index: usize, about: About) -> bool {
+    pub(crate) fn holds(&self, now: Time, index: usize, about: About) -> bool {
         self.age(now, index, about) <= (self.parameters.step * TIMEOUT_STEPS).0 as f64
     }
 
     /// One-way delays from the successor and from the predecessor, ns.
-    pub fn delays(&self, index: usize) -> [f64; 2] {
+    pub(crate) fn delays(&self, index: usize) -> [f64; 2] {
         let PredictorParameters { delay, step, horizon, estimate_delay, .. } = self.parameters;
         self.known[index].delays.map(|estimate| {
             let believed = if estimate_delay { estimate.get(delay, step * horizon as u64) } else { delay };
@@ -117,7 +117,7 @@ impl Beliefs {
     }
 
     /// Notes our own wish at a circuit's first hop; empty for an idle circuit.
-    pub fn wish(&mut self, circuit: CircuitKey, values: &[f64]) {
+    pub(crate) fn wish(&mut self, circuit: CircuitKey, values: &[f64]) {
         let index = self.index(circuit);
         let range = self.range(index, About::Output);
         self.values[range][..values.len()].copy_from_slice(values);
@@ -126,7 +126,7 @@ impl Beliefs {
 
     /// Stores a neighbour's trajectory; returns false if it is refused. `from_predecessor`: the neighbour sends
     /// us cells.
-    pub fn receive(
+    pub(crate) fn receive(
         &mut self,
         now: Time,
         circuit: CircuitKey,

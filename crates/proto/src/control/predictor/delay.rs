@@ -7,7 +7,7 @@ use tidegate_control::units::{Span, Time};
 /// Longer ages include waiting in queues. A neighbour can write any time on its messages, so the estimate is at most the
 /// horizon, counts for the message's circuit alone, and expires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Delay {
+pub(crate) struct Delay {
     /// The least age in the current and in the previous period; `None` without a message.
     least: [Option<Span>; 2],
     /// When the current period began.
@@ -16,7 +16,7 @@ pub struct Delay {
 
 impl Delay {
     /// Adds the age of a message. A least age expires after one to two periods with newer messages.
-    pub fn observe(&mut self, now: Time, age: Span, period: Span) {
+    pub(crate) fn observe(&mut self, now: Time, age: Span, period: Span) {
         if self.least[0].is_some() && now.since(self.began) >= period {
             self.least = [None, self.least[0]];
         }
@@ -27,7 +27,7 @@ impl Delay {
     }
 
     /// The estimate, or `otherwise` before the first message; at most `most`.
-    pub fn get(&self, otherwise: Span, most: Span) -> Span {
+    pub(crate) fn get(&self, otherwise: Span, most: Span) -> Span {
         self.least.iter().flatten().min().copied().unwrap_or(otherwise).min(most)
     }
 }

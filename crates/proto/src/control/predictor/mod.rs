@@ -21,7 +21,7 @@ pub use parameters::{Clocks, Exchange, Phases, PredictorParameters, Preset, Read
 pub use planner::{Measured, Plan, Planner, Source};
 
 /// Source and oracles.
-pub const ORIGIN: Origin = Origin {
+pub(crate) const ORIGIN: Origin = Origin {
     system: "PredicTor",
     source: "Döpmann and others, 2022; the prototype of the authors",
     oracles: &[

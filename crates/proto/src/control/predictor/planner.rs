@@ -81,17 +81,17 @@ impl Planner {
     }
 
     /// Solves that ended in safe rates.
-    pub fn fallbacks(&self) -> u64 {
+    pub(crate) fn fallbacks(&self) -> u64 {
         self.solver.fallbacks()
     }
 
     /// Forgets a circuit that is gone; its key may be reused.
-    pub fn forget(&mut self, circuit: CircuitKey) {
+    pub(crate) fn forget(&mut self, circuit: CircuitKey) {
         self.beliefs.forget(circuit);
     }
 
     /// Exchanges two circuits' successors.
-    pub fn exchange(&mut self, a: CircuitKey, b: CircuitKey) {
+    pub(crate) fn exchange(&mut self, a: CircuitKey, b: CircuitKey) {
         self.beliefs.exchange(a, b);
     }
 
@@ -216,12 +216,12 @@ impl Planner {
     }
 
     /// Number of circuits in this step's problem.
-    pub fn circuits(&self) -> usize {
+    pub(crate) fn circuits(&self) -> usize {
         self.rows.len()
     }
 
     /// Instead of solving: lets each circuit take and send as much as the relay carries.
-    pub fn leave_to_windows(&mut self) {
+    pub(crate) fn leave_to_windows(&mut self) {
         let (horizon, full) = (self.parameters.horizon, self.beliefs.bandwidth);
         let Solution { v_in, v_out, vv_out, s, .. } = &mut self.solution;
         vv_out.clear();

@@ -28,7 +28,7 @@ pub(super) struct Steps {
 }
 
 impl Steps {
-    pub fn new(parameters: &PredictorParameters, clock: Clock) -> Steps {
+    pub(crate) fn new(parameters: &PredictorParameters, clock: Clock) -> Steps {
         let step = parameters.step.as_secs_f64();
         let first = Time::ZERO + parameters.first + Span::from_secs_f64(step * clock.phase);
         let step = Span::from_secs_f64(step * (1.0 + clock.slow));
@@ -36,7 +36,7 @@ impl Steps {
         Steps { step, parts: parameters.parts, due: vec![(first, Due::Begin)] }
     }
 
-    pub fn next(&self) -> Option<Timer> {
+    pub(crate) fn next(&self) -> Option<Timer> {
         self.due.iter().map(|(timer, _)| *timer).min()
     }
 
@@ -45,7 +45,7 @@ impl Steps {
     }
 
     /// Removes and returns the next action if it is due.
-    pub fn take(&mut self, now: Time) -> Option<Due> {
+    pub(crate) fn take(&mut self, now: Time) -> Option<Due> {
         let next = self.next().filter(|next| next.due <= now)?;
         let at = self.due.iter().position(|(timer, _)| *timer == next)?;
         let (_, due) = self.due.remove(at);
@@ -56,7 +56,7 @@ impl Steps {
     }
 
     /// A solve finished. Its result takes effect after `takes`; zero means immediately.
-    pub fn solved(&mut self, now: Time, takes: Span) {
+    pub(crate) fn solved(&mut self, now: Time, takes: Span) {
         if takes > Span::ZERO {
             self.set(now, takes, Due::Act);
         }
@@ -64,7 +64,7 @@ impl Steps {
     }
 
     /// Schedules the release of `parts` more parts of the step's cells.
-    pub fn release_later(&mut self, now: Time, parts: u32) {
+    pub(crate) fn release_later(&mut self, now: Time, parts: u32) {
         if parts > 0 {
             self.set(now, Span(self.step.0 / u64::from(self.parts)), Due::Release(parts));
         }

@@ -30,7 +30,7 @@ pub enum About {
 
 impl About {
     /// All quantities, in the order of their numbers on the wire.
-    pub const ALL: [About; 4] = [About::Intake, About::Output, About::Queue, About::Virtual];
+    pub(crate) const ALL: [About; 4] = [About::Intake, About::Output, About::Queue, About::Virtual];
 }
 
 /// A trajectory as it is written and read.

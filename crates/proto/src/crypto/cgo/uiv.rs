@@ -12,7 +12,7 @@ use crate::crypto::layer::BODY;
 /// Bytes of a tag.
 pub const TAG: usize = 16;
 /// Bytes of all keys: for the tag, AES and POLYVAL; for the rest of the body, AES and POLYVAL.
-pub const KEYS: usize = 64;
+pub(crate) const KEYS: usize = 64;
 
 /// Bytes that the tag's mask depends on: the chained tag, the command and the rest of the body, in whole blocks.
 const HASHED: usize = (1 + BODY).next_multiple_of(TAG);
@@ -37,7 +37,7 @@ enum TagCipher {
 
 /// Expanded keys of one direction. Those of AES are wiped when dropped. Those of POLYVAL are not: they open no cell without
 /// AES, and each cell would wipe a copy.
-pub struct Expanded {
+pub(crate) struct Expanded {
     tag: TagCipher,
     tag_hash: Polyval,
     stream: Aes128Enc,
@@ -46,7 +46,7 @@ pub struct Expanded {
 
 impl Expanded {
     /// Expands keys for one side of a circuit.
-    pub fn new(side: Side, keys: &[u8; KEYS]) -> Expanded {
+    pub(crate) fn new(side: Side, keys: &[u8; KEYS]) -> Expanded {
         let part = |n: usize| -> [u8; 16] { keys[16 * n..16 * (n + 1)].try_into().expect("4 x 16 bytes") };
         Expanded {
             tag: match side {
@@ -60,7 +60,7 @@ impl Expanded {
     }
 
     /// Encrypts a body at a relay, or decrypts it at a client. The tweak is the previous cell's tag and the command.
-    pub fn apply(&self, side: Side, chain: &[u8; TAG], command: u8, body: &mut [u8; BODY]) {
+    pub(crate) fn apply(&self, side: Side, chain: &[u8; TAG], command: u8, body: &mut [u8; BODY]) {
         let (tag, rest) = body.split_first_chunk_mut().expect("a body is longer than its tag");
         match side {
             Side::Relay => {
@@ -106,7 +106,7 @@ impl Expanded {
     }
 
     /// Derives bytes from a nonce, from a part of the key stream that encrypts no cell.
-    pub fn derive<const N: usize>(&self, nonce: &[u8; TAG]) -> Zeroizing<[u8; N]> {
+    pub(crate) fn derive<const N: usize>(&self, nonce: &[u8; TAG]) -> Zeroizing<[u8; N]> {
         let mut bytes = Zeroizing::new([0; N]);
         self.xor_stream(nonce, STREAM_BLOCKS, &mut *bytes);
         bytes

@@ -20,17 +20,17 @@ pub(in crate::tcp) const UNBOUNDED: u32 = u32::MAX >> 1;
 pub(super) const CEILING: u32 = 1 << 24;
 
 impl Window {
-    pub fn new(cwnd: u32) -> Window {
+    pub(crate) fn new(cwnd: u32) -> Window {
         Window { cwnd: cwnd.clamp(1, CEILING), ssthresh: UNBOUNDED, count: 0 }
     }
 
     /// Whether the window doubles each round trip.
-    pub fn in_slow_start(&self) -> bool {
+    pub(crate) fn in_slow_start(&self) -> bool {
         self.cwnd < self.ssthresh
     }
 
     /// Slow start: grows by what was acknowledged up to the threshold; gives what is left over.
-    pub fn slow_start(&mut self, acked: u32) -> u32 {
+    pub(crate) fn slow_start(&mut self, acked: u32) -> u32 {
         let cwnd = self.cwnd.saturating_add(acked).min(self.ssthresh).min(CEILING);
         let left = acked.saturating_sub(cwnd - self.cwnd);
         self.cwnd = cwnd;
@@ -38,7 +38,7 @@ impl Window {
     }
 
     /// Grows by one segment for every `per_segment` acknowledged.
-    pub fn grow(&mut self, per_segment: u32, acked: u32) {
+    pub(crate) fn grow(&mut self, per_segment: u32, acked: u32) {
         let per_segment = per_segment.max(1);
         if self.count >= per_segment {
             self.count = 0;

@@ -11,7 +11,7 @@ use super::state::{News, Phase};
 
 impl Sender {
     /// The ACK side of a segment. Gives the offsets newly acknowledged.
-    pub fn on_ack(&mut self, config: &Config, now: Time, segment: &Segment) -> u64 {
+    pub(crate) fn on_ack(&mut self, config: &Config, now: Time, segment: &Segment) -> u64 {
         let mss = u64::from(config.mss.max(1));
         let before = self.flight.una;
         let ack = segment.ack;
@@ -295,7 +295,7 @@ impl Sender {
     }
 
     /// F-RTO lets new data leave before retransmissions.
-    pub fn holds_retransmissions(&self) -> bool {
+    pub(crate) fn holds_retransmissions(&self) -> bool {
         self.recovery.as_ref().is_some_and(|recovery| recovery.new_data_only)
     }
 

@@ -74,7 +74,7 @@ impl Sender {
     }
 
     /// The threshold that a reduction now would leave standing.
-    pub fn current_threshold(&self) -> u32 {
+    pub(crate) fn current_threshold(&self) -> u32 {
         if self.phase == Phase::Reduced || self.phase == Phase::Recovery {
             self.window.ssthresh
         } else {

@@ -8,7 +8,7 @@ use super::state::Phase;
 
 impl Sender {
     /// The timer of data fired.
-    pub fn on_timer(&mut self, config: &Config, now: Time) {
+    pub(crate) fn on_timer(&mut self, config: &Config, now: Time) {
         let kind = self.timer_kind;
         self.timer = Time::NEVER;
         match kind {

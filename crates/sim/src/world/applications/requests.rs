@@ -34,27 +34,27 @@ pub(super) struct Transfers {
 
 impl Transfers {
     /// No transfers yet.
-    pub fn new(process: u32, processes: u32) -> Transfers {
+    pub(crate) fn new(process: u32, processes: u32) -> Transfers {
         Transfers { own: Vec::new(), process, processes, others: BTreeMap::new() }
     }
 
     /// The number that the next one has.
-    pub fn next(&self) -> u32 {
+    pub(crate) fn next(&self) -> u32 {
         self.own.len() as u32 * self.processes + self.process
     }
 
     /// A client of this process has begun it.
-    pub fn push(&mut self, transfer: TransferState) {
+    pub(crate) fn push(&mut self, transfer: TransferState) {
         self.own.push(Some(Box::new(transfer)));
     }
 
     /// A client of another process has begun it.
-    pub fn learn(&mut self, number: u32, transfer: TransferState) {
+    pub(crate) fn learn(&mut self, number: u32, transfer: TransferState) {
         self.others.insert(number, transfer);
     }
 
     /// The connection between its exit and its server has closed.
-    pub fn server_closed(&mut self, number: u32) {
+    pub(crate) fn server_closed(&mut self, number: u32) {
         if self.is_own(number) {
             if let Some(transfer) = self.get(number) {
                 transfer.server_closed = true;
@@ -67,7 +67,7 @@ impl Transfers {
 
     /// Drops the state of a transfer of a client of this process, if it has ended at its client and its server. One that
     /// ended before its exit connected stays: its BEGIN cell may still arrive there.
-    pub fn drop_ended(&mut self, number: u32) {
+    pub(crate) fn drop_ended(&mut self, number: u32) {
         let transfer = &mut self.own[(number / self.processes) as usize];
         if transfer.as_ref().is_some_and(|transfer| transfer.over && transfer.server_closed) {
             *transfer = None;
@@ -79,19 +79,19 @@ impl Transfers {
     }
 
     /// Its client has ended it. Once its connection is open here, it lasts until that closes.
-    pub fn over(&mut self, number: u32) {
+    pub(crate) fn over(&mut self, number: u32) {
         if self.others.get(&number).is_some_and(|transfer| transfer.exit.is_none()) {
             self.others.remove(&number);
         }
     }
 
     /// Of a client of this process, if it has not ended at both ends.
-    pub fn look(&self, number: u32) -> Option<&TransferState> {
+    pub(crate) fn look(&self, number: u32) -> Option<&TransferState> {
         self.own[(number / self.processes) as usize].as_deref()
     }
 
     /// Of this process or another, if it is known.
-    pub fn get(&mut self, number: u32) -> Option<&mut TransferState> {
+    pub(crate) fn get(&mut self, number: u32) -> Option<&mut TransferState> {
         if self.is_own(number) {
             self.own.get_mut((number / self.processes) as usize)?.as_deref_mut()
         } else {
@@ -172,7 +172,7 @@ impl Schedule {
 
     /// Bytes to write now, and the time until the next, if there is one. Packets that are due within
     /// [`markov::AT_ONCE`] are written together, as tgen does.
-    pub fn next(&mut self) -> (u64, Option<Span>) {
+    pub(crate) fn next(&mut self) -> (u64, Option<Span>) {
         let (mut bytes, mut wait) = (0, Span::ZERO);
         for _ in 0..MAX_PACKETS {
             let (observation, delay) = self.model.packets.step(&mut self.walk, &mut self.random);
@@ -192,7 +192,7 @@ impl Schedule {
     }
 
     /// Bytes of the whole schedule.
-    pub fn total(mut self) -> u64 {
+    pub(crate) fn total(mut self) -> u64 {
         let mut total = 0;
         for _ in 0..MAX_PACKETS {
             let (bytes, next) = self.next();

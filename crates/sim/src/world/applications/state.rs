@@ -118,7 +118,7 @@ fn distances(plan: &Plan) -> BTreeMap<u32, u64> {
 
 impl Applications {
     /// `others`: hosts of the system's other clients.
-    pub fn new(
+    pub(crate) fn new(
         plan: &Plan,
         system: &System,
         others: &BTreeSet<u32>,
@@ -173,30 +173,30 @@ impl Applications {
     }
 
     /// A transfer of a client of another process has begun.
-    pub fn learn(&mut self, number: u32, transfer: TransferState) {
+    pub(crate) fn learn(&mut self, number: u32, transfer: TransferState) {
         self.transfers.learn(number, transfer);
     }
 
     /// A transfer of a client of another process is over.
-    pub fn over(&mut self, number: u32) {
+    pub(crate) fn over(&mut self, number: u32) {
         self.transfers.over(number);
     }
 
     /// An exit of another process has opened the connection for a transfer.
-    pub fn exit_connected(&mut self, transfer: u32, exit: EndId) {
+    pub(crate) fn exit_connected(&mut self, transfer: u32, exit: EndId) {
         if let Some(transfer) = self.transfers.get(transfer) {
             transfer.exit = Some(exit);
         }
     }
 
     /// The host of a transfer's client, and of its server; `None` once it has ended at both.
-    pub fn hosts_of(&self, plan: &Plan, transfer: u32) -> Option<[u32; 2]> {
+    pub(crate) fn hosts_of(&self, plan: &Plan, transfer: u32) -> Option<[u32; 2]> {
         let transfer = self.transfers.look(transfer)?;
         Some([plan.users[transfer.user as usize].host, transfer.server])
     }
 
     /// Data cells that arrived at clients.
-    pub fn cells_delivered(&self) -> u64 {
+    pub(crate) fn cells_delivered(&self) -> u64 {
         self.cells_delivered
     }
 

@@ -75,7 +75,7 @@ pub(in crate::world) struct Borders {
 
 impl Borders {
     /// No messages yet.
-    pub fn new(processes: u32) -> Borders {
+    pub(crate) fn new(processes: u32) -> Borders {
         let each = processes as usize;
         Borders {
             told: (0..each).map(|_| Outbox::default()).collect(),
@@ -85,25 +85,25 @@ impl Borders {
     }
 
     /// Queues a message from an end at `side` to the other end.
-    pub fn tell(&mut self, across: Across, side: u8, what: ConnectionMessage) {
+    pub(crate) fn tell(&mut self, across: Across, side: u8, what: ConnectionMessage) {
         let about = ProcessMessage::About { number: across.number, from_opener: side == 0, what };
         self.send(across.process, about);
     }
 
     /// Queues a message to a process.
-    pub fn send(&mut self, process: u32, message: ProcessMessage) {
+    pub(crate) fn send(&mut self, process: u32, message: ProcessMessage) {
         self.told[process as usize].messages.push(message);
     }
 
     /// Queues cells that an end has written.
-    pub fn cells(&mut self, across: Across, side: u8, cells: &mut Unread) {
+    pub(crate) fn cells(&mut self, across: Across, side: u8, cells: &mut Unread) {
         let Across { process, number } = across;
         let written = |(offset, cell)| Written { number, from_opener: side == 0, offset, cell };
         self.told[process as usize].cells.extend(cells.drain(..).map(written));
     }
 
     /// Finds the local end of a connection by its number in messages of process `from`.
-    pub fn here(&self, from: u32, number: u32, from_opener: bool) -> EndId {
+    pub(crate) fn here(&self, from: u32, number: u32, from_opener: bool) -> EndId {
         let connection =
             if from_opener { self.accepted[from as usize][number as usize] } else { ConnectionId(number) };
         EndId { connection, side: u8::from(from_opener) }

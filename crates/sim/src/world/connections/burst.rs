@@ -13,12 +13,12 @@ pub(super) struct Burst {
 
 impl Burst {
     /// No segments yet.
-    pub fn new(packets: u32) -> Burst {
+    pub(crate) fn new(packets: u32) -> Burst {
         Burst { packets, open: None }
     }
 
     /// Adds a segment; returns the trains that it completes.
-    pub fn push(&mut self, segment: Segment, config: &Config) -> [Option<Segment>; 2] {
+    pub(crate) fn push(&mut self, segment: Segment, config: &Config) -> [Option<Segment>; 2] {
         let before = match &mut self.open {
             Some(open) if self.packets > open.packets(config) && follows(open, &segment) => {
                 open.len += segment.len;
@@ -33,7 +33,7 @@ impl Burst {
     }
 
     /// The last train, if it is not complete.
-    pub fn rest(self) -> Option<Segment> {
+    pub(crate) fn rest(self) -> Option<Segment> {
         self.open
     }
 }

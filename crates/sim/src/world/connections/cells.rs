@@ -38,7 +38,7 @@ pub(in crate::world) struct ServerBytes<'a> {
 impl ServerBytes<'_> {
     /// Takes at most `max` bytes out of the receive buffer. The exit reads `read_bytes` at a time; a cell does not
     /// hold bytes of two reads.
-    pub fn take(&mut self, now: Time, max: u32, read_bytes: u32) -> u64 {
+    pub(crate) fn take(&mut self, now: Time, max: u32, read_bytes: u32) -> u64 {
         if *self.unpackaged == 0 {
             *self.unpackaged = self.tcp.readable().min(u64::from(read_bytes)) as u32;
         }
@@ -50,7 +50,7 @@ impl ServerBytes<'_> {
 
 impl Connections {
     /// Exit: the transfer of an open connection to a server, and the bytes that wait in it.
-    pub fn server_bytes_from(&mut self, id: EndId) -> Option<(u32, ServerBytes<'_>)> {
+    pub(crate) fn server_bytes_from(&mut self, id: EndId) -> Option<(u32, ServerBytes<'_>)> {
         let connection = self.all[id.connection.0 as usize].as_deref_mut()?;
         let transfer = connection.server_transfer()?;
         let config = &self.parameters[connection.profile as usize];
@@ -59,17 +59,17 @@ impl Connections {
     }
 
     /// Server: reads everything that has arrived; 0 bytes if the connection has closed.
-    pub fn read_request(&mut self, now: Time, id: EndId) -> u64 {
+    pub(crate) fn read_request(&mut self, now: Time, id: EndId) -> u64 {
         self.tcp(id).map_or(0, |(tcp, config)| tcp.read(config, now, u64::MAX))
     }
 
     /// Server: writes as many of `bytes` bytes as TCP takes; `None` if the connection has closed.
-    pub fn write_response(&mut self, id: EndId, bytes: u64) -> Option<u64> {
+    pub(crate) fn write_response(&mut self, id: EndId, bytes: u64) -> Option<u64> {
         self.tcp(id).map(|(tcp, _)| tcp.write(bytes))
     }
 
     /// Whether the next cell has arrived whole (all of its TLS record).
-    pub fn can_read(&self, id: EndId) -> bool {
+    pub(crate) fn can_read(&self, id: EndId) -> bool {
         self.live(id.connection).is_some_and(|connection| {
             let next = connection.cells[usize::from(1 - id.side)].front();
             next.is_some_and(|(end, _)| {
@@ -81,7 +81,7 @@ impl Connections {
     }
 
     /// Reads the cells that have arrived whole, until `take` wants no more.
-    pub fn read_cells(
+    pub(crate) fn read_cells(
         &mut self,
         ctx: &mut Context<'_>,
         id: EndId,
@@ -131,7 +131,7 @@ impl Connections {
 
     /// Lets `write` write a channel's cells to an end, at most about `share` bytes. Returns the bytes written and
     /// whether the share is used up.
-    pub fn write_cells(
+    pub(crate) fn write_cells(
         &mut self,
         (now, system): (Time, &System),
         id: EndId,
@@ -176,7 +176,7 @@ impl Connections {
 
     /// Writes to an end's TCP at most `share` of the bytes that are due for its server: those that TCP did not take
     /// before, and `bytes` more. Returns the bytes written, and those left before and now.
-    pub fn write_to_server(&mut self, id: EndId, bytes: u64, share: u64) -> (u64, u64, u64) {
+    pub(crate) fn write_to_server(&mut self, id: EndId, bytes: u64, share: u64) -> (u64, u64, u64) {
         let end = self.end_mut(id).expect("an exit's stream has an open connection");
         let before = end.unwritten;
         let written = end.tcp.write((before + bytes).min(share));

@@ -17,7 +17,7 @@ use crate::world::event::Event;
 
 impl Connections {
     /// Adds the connection that another process has opened; returns the end at the host here.
-    pub fn opened_across(
+    pub(crate) fn opened_across(
         &mut self,
         ctx: &Context<'_>,
         begins: Time,
@@ -37,14 +37,20 @@ impl Connections {
     }
 
     /// The end at the other process is closed: nothing more is told about this connection.
-    pub fn forget_across(&mut self, id: ConnectionId) {
+    pub(crate) fn forget_across(&mut self, id: ConnectionId) {
         if let Some(connection) = self.live_mut(id) {
             connection.across = None;
         }
     }
 
     /// Sends a cell out of band from an end; it arrives at `at`.
-    pub fn send_out_of_band(&mut self, queue: &mut Queue<Event>, from: EndId, at: Time, cell: Cell<Clear>) {
+    pub(crate) fn send_out_of_band(
+        &mut self,
+        queue: &mut Queue<Event>,
+        from: EndId,
+        at: Time,
+        cell: Cell<Clear>,
+    ) {
         let across = self.live(from.connection).and_then(|connection| connection.across);
         match across {
             Some(across) => {
@@ -55,19 +61,25 @@ impl Connections {
     }
 
     /// Schedules the arrival of a cell that goes out of band.
-    pub fn deliver_out_of_band(&mut self, queue: &mut Queue<Event>, to: EndId, at: Time, cell: Cell<Clear>) {
+    pub(crate) fn deliver_out_of_band(
+        &mut self,
+        queue: &mut Queue<Event>,
+        to: EndId,
+        at: Time,
+        cell: Cell<Clear>,
+    ) {
         let message = self.out_of_band.insert((to, cell));
         queue.push(at, Event::OutOfBand(message as u32));
     }
 
     /// Takes a cell that has arrived out of band, and the end that it is for.
-    pub fn take_out_of_band(&mut self, message: u32) -> (EndId, Cell<Clear>) {
+    pub(crate) fn take_out_of_band(&mut self, message: u32) -> (EndId, Cell<Clear>) {
         self.out_of_band.remove(message as usize)
     }
 
     /// Server: tells an exit of another process how many bytes the server will write; false if the exit is here or
     /// gone.
-    pub fn announce_across(&mut self, exit: EndId, bytes: u64) -> bool {
+    pub(crate) fn announce_across(&mut self, exit: EndId, bytes: u64) -> bool {
         let across = self.live(exit.connection).and_then(|connection| connection.across);
         if let Some(across) = across {
             self.borders.tell(across, exit.other().side, ConnectionMessage::Announced(bytes));
@@ -76,12 +88,12 @@ impl Connections {
     }
 
     /// Tells another process something.
-    pub fn tell_process(&mut self, process: u32, message: ProcessMessage) {
+    pub(crate) fn tell_process(&mut self, process: u32, message: ProcessMessage) {
         self.borders.send(process, message);
     }
 
     /// By process: everything to tell it at the end of a window.
-    pub fn told(&mut self) -> &mut [Outbox] {
+    pub(crate) fn told(&mut self) -> &mut [Outbox] {
         for (process, mut leaving) in self.underlay.leaving() {
             let connection = self.all[leaving.packet.flow as usize].as_deref();
             // Packets of a closed connection are not needed.
@@ -94,12 +106,12 @@ impl Connections {
     }
 
     /// The end that another process means, which is at a host here.
-    pub fn told_about(&self, from: u32, number: u32, from_opener: bool) -> EndId {
+    pub(crate) fn told_about(&self, from: u32, number: u32, from_opener: bool) -> EndId {
         self.borders.here(from, number, from_opener)
     }
 
     /// Takes the cells and packets that another process has told.
-    pub fn hear(&mut self, queue: &mut Queue<Event>, from: u32, told: &mut Outbox) {
+    pub(crate) fn hear(&mut self, queue: &mut Queue<Event>, from: u32, told: &mut Outbox) {
         // Touching all connections first lets the processor load them together, as in `ahead`.
         for Written { number, from_opener, .. } in &told.cells {
             let end = self.borders.here(from, *number, *from_opener);

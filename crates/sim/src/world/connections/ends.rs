@@ -28,7 +28,7 @@ pub(in crate::world) struct EndId {
 }
 
 impl EndId {
-    pub fn other(self) -> EndId {
+    pub(crate) fn other(self) -> EndId {
         EndId { side: 1 - self.side, ..self }
     }
 }
@@ -48,7 +48,7 @@ impl Spare {
     const CELLS: usize = 64;
 
     /// Makes room before so many cells are added. Long queues grow by a quarter instead of doubling.
-    pub fn give(&mut self, cells: &mut Unread, more: usize) {
+    pub(crate) fn give(&mut self, cells: &mut Unread, more: usize) {
         if cells.capacity() - cells.len() >= more {
             return;
         }
@@ -63,14 +63,14 @@ impl Spare {
     }
 
     /// Takes back the memory of a direction if it is empty.
-    pub fn take_empty(&mut self, cells: &mut Unread) {
+    pub(crate) fn take_empty(&mut self, cells: &mut Unread) {
         if cells.is_empty() {
             self.take(cells);
         }
     }
 
     /// Takes the memory of a direction and forgets its cells.
-    pub fn take(&mut self, cells: &mut Unread) {
+    pub(crate) fn take(&mut self, cells: &mut Unread) {
         let mut spare = std::mem::take(cells);
         if (1..=Spare::CELLS).contains(&spare.capacity()) {
             spare.clear();
@@ -104,7 +104,7 @@ struct Sack(u8, [(u32, u32); 3]);
 const _: () = assert!(size_of::<Wire>() == 40);
 
 impl Wire {
-    pub fn new(to: u8, segment: &Segment) -> Wire {
+    pub(crate) fn new(to: u8, segment: &Segment) -> Wire {
         let Segment { seq, ack, len, window, sack, stamp, echo, blocks, flags } = *segment;
         Wire {
             seq,
@@ -120,7 +120,7 @@ impl Wire {
     }
 
     /// Some packets of a train, with their bytes.
-    pub fn cut(&self, packets: Range<u32>, config: &tcp::Config) -> (Wire, u32) {
+    pub(crate) fn cut(&self, packets: Range<u32>, config: &tcp::Config) -> (Wire, u32) {
         let mut segment = self.segment();
         let (from, until) = (packets.start * config.mss, (packets.end * config.mss).min(segment.len));
         (segment.seq, segment.len) = (segment.seq + u64::from(from), until - from);
@@ -128,11 +128,11 @@ impl Wire {
     }
 
     /// The end that it is for.
-    pub fn to(&self) -> u8 {
+    pub(crate) fn to(&self) -> u8 {
         u8::from(self.accepted)
     }
 
-    pub fn segment(&self) -> Segment {
+    pub(crate) fn segment(&self) -> Segment {
         let Wire { seq, ack, window, stamp, echo, flags, .. } = *self;
         let (blocks, sack) =
             self.sack.as_deref().map(|Sack(blocks, sack)| (*blocks, *sack)).unwrap_or_default();
@@ -150,7 +150,7 @@ pub(in crate::world) struct Over {
 
 impl Over {
     /// The other side of a lane's `side`, or of the trunk's, in the other's numbers.
-    pub fn side(self, side: u8) -> u8 {
+    pub(crate) fn side(self, side: u8) -> u8 {
         side ^ u8::from(self.flipped)
     }
 }
@@ -247,7 +247,7 @@ pub(in crate::world) struct Record {
 }
 
 impl Connection {
-    pub fn new(ends: [End; 2], profile: TcpProfile, flights: u32) -> Connection {
+    pub(crate) fn new(ends: [End; 2], profile: TcpProfile, flights: u32) -> Connection {
         let cells = [VecDeque::new(), VecDeque::new()];
         let trunk = (ends[0].attached == Attached::Trunk).then(Box::default);
         Connection {
@@ -265,18 +265,18 @@ impl Connection {
     }
 
     /// Both ends with their numbers.
-    pub fn sides(&self) -> impl Iterator<Item = (usize, &End, &Connection)> {
+    pub(crate) fn sides(&self) -> impl Iterator<Item = (usize, &End, &Connection)> {
         self.ends.iter().enumerate().map(move |(side, end)| (side, end, self))
     }
 
     /// Followed cells of a lane that were written by the host at an end of its QUIC connection.
-    pub fn followed_by(&mut self, writer: EndId) -> impl Iterator<Item = &mut Follow> {
+    pub(crate) fn followed_by(&mut self, writer: EndId) -> impl Iterator<Item = &mut Follow> {
         let side = self.over.map_or(writer.side, |over| over.side(writer.side));
         self.follows.iter_mut().filter(move |follow| follow.writer == side)
     }
 
     /// The transfer that the accepting end serves.
-    pub fn server_transfer(&self) -> Option<u32> {
+    pub(crate) fn server_transfer(&self) -> Option<u32> {
         match self.ends[1].attached {
             Attached::Server(transfer) => Some(transfer),
             _ => None,
@@ -285,7 +285,7 @@ impl Connection {
 }
 
 impl End {
-    pub fn new(host: u32, tcp: tcp::Endpoint, attached: Attached) -> End {
+    pub(crate) fn new(host: u32, tcp: tcp::Endpoint, attached: Attached) -> End {
         End {
             host,
             tcp,
@@ -302,11 +302,11 @@ impl End {
     }
 
     /// Touches all hot fields; ignore the returned value.
-    pub fn look(&self) -> u64 {
+    pub(crate) fn look(&self) -> u64 {
         self.tcp.look() ^ self.written ^ self.timer.due().0 ^ u64::from(self.host)
     }
 
-    pub fn add_tcp_totals(&self, config: &tcp::Config, totals: &mut HostTotals) {
+    pub(crate) fn add_tcp_totals(&self, config: &tcp::Config, totals: &mut HostTotals) {
         let info = self.tcp.info(config);
         totals.retransmissions += u64::from(info.retransmissions);
         totals.timeouts += u64::from(info.timeouts);

@@ -24,7 +24,7 @@ pub(super) struct Follow {
 
 impl Follow {
     /// A cell of which the record ends at `end` has been queued, buffered and written at these times.
-    pub fn new(trace: u32, writer: u8, end: u64, [queued, buffered, written]: [Time; 3]) -> Follow {
+    pub(crate) fn new(trace: u32, writer: u8, end: u64, [queued, buffered, written]: [Time; 3]) -> Follow {
         let (first_sent, last_sent, arrived) = (None, written, None);
         Follow { trace, writer, end, queued, buffered, written, first_sent, last_sent, arrived }
     }
@@ -34,7 +34,7 @@ impl Follow {
     }
 
     /// A segment with the record's last byte leaves TCP.
-    pub fn transmitted(&mut self, now: Time, seq: u64, len: u32) {
+    pub(crate) fn transmitted(&mut self, now: Time, seq: u64, len: u32) {
         if self.is_in(seq, len) && self.arrived.is_none() {
             self.first_sent.get_or_insert(now);
             self.last_sent = now;
@@ -42,7 +42,15 @@ impl Follow {
     }
 
     /// A segment with the record's last byte arrives, sent at `sent`.
-    pub fn arrived(&mut self, now: Time, seq: u64, len: u32, sent: Time, queue: Span, propagation: Span) {
+    pub(crate) fn arrived(
+        &mut self,
+        now: Time,
+        seq: u64,
+        len: u32,
+        sent: Time,
+        queue: Span,
+        propagation: Span,
+    ) {
         if self.is_in(seq, len) && self.arrived.is_none() {
             self.last_sent = sent;
             self.arrived = Some((now, queue, propagation));
@@ -50,7 +58,7 @@ impl Follow {
     }
 
     /// The cell is read: the account of its waiting, which sums to `now - queued`.
-    pub fn read(&self, now: Time) -> Waits {
+    pub(crate) fn read(&self, now: Time) -> Waits {
         let first_sent = self.first_sent.unwrap_or(self.written);
         let (arrived, link_queue, propagation) = self.arrived.unwrap_or((now, Span::ZERO, Span::ZERO));
         Waits {

@@ -27,7 +27,7 @@ pub(in crate::world) enum Handshake {
 
 impl Connections {
     /// TCP is established at an end: the opener sends the first flight. Returns whether the channel opens without one.
-    pub fn begin_handshake(&mut self, now: Time, queue: &mut Queue<Event>, id: EndId) -> bool {
+    pub(crate) fn begin_handshake(&mut self, now: Time, queue: &mut Queue<Event>, id: EndId) -> bool {
         let flights = self.live(id.connection).expect("its segment has just arrived").flights;
         if flights > 0 && id.side == 0 {
             self.send_flight(now, queue, id, ASKS);
@@ -36,7 +36,7 @@ impl Connections {
     }
 
     /// Reads a flight if a whole one has arrived, and answers it. A closed connection waits for ever.
-    pub fn continue_handshake(&mut self, now: Time, queue: &mut Queue<Event>, id: EndId) -> Handshake {
+    pub(crate) fn continue_handshake(&mut self, now: Time, queue: &mut Queue<Event>, id: EndId) -> Handshake {
         let connection = match self.all[id.connection.0 as usize].as_deref_mut() {
             Some(connection) if connection.flights > 0 => connection,
             Some(_) => return Handshake::Over,

@@ -14,7 +14,7 @@ use crate::world::context::Context;
 
 impl Connections {
     /// Finds or opens the QUIC connection between two hosts; true if it was opened now.
-    pub fn trunk(&mut self, ctx: &mut Context<'_>, from: u32, to: u32) -> (ConnectionId, bool) {
+    pub(crate) fn trunk(&mut self, ctx: &mut Context<'_>, from: u32, to: u32) -> (ConnectionId, bool) {
         let pair = (from.min(to), from.max(to));
         if let Some(trunk) = self.trunks.get(&pair) {
             return (*trunk, false);
@@ -26,7 +26,7 @@ impl Connections {
 
     /// Opens a lane for a channel on a QUIC connection. Returns the opener's end, and whether cells may go now;
     /// otherwise the lane waits for the connection's handshake.
-    pub fn open_lane(
+    pub(crate) fn open_lane(
         &mut self,
         trunk: ConnectionId,
         (from, to): (u32, u32),
@@ -51,14 +51,14 @@ impl Connections {
     }
 
     /// An end of a QUIC connection may send from now on; returns the lanes that waited for it or for the other end.
-    pub fn trunk_opened(&mut self, id: EndId) -> Vec<EndId> {
+    pub(crate) fn trunk_opened(&mut self, id: EndId) -> Vec<EndId> {
         let trunk = self.lanes_mut(id.connection).expect("the QUIC connection is open");
         trunk.open[usize::from(id.side)] = true;
         std::mem::take(&mut trunk.waiting)
     }
 
     /// A lane waits for the other end of its QUIC connection, if that is still open.
-    pub fn keep_waiting(&mut self, trunk: ConnectionId, lane: EndId) {
+    pub(crate) fn keep_waiting(&mut self, trunk: ConnectionId, lane: EndId) {
         if let Some(trunk) = self.lanes_mut(trunk) {
             trunk.waiting.push(lane);
         }
@@ -114,7 +114,7 @@ impl Connections {
     }
 
     /// The end of a lane at an end of its QUIC connection, while it is open, and whether the lane waits to be closed.
-    pub fn lane_at(&self, lane: u32, at: EndId) -> Option<(EndId, bool)> {
+    pub(crate) fn lane_at(&self, lane: u32, at: EndId) -> Option<(EndId, bool)> {
         let connection = self.live(ConnectionId(lane))?;
         let side = connection.over?.side(at.side);
         Some((EndId { connection: ConnectionId(lane), side }, connection.closing))
@@ -133,7 +133,7 @@ impl Connections {
     }
 
     /// Takes the lanes that have room again for what the host at an end of a QUIC connection writes.
-    pub fn take_roomy(&mut self, id: EndId) -> Vec<u32> {
+    pub(crate) fn take_roomy(&mut self, id: EndId) -> Vec<u32> {
         self.lanes_mut(id.connection).map_or_else(Vec::new, |trunk| {
             trunk.waking[usize::from(id.side)] = false;
             trunk.written_by[usize::from(id.side)].take_roomy()

@@ -32,12 +32,12 @@ pub(in crate::world) enum Arrived {
 
 impl Connections {
     /// The next event that is due by `last`; loads what the events after it need.
-    pub fn next_event(&self, queue: &mut Queue<Event>, last: Time) -> Option<(Time, Event)> {
+    pub(crate) fn next_event(&self, queue: &mut Queue<Event>, last: Time) -> Option<(Time, Event)> {
         queue.pop_until(last, |event| ahead::look(&self.underlay, &self.all, event))
     }
 
     /// Advances a packet by one event; returns it when it has arrived at its host.
-    pub fn advance(&mut self, queue: &mut Queue<Event>, event: NetEvent) -> Option<Packet<Wire>> {
+    pub(crate) fn advance(&mut self, queue: &mut Queue<Event>, event: NetEvent) -> Option<Packet<Wire>> {
         let (all, parameters) = (&self.all, &self.parameters);
         self.underlay.handle_train(queue, event, &|flow, wire: &Wire, packets| {
             let connection = all[flow as usize].as_deref()?;
@@ -46,7 +46,7 @@ impl Connections {
     }
 
     /// The host at which an event of the network happens.
-    pub fn place(&self, event: &Event) -> Option<Host> {
+    pub(crate) fn place(&self, event: &Event) -> Option<Host> {
         match *event {
             Event::Net(event) => self.underlay.place(event),
             Event::Tcp(id) | Event::Roomy(id) => self.end(id).map(|end| Host(end.host)),
@@ -55,7 +55,7 @@ impl Connections {
     }
 
     /// Takes a packet that has arrived at a host; `None` if its connection has closed.
-    pub fn receive(&mut self, ctx: &mut Context<'_>, packet: &Packet<Wire>) -> Option<Arrived> {
+    pub(crate) fn receive(&mut self, ctx: &mut Context<'_>, packet: &Packet<Wire>) -> Option<Arrived> {
         let now = ctx.now;
         let (to, segment) = (packet.payload.to(), packet.payload.segment());
         let id = EndId { connection: ConnectionId(packet.flow), side: to };
@@ -80,7 +80,7 @@ impl Connections {
     }
 
     /// Handles a TCP timer event; returns whether TCP has given the connection up.
-    pub fn timer(&mut self, ctx: &mut Context<'_>, id: EndId) -> bool {
+    pub(crate) fn timer(&mut self, ctx: &mut Context<'_>, id: EndId) -> bool {
         let now = ctx.now;
         // An event that an earlier one has overtaken must not set another.
         let Some(end) = self.end_mut(id) else { return false };
@@ -99,7 +99,7 @@ impl Connections {
     }
 
     /// Sends what TCP may send now, and arms its timer. A lane's bytes leave with its QUIC connection.
-    pub fn transmit(&mut self, now: Time, queue: &mut Queue<Event>, mut id: EndId) {
+    pub(crate) fn transmit(&mut self, now: Time, queue: &mut Queue<Event>, mut id: EndId) {
         if let Some(over) = self.live(id.connection).and_then(|lane| lane.over) {
             id = EndId { connection: over.trunk, side: over.side(id.side) };
         }

@@ -20,14 +20,14 @@ impl Sockets<'_> {
     }
 
     /// Appends bytes; returns how many the send buffer took.
-    pub fn write(&mut self, id: EndId, bytes: u64) -> u64 {
+    pub(crate) fn write(&mut self, id: EndId, bytes: u64) -> u64 {
         let written = self.connections.tcp(id).map_or(0, |(tcp, _)| tcp.write(bytes));
         self.transmit(id);
         written
     }
 
     /// Takes up to `bytes` bytes out of the receive buffer; returns how many.
-    pub fn read(&mut self, id: EndId, bytes: u64) -> u64 {
+    pub(crate) fn read(&mut self, id: EndId, bytes: u64) -> u64 {
         let now = self.now;
         let read = self.connections.tcp(id).map_or(0, |(tcp, config)| tcp.read(config, now, bytes));
         if read > 0 {
@@ -37,12 +37,12 @@ impl Sockets<'_> {
     }
 
     /// Bytes in the receive buffer.
-    pub fn readable(&mut self, id: EndId) -> u64 {
+    pub(crate) fn readable(&mut self, id: EndId) -> u64 {
         self.connections.tcp(id).map_or(0, |(tcp, _)| tcp.readable())
     }
 
     /// Bytes that the send buffer takes.
-    pub fn space(&mut self, id: EndId) -> u64 {
+    pub(crate) fn space(&mut self, id: EndId) -> u64 {
         self.connections.tcp(id).map_or(0, |(tcp, _)| tcp.send_space())
     }
 }

@@ -56,7 +56,7 @@ pub(in crate::world) struct Closed {
 
 impl Connections {
     /// No connection is open yet.
-    pub fn new(
+    pub(crate) fn new(
         (plan, system, seed): (&Plan, &System, Seed),
         legacy: Arc<BTreeSet<RelayId>>,
         (division, process): (&Arc<Division>, u32),
@@ -104,38 +104,38 @@ impl Connections {
     }
 
     /// The state of an end's TCP; `None` for a lane, which shares its connection's window, and for a closed connection.
-    pub fn tcp_info(&mut self, id: EndId) -> Option<tcp::Info> {
+    pub(crate) fn tcp_info(&mut self, id: EndId) -> Option<tcp::Info> {
         let is_lane = self.lane_arrived(id).is_some();
         self.tcp(id).filter(|_| !is_lane).map(|(tcp, config)| tcp.info(config))
     }
 
     /// An end's host and its user, while the connection is open.
-    pub fn attachment(&self, id: EndId) -> Option<(u32, Attached)> {
+    pub(crate) fn attachment(&self, id: EndId) -> Option<(u32, Attached)> {
         self.end(id).map(|end| (end.host, end.attached))
     }
 
     /// Gives an end of an open connection to a user.
-    pub fn attach(&mut self, id: EndId, attached: Attached) {
+    pub(crate) fn attach(&mut self, id: EndId, attached: Attached) {
         self.end_mut(id).expect("only open connections get a user").attached = attached;
     }
 
     /// Whether a node has cells for an end that TCP did not take.
-    pub fn wants_write(&self, id: EndId) -> bool {
+    pub(crate) fn wants_write(&self, id: EndId) -> bool {
         self.end(id).is_some_and(|end| end.wants_write)
     }
 
     /// Bytes for a server that TCP did not take; 0 if the connection has closed.
-    pub fn unwritten(&self, id: EndId) -> u64 {
+    pub(crate) fn unwritten(&self, id: EndId) -> u64 {
         self.end(id).map_or(0, |end| end.unwritten)
     }
 
     /// Cells written to a connection lately (0 once it has closed).
-    pub fn loudness(&self, id: EndId, now: Time, half_life: Span) -> f64 {
+    pub(crate) fn loudness(&self, id: EndId, now: Time, half_life: Span) -> f64 {
         self.end(id).map_or(0.0, |end| end.loudness.value(now, half_life))
     }
 
     /// Whether the channel between two relays was open before the run began.
-    pub fn standing(&self, ctx: &Context<'_>, from: u32, to: u32) -> bool {
+    pub(crate) fn standing(&self, ctx: &Context<'_>, from: u32, to: u32) -> bool {
         let shared = matches!(ctx.system.transport, Transport::Vanilla | Transport::Quic);
         ctx.system.tls.standing && shared && [from, to].iter().all(|end| ctx.is_relay(*end))
     }
@@ -147,7 +147,7 @@ impl Connections {
     }
 
     /// Opens a connection; returns the opener's end.
-    pub fn open(
+    pub(crate) fn open(
         &mut self,
         ctx: &mut Context<'_>,
         from: u32,
@@ -212,7 +212,7 @@ impl Connections {
     }
 
     /// The opener wants a channel's connection closed once everything it wrote has arrived.
-    pub fn close_once_flushed(&mut self, id: EndId) {
+    pub(crate) fn close_once_flushed(&mut self, id: EndId) {
         if let Some(connection) = self.live_mut(id.connection) {
             connection.closing = true;
             connection.ends[usize::from(id.side)].attached = Attached::Pending;
@@ -220,7 +220,7 @@ impl Connections {
     }
 
     /// Whether an end waits to be closed and everything it wrote has arrived.
-    pub fn is_flushed(&self, id: EndId) -> bool {
+    pub(crate) fn is_flushed(&self, id: EndId) -> bool {
         self.live(id.connection).is_some_and(|connection| {
             let end = &connection.ends[usize::from(id.side)];
             let closing = connection.closing && end.attached == Attached::Pending;
@@ -229,7 +229,7 @@ impl Connections {
     }
 
     /// Closes a connection; `None` if it is closed already.
-    pub fn close(&mut self, ctx: &Context<'_>, id: ConnectionId) -> Option<Closed> {
+    pub(crate) fn close(&mut self, ctx: &Context<'_>, id: ConnectionId) -> Option<Closed> {
         let connection = self.all[id.0 as usize].take()?;
         self.close_across(ctx, &connection);
         if let Some(over) = connection.over {
@@ -247,7 +247,7 @@ impl Connections {
     }
 
     /// The open connections of a host.
-    pub fn of_host(&self, host: u32) -> Vec<ConnectionId> {
+    pub(crate) fn of_host(&self, host: u32) -> Vec<ConnectionId> {
         let concerns = |connection: &Connection| connection.ends.iter().any(|end| end.host == host);
         let numbers = (0..).map(ConnectionId).zip(&self.all);
         let open = numbers.filter_map(|(id, connection)| Some((id, connection.as_deref()?)));
@@ -256,7 +256,7 @@ impl Connections {
 
     /// Per host: bytes written to TCP and never sent, and bytes that the kernel holds for its sockets
     /// (written and not acknowledged, received and not read).
-    pub fn socket_bytes(&mut self, ctx: &Context<'_>) -> Local<(u64, u64)> {
+    pub(crate) fn socket_bytes(&mut self, ctx: &Context<'_>) -> Local<(u64, u64)> {
         let mut bytes = ctx.division.hosts.local(ctx.process, |_| (0, 0));
         self.open.retain(|id| self.all[id.0 as usize].is_some());
         let open = self.open.iter().filter_map(|id| self.live(*id));
@@ -277,7 +277,7 @@ impl Connections {
     }
 
     /// Adds what open connections count to the totals, at the end of a run.
-    pub fn add_open_totals(&mut self, ctx: &Context<'_>) {
+    pub(crate) fn add_open_totals(&mut self, ctx: &Context<'_>) {
         for connection in self.all.iter().flatten() {
             for end in ends_here(ctx, connection) {
                 end.add_tcp_totals(&ctx.system.tcp, &mut self.totals[end.host as usize]);
@@ -286,17 +286,17 @@ impl Connections {
     }
 
     /// The counts of a host's sockets.
-    pub fn totals(&self, host: u32) -> HostTotals {
+    pub(crate) fn totals(&self, host: u32) -> HostTotals {
         self.totals[host as usize]
     }
 
     /// Traffic on a host's links.
-    pub fn traffic(&mut self, host: u32, now: Time) -> HostTraffic {
+    pub(crate) fn traffic(&mut self, host: u32, now: Time) -> HostTraffic {
         self.underlay.traffic(Host(host), now)
     }
 
     /// Whether a fault has stopped a host.
-    pub fn is_stopped(&mut self, host: u32, now: Time) -> bool {
+    pub(crate) fn is_stopped(&mut self, host: u32, now: Time) -> bool {
         self.underlay.is_stopped(Host(host), now)
     }
 

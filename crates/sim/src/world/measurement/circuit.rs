@@ -45,21 +45,21 @@ impl Pipe {
         Pipe { end, partial: 0, held: 0, asked: false, kept: 0, out: 0 }
     }
 
-    pub fn granted(&mut self, bytes: u64) {
+    pub(crate) fn granted(&mut self, bytes: u64) {
         self.asked = false;
         self.held -= bytes;
         self.out += bytes;
     }
 
     /// Keeps bytes back that were granted, until [`release`](Self::release).
-    pub fn keep(&mut self, bytes: u64) {
+    pub(crate) fn keep(&mut self, bytes: u64) {
         self.asked = false;
         self.held -= bytes;
         self.kept += bytes;
     }
 
     /// Releases as many kept bytes as `allowed` says; returns how many.
-    pub fn release(&mut self, allowed: impl FnOnce(u64) -> u64) -> u64 {
+    pub(crate) fn release(&mut self, allowed: impl FnOnce(u64) -> u64) -> u64 {
         let bytes = allowed(self.kept);
         self.kept -= bytes;
         self.out += bytes;
@@ -68,7 +68,7 @@ impl Pipe {
 
     /// Writes and reads what it can; returns the bytes to ask permission for. As on sockets, nothing
     /// is read before all that was read is written.
-    pub fn pump(&mut self, sockets: &mut Sockets<'_>) -> Option<u64> {
+    pub(crate) fn pump(&mut self, sockets: &mut Sockets<'_>) -> Option<u64> {
         if self.out > 0 {
             self.out -= sockets.write(self.end, self.out);
         }
@@ -111,7 +111,7 @@ pub(in crate::world) struct Circuit {
 }
 
 impl Circuit {
-    pub fn new(session: usize, member: usize, circ: u32, end: EndId, open: &Open) -> Circuit {
+    pub(crate) fn new(session: usize, member: usize, circ: u32, end: EndId, open: &Open) -> Circuit {
         Circuit {
             session,
             member,
@@ -127,13 +127,13 @@ impl Circuit {
         }
     }
 
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         matches!(self.stage, Stage::Open(_))
     }
 
     /// Continues the handshake after an arrival. Returns whether the circuit opened (true) or was refused (false) just
     /// now. The caller closes the connection of a refused one.
-    pub fn handshake(
+    pub(crate) fn handshake(
         &mut self,
         sockets: &mut Sockets<'_>,
         side: u8,
@@ -182,7 +182,7 @@ impl Circuit {
     }
 
     /// Sends cells if the load lets it.
-    pub fn send(&mut self, sockets: &mut Sockets<'_>, now: Time, load: &mut Load) -> Turn {
+    pub(crate) fn send(&mut self, sockets: &mut Sockets<'_>, now: Time, load: &mut Load) -> Turn {
         let room = sockets.space(self.end) / CELL_BYTES;
         let turn = load.turn(now, self.in_flight, room);
         match turn {
@@ -198,7 +198,7 @@ impl Circuit {
 
     /// Takes returned cells; returns their bytes and how many were checked. The content of cells follows from the keys
     /// and their number, so it is made when they return.
-    pub fn take_back(
+    pub(crate) fn take_back(
         &mut self,
         sockets: &mut Sockets<'_>,
         scratch: &mut Vec<u8>,

@@ -24,7 +24,7 @@ pub(in crate::world) struct Member {
 }
 
 impl Member {
-    pub fn new(host: u32, rate: Rate, sockets: u16) -> Member {
+    pub(crate) fn new(host: u32, rate: Rate, sockets: u16) -> Member {
         Member {
             host,
             machine: Measurer::new(),
@@ -37,24 +37,24 @@ impl Member {
         }
     }
 
-    pub fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         self.load = Some(Load::new(self.rate.0, usize::from(self.sockets)));
     }
 
-    pub fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         self.load = None;
         self.turns.clear();
     }
 
     /// Queues a circuit that may have room to send.
-    pub fn ready(&mut self, number: u32, circuit: &mut Circuit) {
+    pub(crate) fn ready(&mut self, number: u32, circuit: &mut Circuit) {
         if self.load.is_some() && !std::mem::replace(&mut circuit.waits, true) {
             self.turns.push_back(number);
         }
     }
 
     /// Lets circuits send in turn; returns when to continue, if the rate stops them.
-    pub fn send(&mut self, mut send: impl FnMut(u32, &mut Load) -> Turn) -> Option<Time> {
+    pub(crate) fn send(&mut self, mut send: impl FnMut(u32, &mut Load) -> Turn) -> Option<Time> {
         let load = self.load.as_mut()?;
         while let Some(number) = self.turns.pop_front() {
             match send(number, load) {

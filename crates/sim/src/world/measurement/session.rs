@@ -123,7 +123,7 @@ impl Session {
     }
 
     /// The order for the coordinator.
-    pub fn order(&self, number: usize) -> Order {
+    pub(crate) fn order(&self, number: usize) -> Order {
         let mut token = [0; 16];
         token[..8].copy_from_slice(&(number as u64 + 1).to_be_bytes());
         let team = || self.plan.team.iter().filter(|(.., sockets)| *sockets > 0);
@@ -151,7 +151,7 @@ impl Session {
     }
 
     /// Processor time that cells cost the relay now.
-    pub fn cost(&self, now: Time, cells: u64) -> Span {
+    pub(crate) fn cost(&self, now: Time, cells: u64) -> Span {
         let second = self.begun.map_or(0.0, |begun| now.since(begun).as_secs_f64().floor());
         let slow = self.plan.slow;
         let slow = (slow * (second + 1.0)).floor() > (slow * second).floor();
@@ -159,7 +159,7 @@ impl Session {
     }
 
     /// The host of one of the coordinator's peers.
-    pub fn host(&self, peer: Peer) -> u32 {
+    pub(crate) fn host(&self, peer: Peer) -> u32 {
         match peer {
             Peer::Relay => self.plan.relay,
             Peer::Measurer(member) => self.members[member].host,
@@ -173,7 +173,7 @@ fn percent(plan: &MeasurementPlan) -> Percent {
 
 impl Measurement {
     /// The measurements of a plan, before they begin.
-    pub fn new(measurements: &[MeasurementPlan], hosts: &[HostPlan], seed: Seed) -> Measurement {
+    pub(crate) fn new(measurements: &[MeasurementPlan], hosts: &[HostPlan], seed: Seed) -> Measurement {
         let mut keys = seed.fork("keys").random();
         let sessions = measurements.iter().map(|plan| Session::new(plan, hosts, &mut keys)).collect();
         Measurement { sessions, circuits: Vec::new(), due: Slab::new(), keys, scratch: Vec::new() }
