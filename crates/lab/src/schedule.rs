@@ -2,8 +2,8 @@
 //!
 //! It counts the run's events and starts no threads.
 //!
-//! The rule is conservative parallel simulation: an event at one location affects another one only after the delay
-//! between them. Locations with a smaller delay than the *window* form one process. All processes handle the events of
+//! The rule is conservative parallel simulation: an event at one host affects another one only after the delay
+//! between them. Hosts with a smaller delay than the *window* form one process, and so do the hosts of a machine. All processes handle the events of
 //! a window in parallel, then exchange what they sent. Processes are assigned to workers in decreasing order of their
 //! events in the previous window, each to the worker with the least load. A window takes as long as its busiest
 //! worker, plus `barrier-events`.
@@ -18,7 +18,7 @@ use std::ops::ControlFlow;
 use serde::Deserialize;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
-use tidegate_sim::division::near;
+use tidegate_sim::division::units;
 use tidegate_sim::observe::{Host, Observation, Recorder};
 use tidegate_sim::plan::Plan;
 use tidegate_sim::world;
@@ -117,13 +117,12 @@ struct Workers {
 
 impl Schedule {
     fn new(plan: &Plan, window: Span, parameters: &ScheduleExperiment) -> Schedule {
-        let of_location = near(plan, window);
-        let none = vec![0; of_location.len()];
+        let none = vec![0; plan.hosts.len()];
         let workers = parameters.workers.iter().map(|count| Workers { count: *count, takes: 0, least: 0 });
         Schedule {
             window,
             barrier_events: parameters.barrier_events,
-            process: plan.hosts.iter().map(|host| of_location[host.location as usize]).collect(),
+            process: units(plan, window).into_iter().map(|unit| unit as usize).collect(),
             present: none.clone(),
             last: none.clone(),
             all: none,

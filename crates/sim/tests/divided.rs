@@ -140,7 +140,7 @@ fn a_division_changes_hardly_anything() {
 
 #[test]
 fn close_hosts_share_a_process_and_results_do_not_change() {
-    let near = Span::from_micros(300);
+    let near = Span::from_micros(50);
     for system in systems() {
         let observe = |processes| {
             let mut seen = Vec::new();

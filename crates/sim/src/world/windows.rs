@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, RwLock};
 
 use tidegate_control::random::Seed;
-use tidegate_control::units::Time;
+use tidegate_control::units::{Span, Time};
 
 use super::connections::Outbox;
 use super::context::{Observed, PROGRESS_EVERY, RunEnd};
 use super::event_loop::World;
-use crate::division::{Division, WINDOW};
+use crate::division::Division;
 use crate::observe::{Observation, Recorder};
 use crate::plan::{Plan, System};
 
@@ -32,6 +32,8 @@ type Mail = Mutex<Outbox>;
 
 /// State shared by the threads.
 struct Shared<'a> {
+    /// Length of a window.
+    window: Span,
     processes: Vec<Mutex<Process<'a>>>,
     /// Messages by receiver and sender, for windows with even and with odd numbers.
     mail: [Vec<Vec<Mail>>; 2],
@@ -50,8 +52,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Shared<'_> {
     /// Takes processes while any are left, and runs their window.
     fn work(&self, window: u64, last: Time) {
-        let begins = Time(window * WINDOW.0);
-        let ends = Time(begins.0 + WINDOW.0 - 1).min(last);
+        let begins = Time(window * self.window.0);
+        let ends = Time(begins.0 + self.window.0 - 1).min(last);
         loop {
             let at = self.next.fetch_add(1, Ordering::Relaxed);
             let order = self.order.read().expect("no thread has panicked");
@@ -147,6 +149,7 @@ pub(super) fn run<R: Recorder>(
     let mail = || numbers.clone().map(|_| each()).collect();
     let count = threads.count.clamp(1, numbers.len());
     let shared = Shared {
+        window: division.window,
         processes: numbers.clone().map(process).collect(),
         mail: [mail(), mail()],
         order: RwLock::new((0..numbers.len()).collect()),
@@ -176,7 +179,7 @@ fn direct<R: Recorder>(
 ) -> bool {
     let mut observed: Vec<Observed> = shared.processes.iter().map(|_| Observed::new()).collect();
     let mut since_progress = 0;
-    for window in 0..=last.0 / WINDOW.0 {
+    for window in 0..=last.0 / shared.window.0 {
         shared.barrier.wait();
         record(recorder, &mut observed);
         shared.work(window, last);
@@ -185,7 +188,7 @@ fn direct<R: Recorder>(
         since_progress += shared.prepare();
         if since_progress >= u64::from(PROGRESS_EVERY) {
             since_progress = 0;
-            if progress(Time(window * WINDOW.0)).is_break() {
+            if progress(Time(window * shared.window.0)).is_break() {
                 return true;
             }
         }
