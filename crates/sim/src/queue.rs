@@ -18,7 +18,7 @@ const MANY: usize = 8_192;
 /// Minimum of events to prefetch before a bucket is sorted. With fewer, the first is needed before it is loaded. A bucket
 /// that will be divided into such small ones is prefetched when it is divided.
 const SHOWN: usize = 8;
-/// Bits of a digit. With fewer, events are filed more often on their way down; with more, most buckets hold one event.
+/// Bits of a digit. With fewer bits events are filed more often; with more bits most buckets hold one event.
 const DIGIT: u32 = 5;
 /// Digits of a time.
 const DIGITS: usize = u64::BITS.div_ceil(DIGIT) as usize;

@@ -45,7 +45,8 @@ pub struct ScenarioFile {
     #[serde(default = "trace")]
     pub trace_one_in: u32,
     /// Divides a run into at most this many processes, which threads run in parallel; for networks of thousands of
-    /// relays. Locations less than 1 ms apart share a process. The result depends on this number, never on threads.
+    /// relays. Hosts closer to each other than the time between exchanges, 0.1 to 1 ms, share a process. The result depends
+    /// on this number, never on threads.
     #[serde(default = "undivided")]
     #[schemars(range(min = 1, max = 256))]
     pub processes: Placed<u32>,

@@ -246,7 +246,7 @@ impl Sender {
         }
     }
 
-    /// Whether nothing waits to be sent, and nothing has left since the last [`poll`](Self::poll): it would give nothing.
+    /// Whether the next [`poll`](Self::poll) gives nothing: all data has left, and the poll after it has been made.
     pub(crate) fn is_idle(&self) -> bool {
         self.flight.next == self.write_end
             && self.flight.to_retransmit == 0
