@@ -10,10 +10,14 @@ use std::fmt::Write;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::Arc;
 
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
+use tidegate_proto::control::Control;
+use tidegate_proto::links::kist::KistParameters;
 use tidegate_proto::registry::CONTROLS;
+use tidegate_proto::scheduler::ewma::Ewma;
 use tidegate_sim::observe::{Observation, Recorder};
 use tidegate_sim::plan::{Path as PathPlan, PathTable, Plan, QueuePlan, System, Traffic, Transport};
 use tidegate_sim::tcp::Fidelity;
@@ -25,7 +29,7 @@ const TOLERANCE: f64 = 0.03;
 /// A workload: its name in the table, a network, and a system.
 type Workload = (&'static str, fn() -> Plan, fn() -> System);
 
-const WORKLOADS: [Workload; 9] = [
+const WORKLOADS: [Workload; 10] = [
     ("bottleneck", || networks::bottleneck(Span::from_secs(60)), System::default),
     ("own-links", || networks::own_links(None, Span::from_millis(4_000)), System::default),
     (
@@ -34,6 +38,7 @@ const WORKLOADS: [Workload; 9] = [
         System::default,
     ),
     ("100x1000", || networks::random(100, 1_000, Span::from_millis(2_000)), System::default),
+    ("tor", || networks::random(100, 1_000, Span::from_millis(2_000)), tor),
     ("lossy-web", lossy_web, System::default),
     ("own-links-train", || networks::own_links(None, Span::from_millis(4_000)), trains),
     ("100x1000-train", || networks::random(100, 1_000, Span::from_millis(2_000)), trains),
@@ -70,9 +75,19 @@ fn quic() -> System {
     System { transport: Transport::Quic, ..System::default() }
 }
 
+/// The scheduling and congestion control of today's tor.
+fn tor() -> System {
+    let kist = Some(KistParameters::default());
+    let scheduler = Arc::new(Ewma::default());
+    System { scheduler, kist, control: control("vegas"), ..System::default() }
+}
+
 fn predictor() -> System {
-    let part = CONTROLS.iter().find(|part| part.name == "predictor").expect("it is registered");
-    System { control: part.by_default(), ..System::default() }
+    System { control: control("predictor"), ..System::default() }
+}
+
+fn control(name: &str) -> Arc<dyn Control> {
+    CONTROLS.iter().find(|part| part.name == name).expect("it is registered").by_default()
 }
 
 /// Work per delivered cell. Instructions are counted only where valgrind is asked to.

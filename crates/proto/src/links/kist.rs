@@ -25,6 +25,7 @@ const COUNTED_BYTES: i64 = CELL_BYTES as i64 + 29;
 type Limit = i64;
 
 /// A channel that has cells and may write.
+#[derive(Debug)]
 struct Turn {
     /// Decayed number of cells that its next circuit has sent.
     load: f64,
@@ -67,6 +68,10 @@ pub(super) struct Kist {
     /// Channels at the end of `run` that the driver is still to be asked about.
     unasked: usize,
     runs: u64,
+    /// Memory of the last run.
+    spare: Vec<ChannelId>,
+    turns: BinaryHeap<Turn>,
+    served: Vec<ChannelId>,
 }
 
 impl Kist {
@@ -104,7 +109,8 @@ impl Kist {
     fn take_pending(&mut self, now: Time) -> Vec<ChannelId> {
         (self.last, self.due) = (Some(now), None);
         self.runs += 1;
-        std::mem::take(&mut self.pending)
+        let spare = std::mem::take(&mut self.spare);
+        std::mem::replace(&mut self.pending, spare)
     }
 
     /// Begins the run if one is due. The driver is asked about the sockets first.
@@ -112,13 +118,15 @@ impl Kist {
         if self.due.is_none_or(|run| run.due > now) {
             return;
         }
-        for id in self.take_pending(now) {
+        let mut pending = self.take_pending(now);
+        for id in pending.drain(..) {
             queues.note_occupancy(config, now, id);
             if queues.has_next(now, id) {
                 self.run.push((id, None));
                 self.unasked += 1;
             }
         }
+        self.spare = pending;
     }
 
     /// The next channel to ask the driver about.
@@ -142,7 +150,8 @@ impl Kist {
         }
     }
 
-    /// Finishes the run once all sockets are known. Returns the channels to write, in the order of their first turns.
+    /// Finishes the run once all sockets are known. Returns the channels to write, in the order of their first turns; give
+    /// the memory [back](Self::written).
     ///
     /// The next cell always comes from the channel that may write and has the circuit that has sent least.
     pub(crate) fn run_if_known<O: Onion>(
@@ -151,36 +160,56 @@ impl Kist {
         now: Time,
         queues: &mut Queues<O>,
     ) -> Vec<ChannelId> {
-        let Some(parameters) = config.kist else { return Vec::new() };
+        let mut served = std::mem::take(&mut self.served);
+        let Some(parameters) = config.kist else { return served };
         if self.run.is_empty() || self.run.iter().any(|(_, limit)| limit.is_none()) {
-            return Vec::new();
+            return served;
         }
-        let mut turns = BinaryHeap::new();
+        let mut turns = std::mem::take(&mut self.turns);
+        let alone = self.run.len() == 1;
         let mut tickets = 0;
-        for (id, limit) in std::mem::take(&mut self.run) {
-            let Some(load) = queues.load(now, id) else { continue };
+        for (id, limit) in self.run.drain(..) {
+            // A channel that is alone need not be compared.
+            let load = if alone { queues.has_next(now, id).then_some(0.0) } else { queues.load(now, id) };
+            let Some(load) = load else { continue };
             turns.push(Turn { load, ticket: tickets, id, limit: limit.unwrap_or(0) });
             tickets += 1;
         }
-        let (first_turns, mut served) = (tickets, Vec::new());
-        while let Some(turn) = turns.pop() {
+        let first_turns = tickets;
+        while let Some(mut turn) = turns.pop() {
             // A channel's first turn decides its place in the order of writing.
             if turn.ticket < first_turns {
                 served.push(turn.id);
             }
-            if turn.limit < COUNTED_BYTES {
-                // The socket takes no further cell: the channel waits for the next run.
-                self.add(now, turn.id, parameters.interval);
-                continue;
-            }
-            queues.move_one(config, now, turn.id);
-            if let Some(load) = queues.load(now, turn.id) {
-                let limit = turn.limit - COUNTED_BYTES;
-                turns.push(Turn { load, ticket: tickets, limit, ..turn });
-                tickets += 1;
+            let alone = turns.is_empty();
+            loop {
+                if turn.limit < COUNTED_BYTES {
+                    // The socket takes no further cell: the channel waits for the next run.
+                    self.add(now, turn.id, parameters.interval);
+                    break;
+                }
+                queues.move_one(config, now, turn.id);
+                turn.limit -= COUNTED_BYTES;
+                if !alone {
+                    if let Some(load) = queues.load(now, turn.id) {
+                        turns.push(Turn { load, ticket: tickets, ..turn });
+                        tickets += 1;
+                    }
+                    break;
+                }
+                if !queues.has_next(now, turn.id) {
+                    break;
+                }
             }
         }
+        self.turns = turns;
         served
+    }
+
+    /// Takes back the memory of the last run's channels.
+    pub fn written(&mut self, mut served: Vec<ChannelId>) {
+        served.clear();
+        self.served = served;
     }
 }
 

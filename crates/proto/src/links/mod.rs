@@ -543,12 +543,14 @@ impl<O: Onion> Links<O> {
 
     /// Finishes KIST's run if all its sockets are known.
     fn run_kist(&mut self, now: Time) {
-        for id in self.kist.run_if_known(&self.config, now, &mut self.queues) {
-            self.queues.want_flush(id);
-            if let Some(to) = self.relieve(now, id) {
+        let served = self.kist.run_if_known(&self.config, now, &mut self.queues);
+        for id in &served {
+            self.queues.want_flush(*id);
+            if let Some(to) = self.relieve(now, *id) {
                 self.offer(now, to);
             }
         }
+        self.kist.written(served);
     }
 
     /// Says what an arrived cell means. Afterwards take the held cells from
