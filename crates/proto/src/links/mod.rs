@@ -161,9 +161,9 @@ impl<O: Onion> Links<O> {
         self.channels.get(id).is_some()
     }
 
-    /// Whether a channel leads to another shard of this relay.
-    pub(crate) fn is_between_shards(&self, id: ChannelId) -> bool {
-        self.channels.channel(id).between_shards
+    /// Whether a channel leads to another shard of this relay; `None` without such a channel.
+    pub(crate) fn is_between_shards(&self, id: ChannelId) -> Option<bool> {
+        self.channels.get(id).map(|channel| channel.between_shards)
     }
 
     /// Whether a channel exists and carries no circuit.

@@ -224,6 +224,7 @@ impl<O: Onion> Queues<O> {
     }
 
     /// Moves a cell past the empty queue of its leg. The scheduler has no choice, but learns of it.
+    #[inline]
     fn pass(&mut self, now: Time, id: LegId, departure: Departure<O>) {
         let Leg { channel, key, .. } = self.legs[id.index()];
         let port = &mut self.ports[channel.index()];
@@ -310,9 +311,9 @@ impl<O: Onion> Queues<O> {
         self.ports.get(id.index()).map_or(0, |port| port.out.len())
     }
 
-    /// Cells in a channel's output buffer that came past the circuit queues.
+    /// Cells in a channel's output buffer that came past the circuit queues; zero for an unknown channel.
     pub(crate) fn unqueued(&self, id: ChannelId) -> u32 {
-        self.ports[id.index()].unqueued
+        self.ports.get(id.index()).map_or(0, |port| port.unqueued)
     }
 
     /// Bytes of the first `cells` cells in a channel's output buffer.

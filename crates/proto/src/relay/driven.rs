@@ -89,11 +89,9 @@ impl<O: Onion> Node<O> for Relay<O> {
 
     fn cell(&mut self, now: Time, channel: ChannelId, cell: Cell<O>) {
         // An earlier cell of the same read may have closed the channel.
-        if !self.table.links.has(channel) {
-            return;
-        }
+        let Some(between_shards) = self.table.links.is_between_shards(channel) else { return };
         // The shard that received it has counted it.
-        self.cells += u64::from(!self.table.links.is_between_shards(channel));
+        self.cells += u64::from(!between_shards);
         if cell.command == Command::Plan {
             return self.receive(now, channel, cell.body);
         }
@@ -123,10 +121,7 @@ impl<O: Onion> Node<O> for Relay<O> {
         while let Some((key, side, cell)) = self.table.links.next_released() {
             self.circuit_cell(now, key, side, cell);
         }
-        if self.table.links.has(channel)
-            && self.table.links.is_flooded(channel)
-            && !self.table.links.is_between_shards(channel)
-        {
+        if !between_shards && self.table.links.is_flooded(channel) {
             self.close_channel(now, channel);
         }
         self.relieve_memory(now);

@@ -319,12 +319,12 @@ impl Network<'_> {
     /// [`drain`](Self::drain).
     pub(crate) fn read_cells(&mut self, id: EndId, mut more: impl FnMut(u64, u64) -> ControlFlow<()>) {
         let Network { ctx, connections, nodes } = self;
-        connections.read_cells(ctx, id, |ctx, read| {
-            let bytes = read.cell.wire_bytes().into();
-            if let Attached::Channel(channel) = read.attached {
-                hand_over(ctx, nodes, (read.from, id), (read.host, channel), read.cell);
+        connections.read_cells(ctx, id, |ctx, reading, cell, overhead| {
+            let bytes = cell.wire_bytes().into();
+            if let Attached::Channel(channel) = reading.attached {
+                hand_over(ctx, nodes, (reading.from, id), (reading.host, channel), cell);
             }
-            more(bytes, read.overhead)
+            more(bytes, overhead)
         });
     }
 
@@ -520,6 +520,7 @@ impl Network<'_> {
 }
 
 /// Hands a cell from the host `from` to the node on a host.
+#[inline]
 fn hand_over(
     ctx: &Context<'_>,
     nodes: &mut Nodes,

@@ -270,7 +270,7 @@ impl Nodes {
         cell: Cell<Clear>,
     ) {
         let lie = from.and_then(|writer| self.byzantine.of(Host(writer), now));
-        match lie.zip(control.message_step()) {
+        match lie.and_then(|lie| Some((lie, control.message_step()?))) {
             None => self.node(host).cell(now, channel, cell),
             Some((lie, step)) => {
                 let connection = (at.connection.0, at.side);

@@ -15,16 +15,14 @@ use crate::plan::System;
 use crate::tcp;
 use crate::world::context::Context;
 
-/// A cell that an end has read.
-pub(in crate::world) struct ReadCell {
-    /// The host and the user of the end.
+/// The two ends of a run of cells.
+#[derive(Clone, Copy)]
+pub(in crate::world) struct Reading {
+    /// The host and the user of the end that reads.
     pub host: u32,
     pub attached: Attached,
-    /// The host that wrote it.
+    /// The host that wrote the cells.
     pub from: u32,
-    pub cell: Cell<Clear>,
-    /// Bytes that TLS added, if the record ends with this cell.
-    pub overhead: u64,
 }
 
 /// Bytes that a server has sent to an exit.
@@ -80,12 +78,13 @@ impl Connections {
         })
     }
 
-    /// Reads the cells that have arrived whole, until `take` wants no more.
+    /// Reads the cells that have arrived whole, until `take` wants no more. It gets each cell with the bytes that TLS added,
+    /// if the record ends with the cell.
     pub(crate) fn read_cells(
         &mut self,
         ctx: &mut Context<'_>,
         id: EndId,
-        mut take: impl FnMut(&mut Context<'_>, ReadCell) -> ControlFlow<()>,
+        mut take: impl FnMut(&Context<'_>, Reading, Cell<Clear>, u64) -> ControlFlow<()>,
     ) {
         let Some(connection) = self.all[id.connection.0 as usize].as_deref_mut() else { return };
         if connection.over.is_some() {
@@ -94,14 +93,16 @@ impl Connections {
         let config = &self.parameters[connection.profile as usize];
         let side = usize::from(id.side);
         let arrived = connection.ends[side].tcp.delivered_in_order();
-        while let Some((mut read, offset, record_done)) = next_cell(ctx, connection, id.side, arrived) {
+        let reading = reading(connection, id.side);
+        while let Some((cell, offset, record_done)) = next_cell(ctx, connection, id.side, arrived) {
+            let mut overhead = 0;
             if record_done {
                 let tcp = &mut connection.ends[side].tcp;
                 // Bytes after this record stay in the receive buffer, so that the window stays honest.
                 tcp.read(config, ctx.now, tcp.readable() - (arrived - offset));
-                read.overhead = ctx.system.tls.record_overhead.into();
+                overhead = ctx.system.tls.record_overhead.into();
             }
-            if take(ctx, read).is_break() {
+            if take(ctx, reading, cell, overhead).is_break() {
                 break;
             }
         }
@@ -113,14 +114,15 @@ impl Connections {
         &mut self,
         ctx: &mut Context<'_>,
         id: EndId,
-        mut take: impl FnMut(&mut Context<'_>, ReadCell) -> ControlFlow<()>,
+        mut take: impl FnMut(&Context<'_>, Reading, Cell<Clear>, u64) -> ControlFlow<()>,
     ) {
         while let Some(arrived) = self.lane_arrived(id.other())
             && let Some(lane) = self.all[id.connection.0 as usize].as_deref_mut()
-            && let Some((read, ..)) = next_cell(ctx, lane, id.side, arrived)
+            && let Some((cell, ..)) = next_cell(ctx, lane, id.side, arrived)
         {
-            self.lane_read(ctx.now, id, read.cell.wire_bytes().into());
-            if take(ctx, read).is_break() {
+            let reading = reading(lane, id.side);
+            self.lane_read(ctx.now, id, cell.wire_bytes().into());
+            if take(ctx, reading, cell, 0).is_break() {
                 break;
             }
         }
@@ -185,6 +187,12 @@ impl Connections {
     }
 }
 
+/// Who reads and who wrote, if the end at `side` reads.
+fn reading(connection: &Connection, side: u8) -> Reading {
+    let [end, writer] = [side, 1 - side].map(|side| &connection.ends[usize::from(side)]);
+    Reading { host: end.host, attached: end.attached, from: writer.host }
+}
+
 /// Takes the next cell at an end if all of its TLS record has arrived. Returns it with the offset after the record, and
 /// whether the record ends with it.
 fn next_cell(
@@ -192,22 +200,21 @@ fn next_cell(
     connection: &mut Connection,
     side: u8,
     arrived: u64,
-) -> Option<(ReadCell, u64, bool)> {
+) -> Option<(Cell<Clear>, u64, bool)> {
     let Connection { ends, cells, follows, .. } = connection;
-    let (end, writer) = (&ends[usize::from(side)], usize::from(1 - side));
+    let writer = usize::from(1 - side);
     let cells = &mut cells[writer];
     cells.front().filter(|(offset, _)| *offset <= arrived)?;
     let (offset, cell) = cells.pop_front()?;
     let record_done = cells.front().is_none_or(|(next, _)| *next > offset);
-    let from = ends[writer].host;
     if let ClearBody::Data { stamp, .. } = &cell.body
         && stamp.trace != 0
         && let Some(at) = follows.iter().position(|follow| follow.trace == stamp.trace)
     {
         let follow = follows.swap_remove(at);
         let (circuit, hop) = ctx.next_hop(follow.trace);
-        let waits = follow.read(ctx.now);
-        ctx.record(Observation::Waited { circuit: Circuit(circuit), hop, at: Host(from), waits });
+        let (waits, at) = (follow.read(ctx.now), Host(ends[writer].host));
+        ctx.record(Observation::Waited { circuit: Circuit(circuit), hop, at, waits });
     }
-    Some((ReadCell { host: end.host, attached: end.attached, from, cell, overhead: 0 }, offset, record_done))
+    Some((cell, offset, record_done))
 }
