@@ -15,8 +15,9 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Estimates the mean of independent values.
+    /// Estimates the mean of independent values. NaN stands for a seed without a value and is left out.
     pub fn of(values: &[f64]) -> Estimate {
+        let values: Vec<f64> = values.iter().copied().filter(|value| !value.is_nan()).collect();
         let n = values.len() as f64;
         let mean = values.iter().sum::<f64>() / n;
         let ci95 = (values.len() >= 2).then(|| {

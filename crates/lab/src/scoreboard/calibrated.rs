@@ -79,10 +79,15 @@ fn fit(
     })
 }
 
+/// Distance of a seed without a value, in tolerances.
+const FARTHEST: f64 = 1e3;
+
 /// Per seed, the distance from the published number in tolerances. Positive numbers are compared by their logarithms,
-/// so that half and double are equally far. The distance of a statement that holds is 0; its tolerance is a tenth.
+/// so that half and double are equally far. The distance of a statement that holds is 0; its tolerance is a tenth. A seed
+/// without a value is as far as can be.
 fn deviations(check: &Check, measured: &Measured) -> Result<Vec<f64>, String> {
     let logarithmic = |ours: f64, wanted: f64, share: f64| libm::log(ours / wanted) / libm::log(1.0 + share);
+    let finite = |distance: f64| if distance.is_nan() { FARTHEST } else { distance };
     match check {
         Check::Number { measure, published, tolerance } => {
             let width = tolerance.width(*published);
@@ -93,7 +98,7 @@ fn deviations(check: &Check, measured: &Measured) -> Result<Vec<f64>, String> {
                     (ours - published) / width
                 }
             };
-            Ok(measure.evaluate(&measured.values)?.into_iter().map(of).collect())
+            Ok(measure.evaluate(&measured.values)?.into_iter().map(of).map(finite).collect())
         }
         Check::Statement(relation) => {
             let (left, right) =
@@ -104,7 +109,7 @@ fn deviations(check: &Check, measured: &Measured) -> Result<Vec<f64>, String> {
                 let (left, right) = (at(&left, seed), at(&right, seed));
                 if relation.holds(left, right) { 0.0 } else { logarithmic(left, right, 0.1) }
             };
-            Ok((0..count).map(of).collect())
+            Ok((0..count).map(of).map(finite).collect())
         }
     }
 }

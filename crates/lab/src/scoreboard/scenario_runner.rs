@@ -21,7 +21,7 @@
 //!
 //! With a [folder for runs](Experiment::keep), each run is stored there when it ends and is not repeated later.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -37,7 +37,7 @@ use crate::monitor::Monitor;
 use crate::report::contents;
 use crate::report::folder::check_place;
 use crate::results::{CLOCKED, Results, flatten, whole_summary};
-use crate::runs::{Runs, run_tasks, tasks};
+use crate::runs::{Run, Runs, run_tasks, tasks};
 use crate::scenario::Scenario;
 use crate::store::{Store, input_digests};
 
@@ -101,17 +101,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         // With a single scenario, rows omit its name.
         let prefix = if parameters.scenarios.len() == 1 { String::new() } else { format!("{name}.") };
         measured.push_fixed(format!("{prefix}duration_s"), scenario.duration().as_secs_f64());
-        for run in &runs.finished {
-            let system = &scenario.systems[run.system].name;
-            for (metric, value) in flatten(&whole_summary(run)) {
-                let quantity = format!("{prefix}{system}.{metric}");
-                if CLOCKED.contains(&metric.as_str()) {
-                    measured.push_clocked(quantity, value);
-                } else {
-                    measured.push(quantity, value);
-                }
-            }
-        }
+        push_runs(&mut measured, &scenario, &runs.finished, &prefix);
         let cpu_s =
             runs.finished.iter().map(|run| run.cpu_s).sum::<f64>() / runs.finished.len().max(1) as f64;
         measured.notes.push(format!("{name}: {} runs of {cpu_s:.1} CPU-s.", runs.finished.len()));
@@ -144,6 +134,28 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         measured.figures.splice(0..0, curves);
     }
     Ok(measured)
+}
+
+/// Adds the summaries of runs. A quantity that a run of its system lacks, such as the times of downloads that never end, is
+/// NaN for its seed, so that values stay with their seeds.
+fn push_runs(measured: &mut Measured, scenario: &Scenario, runs: &[Run], prefix: &str) {
+    for (index, system) in scenario.systems.iter().enumerate() {
+        let of_system = runs.iter().filter(|run| run.system == index);
+        let summaries: Vec<BTreeMap<String, f64>> =
+            of_system.map(|run| flatten(&whole_summary(run))).collect();
+        let metrics: BTreeSet<&String> = summaries.iter().flat_map(BTreeMap::keys).collect();
+        for metric in metrics {
+            let quantity = format!("{prefix}{}.{metric}", system.name);
+            for summary in &summaries {
+                let value = summary.get(metric).copied().unwrap_or(f64::NAN);
+                if CLOCKED.contains(&metric.as_str()) {
+                    measured.push_clocked(quantity.as_str(), value);
+                } else {
+                    measured.push(quantity.as_str(), value);
+                }
+            }
+        }
+    }
 }
 
 /// Name of the folder for the runs of a trial.

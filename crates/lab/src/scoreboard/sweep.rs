@@ -18,6 +18,7 @@ use serde::Deserialize;
 use super::{Curve, Experiment, Figure};
 use crate::input::InputError;
 use crate::scenario::Scenario;
+use crate::statistics::Estimate;
 
 /// A scenario of an experiment.
 #[derive(Clone, Debug, Deserialize)]
@@ -87,7 +88,7 @@ impl Sweep {
             x: x.clone(),
             y: y.clone(),
             curves: self.curves(measured, y, |scenario, system| {
-                measured.get(&format!("{scenario}.{system}.{x}")).map(|values| mean(values))
+                measured.get(&format!("{scenario}.{system}.{x}")).map(|values| Estimate::of(values).mean)
             }),
         });
         quantities.chain(trades).collect()
@@ -110,7 +111,7 @@ impl Sweep {
                     .and_then(|rest| rest.strip_suffix(metric))
                     .and_then(|rest| rest.strip_suffix('.'));
                 if let Some((system, x)) = system.and_then(|system| Some((system, x(scenario, system)?))) {
-                    curves.entry(system).or_default().push((x, mean(values)));
+                    curves.entry(system).or_default().push((x, Estimate::of(values).mean));
                 }
             }
         }
@@ -120,10 +121,6 @@ impl Sweep {
         };
         curves.into_iter().map(curve).collect()
     }
-}
-
-fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len() as f64
 }
 
 #[cfg(test)]

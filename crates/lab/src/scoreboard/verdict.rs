@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::experiment::{Check, Experiment, Published, PublishedRow, RowKind, Scale};
+use super::expression::Expression;
 use super::sequence::{Sequence, holm};
 use super::{Measured, RunError};
 use crate::number::format_number;
@@ -255,6 +256,22 @@ fn judge_row(
     outcome
 }
 
+/// The values of the seeds in which `decide` has one. A value of all seeds stays as it is.
+///
+/// # Errors
+/// If more than a tenth of the seeds have none: the others are then a choice, not a sample.
+fn complete(values: &[f64], decide: &[f64]) -> Result<Vec<f64>, String> {
+    let missing = decide.iter().filter(|value| value.is_nan()).count();
+    if 10 * missing > decide.len() {
+        return Err(format!("{missing} of {} seeds have no value", decide.len()));
+    }
+    if values.len() != decide.len() {
+        return Ok(values.to_vec());
+    }
+    let kept = values.iter().zip(decide).filter(|(_, decides)| !decides.is_nan());
+    Ok(kept.map(|(value, _)| *value).collect())
+}
+
 /// Sets our number and the values that decide the row, or returns which quantity was not measured.
 fn compare(
     experiment: &Experiment,
@@ -262,19 +279,26 @@ fn compare(
     measured: &Measured,
     outcome: &mut Outcome,
 ) -> Result<(), String> {
-    let values = row.check.values(&measured.values)?;
+    let all = row.check.values(&measured.values)?;
+    let values = complete(&all, &all)?;
+    if values.len() < all.len() {
+        let without = all.len() - values.len();
+        outcome.add_note(&format!("{without} of {} seeds have no value and are left out", all.len()));
+    }
     let ours = match &row.check {
         Check::Number { .. } => Sequence::of(&values).mean,
         Check::Statement(relation) => {
-            let left = Sequence::of(&relation.left.evaluate(&measured.values)?).mean;
-            let right = Sequence::of(&relation.right.evaluate(&measured.values)?).mean;
+            let side = |side: &Expression| {
+                let values = side.evaluate(&measured.values)?;
+                Ok::<f64, String>(Sequence::of(&complete(&values, &all)?).mean)
+            };
+            let (left, right) = (side(&relation.left)?, side(&relation.right)?);
             outcome.add_note(&format!("here {} against {}", format_number(left), format_number(right)));
             left
         }
     };
     outcome.ours = Some(ours).filter(|mean| mean.is_finite());
     let sequence = Sequence::of(&values);
-    // NaN stands for a metric without values in some seed.
     if !(ours.is_finite() && sequence.mean.is_finite()) {
         return Err("the measured value is not finite".into());
     }
@@ -289,6 +313,7 @@ fn compare(
         let (mut low, mut high) = (sequence.mean, sequence.mean);
         for values in &measured.elsewhere {
             let values = row.check.values(values)?;
+            let values = complete(&values, &values)?;
             let here = Sequence::of(&values);
             if !here.mean.is_finite() {
                 return Err("the measured value is not finite at a point of the posterior range".into());
@@ -326,6 +351,18 @@ mod tests {
         };
         let measured = Measured { values, deterministic: true, ..Measured::default() };
         judge(experiment, &[row], &Ok(measured), Scale::Full)[0].verdict
+    }
+
+    #[test]
+    fn seeds_without_a_value_are_left_out_if_they_are_few() {
+        let with = |missing: usize| -> Vec<f64> {
+            (0..20).map(|seed| if seed < missing { f64::NAN } else { f64::from(seed as u32) }).collect()
+        };
+        assert_eq!(complete(&with(2), &with(2)).unwrap().len(), 18);
+        // Both sides of a statement keep the same seeds.
+        assert_eq!(complete(&with(0), &with(2)).unwrap()[0], 2.0);
+        assert_eq!(complete(&[5.0], &with(2)).unwrap(), [5.0]);
+        assert!(complete(&with(3), &with(3)).unwrap_err().contains("3 of 20 seeds"));
     }
 
     /// Upper bound of a quantity: 1 for shares, 100 for percentages, 1e9 for others.
