@@ -488,3 +488,94 @@ impl<O: Onion> Queues<O> {
         unread.min().map(|(_, id)| id)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tidegate_control::units::Span;
+
+    use super::*;
+    use crate::links::config::OutputBuffer;
+    use crate::onion::Clear;
+    use crate::registry::SCHEDULERS;
+
+    const CHANNEL: ChannelId = ChannelId(0);
+    const LEGS: u32 = 3;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        /// A cell arrives for a leg.
+        Push(u32),
+        /// The connection takes this many cells.
+        Take(u32),
+        Wait(u64),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            4 => (0..LEGS).prop_map(Step::Push),
+            2 => (1..6u32).prop_map(Step::Take),
+            1 => (1..30_000u64).prop_map(Step::Wait),
+        ];
+        prop::collection::vec(step, 0..200)
+    }
+
+    /// What leaves and what else can be seen: cells as (circuit, times of queueing and buffering), legs that may package
+    /// again, cells in queues and buffers, and repeated turns.
+    type Seen = (Vec<(u32, Time, Time)>, Vec<(CircuitKey, Side)>, (u64, u64), u64);
+
+    fn run(config: &Config, steps: &[Step], passable: bool) -> (Seen, u32) {
+        let mut queues = Queues::<Clear> { passable, ..Queues::new(config) };
+        queues.add_channel(CHANNEL, true, config.scheduler.build());
+        for leg in 0..LEGS {
+            let (circ, circuit) = (CircId(leg + 1), CircuitKey(leg));
+            queues.add_leg(Leg::new(CHANNEL, circ, circuit, Side::Prev, f64::INFINITY));
+        }
+        let (mut now, mut left, mut passed) = (Time::ZERO, Vec::new(), 0);
+        for step in steps {
+            match *step {
+                Step::Wait(ms) => now = now + Span::from_millis(ms),
+                Step::Push(leg) => {
+                    let pushed = queues.push(config, now, LegId(leg), Command::Relay, Clear::empty());
+                    passed += u32::from(pushed == Ok(None));
+                    if pushed == Ok(Some(CHANNEL)) && queues.is_filling(CHANNEL) {
+                        queues.fill(config, now, CHANNEL);
+                    }
+                    queues.note_packaged(config, LegId(leg));
+                }
+                Step::Take(most) => {
+                    let mut most = most.min(queues.ready(CHANNEL));
+                    while most > 0 {
+                        let (taken, fill) = queues.pop(config, now, CHANNEL, most, |departure| {
+                            left.push((departure.cell.circ.0, departure.queued, departure.buffered));
+                        });
+                        most -= taken;
+                        if fill {
+                            queues.fill(config, now, CHANNEL);
+                        }
+                    }
+                }
+            }
+        }
+        let drained = std::iter::from_fn(|| queues.next_drained()).collect();
+        ((left, drained, queues.cells(), queues.repeated()), passed)
+    }
+
+    proptest! {
+        #[test]
+        fn a_cell_that_passes_its_queue_changes_nothing(steps in steps()) {
+            for scheduler in SCHEDULERS {
+                let output_buffer = OutputBuffer { high_bytes: 4 * CELL_BYTES, low_bytes: CELL_BYTES };
+                let scheduler = scheduler.by_default();
+                let config =
+                    Config { scheduler, output_buffer, queue_high: 3, queue_low: 1, ..Config::default() };
+                let (queued, none) = run(&config, &steps, false);
+                let (passing, passed) = run(&config, &steps, true);
+                prop_assert_eq!(&passing, &queued);
+                prop_assert_eq!(none, 0);
+                let begins_with_a_cell = matches!(steps.first(), Some(Step::Push(_)));
+                prop_assert!(passed > 0 || !begins_with_a_cell, "the first cell of all passes");
+            }
+        }
+    }
+}
