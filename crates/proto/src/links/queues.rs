@@ -223,7 +223,7 @@ impl<O: Onion> Queues<O> {
         Ok(Some(channel))
     }
 
-    /// Moves a cell past the empty queue of its leg. The scheduler has no choice, but learns of it.
+    /// Moves a cell past the empty queue of its leg, and tells the scheduler, which has only this leg.
     #[inline]
     fn pass(&mut self, now: Time, id: LegId, departure: Departure<O>) {
         let Leg { channel, key, .. } = self.legs[id.index()];
@@ -520,7 +520,7 @@ mod tests {
         prop::collection::vec(step, 0..200)
     }
 
-    /// What leaves and what else can be seen: cells as (circuit, times of queueing and buffering), legs that may package
+    /// Everything that can be seen: cells that left as (circuit, times of queueing and buffering), legs that may package
     /// again, cells in queues and buffers, and repeated turns.
     type Seen = (Vec<(u32, Time, Time)>, Vec<(CircuitKey, Side)>, (u64, u64), u64);
 

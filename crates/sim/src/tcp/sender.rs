@@ -246,7 +246,7 @@ impl Sender {
         }
     }
 
-    /// Whether the next [`poll`](Self::poll) gives nothing: all data has left, and the poll after it has been made.
+    /// Whether the next [`poll`](Self::poll) returns `None`: all data has left, and a poll has noted that.
     pub(crate) fn is_idle(&self) -> bool {
         self.flight.next == self.write_end
             && self.flight.to_retransmit == 0

@@ -187,7 +187,7 @@ impl Connections {
     }
 }
 
-/// Who reads and who wrote, if the end at `side` reads.
+/// The ends of a connection of which the end at `side` reads.
 fn reading(connection: &Connection, side: u8) -> Reading {
     let [end, writer] = [side, 1 - side].map(|side| &connection.ends[usize::from(side)]);
     Reading { host: end.host, attached: end.attached, from: writer.host }
