@@ -534,7 +534,7 @@ mod tests {
         let (mut now, mut left, mut passed) = (Time::ZERO, Vec::new(), 0);
         for step in steps {
             match *step {
-                Step::Wait(ms) => now = now + Span::from_millis(ms),
+                Step::Wait(ms) => now += Span::from_millis(ms),
                 Step::Push(leg) => {
                     let pushed = queues.push(config, now, LegId(leg), Command::Relay, Clear::empty());
                     passed += u32::from(pushed == Ok(None));
