@@ -1,5 +1,6 @@
 //! Settings of a relay on loopback, which tests change where they need to.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 
@@ -24,6 +25,7 @@ pub fn settings(keys: impl Into<Keys>, address: impl Into<Addresses>) -> RelayCo
         status: None,
         measurement: None,
         published: None,
+        defences: BTreeMap::new(),
         threads: NonZeroUsize::MIN,
     }
 }

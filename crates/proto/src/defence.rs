@@ -5,11 +5,13 @@
 
 mod parameters;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-pub use parameters::{CircuitDefence, ConnectionDefence, DefenceParameters, StreamAction, StreamDefence};
+pub use parameters::{
+    CircuitDefence, ConnectionDefence, DefenceParameters, OPTIONS, StreamAction, StreamDefence,
+};
 use tidegate_control::random::{Random, Seed};
 use tidegate_control::shares::network;
 use tidegate_control::units::{Span, Time};
@@ -91,6 +93,8 @@ pub struct Refusals {
 #[derive(Debug)]
 struct State {
     parameters: DefenceParameters,
+    /// Addresses of known relays, which are never counted.
+    relays: BTreeSet<IpAddr>,
     addresses: BTreeMap<IpAddr, Address>,
     refusals: Refusals,
     random: Random,
@@ -103,6 +107,13 @@ pub struct Defence(Arc<Mutex<State>>);
 /// A connection that counts for its address until dropped.
 #[derive(Debug)]
 pub struct Counted(Option<(Defence, IpAddr)>);
+
+impl Counted {
+    /// A connection that does not count.
+    pub fn none() -> Counted {
+        Counted(None)
+    }
+}
 
 impl Drop for Counted {
     fn drop(&mut self) {
@@ -159,8 +170,8 @@ impl Defence {
     /// Without a consensus. The seed draws the ends of marks; it must be secret.
     pub fn new(seed: Seed) -> Defence {
         let random = seed.fork("defence").random();
-        let (parameters, addresses, refusals) = Default::default();
-        Defence(Arc::new(Mutex::new(State { parameters, addresses, refusals, random })))
+        let (parameters, relays, addresses, refusals) = Default::default();
+        Defence(Arc::new(Mutex::new(State { parameters, relays, addresses, refusals, random })))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -170,6 +181,11 @@ impl Defence {
     /// Obeys the parameters of a new consensus.
     pub fn set(&self, parameters: DefenceParameters) {
         self.lock().parameters = parameters;
+    }
+
+    /// Counts no connections of relays at these addresses from now on: exits bring connections of many clients.
+    pub fn know_relays(&self, relays: BTreeSet<IpAddr>) {
+        self.lock().relays = relays;
     }
 
     /// The parameters in force.
@@ -186,8 +202,11 @@ impl Defence {
     pub fn connected(&self, now: Time, from: IpAddr) -> Option<Counted> {
         let address = network(from).1;
         let state = &mut *self.lock();
+        if state.relays.contains(&from.to_canonical()) {
+            return Some(Counted::none());
+        }
         let defence = state.parameters.connections;
-        let Some(known) = state.known(now, address) else { return Some(Counted(None)) };
+        let Some(known) = state.known(now, address) else { return Some(Counted::none()) };
         if let Some(ConnectionDefence { concurrent, closes, rate, burst, period }) = defence {
             let is_marked = known.connections_until.is_some_and(|until| until >= now);
             let are_many = known.connections > concurrent;
@@ -320,6 +339,14 @@ mod tests {
         assert!(defence.connected(at(1), peer(1)).is_some(), "one has ended");
         let refused = Refusals { concurrent: 1, ..Refusals::default() };
         assert_eq!(defence.refusals(), refused);
+    }
+
+    #[test]
+    fn connections_of_known_relays_are_not_counted() {
+        let defence = with(&[("DoSConnectionEnabled", 1), ("DoSConnectionConnectBurst", 1)]);
+        defence.know_relays([peer(1)].into());
+        assert!((0..100).all(|_| defence.connected(at(1), peer(1)).is_some()));
+        assert_eq!((0..100).filter(|_| defence.connected(at(1), peer(2)).is_some()).count(), 1);
     }
 
     #[test]

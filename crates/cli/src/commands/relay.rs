@@ -1,6 +1,7 @@
 //! `tidegate relay`: runs a relay of an overlay on sockets.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,7 @@ use tidegate_net::live::relay::{
 use tidegate_net::live::renewal::{Change, Keys};
 use tidegate_net::{clock, os};
 use tidegate_proto::combinations::{Neighbours, check_on_sockets};
+use tidegate_proto::defence::OPTIONS;
 use tidegate_proto::flashflow::relay::Config as Permissions;
 use tidegate_proto::links::{Config, Limits};
 use tidegate_proto::system::SystemConfig;
@@ -87,6 +89,9 @@ struct RelayFile {
     tor: Option<TorFile>,
     system: Option<Spanned<Value>>,
     limits: Option<Spanned<Value>>,
+    /// Parameters against denial of service that override the consensus', by the names of tor's options.
+    #[serde(default)]
+    dos: BTreeMap<String, Spanned<i64>>,
     /// Lifetimes of onion, signing and link keys.
     key_lifetimes: Option<Spanned<Value>>,
     /// FlashFlow measurements: consent, coordinators and limits.
@@ -180,6 +185,27 @@ fn limits(given: Option<&Spanned<Value>>, source: &SourceFile) -> Result<Limits,
     limits.connections = limits.connections.min(descriptors / 2);
     limits.streams = limits.streams.min(descriptors / 4);
     Ok(limits)
+}
+
+/// Reads the `[dos]` table.
+fn defences(file: &RelayFile, source: &SourceFile) -> Result<BTreeMap<String, i32>, InputError> {
+    let read = |(name, value): (&String, &Spanned<i64>)| {
+        let Some((_, allowed)) = OPTIONS.iter().find(|(known, _)| known == name) else {
+            let known = OPTIONS.map(|(known, _)| known).join(", ");
+            let cause = format!("dos.{} is not an option against denial of service", name.escape_debug());
+            return Err(source.error(value.span(), cause, format!("use one of {known}")));
+        };
+        match i32::try_from(*value.get_ref()).ok().filter(|value| allowed.contains(value)) {
+            Some(value) => Ok((name.clone(), value)),
+            None => {
+                let cause = format!("dos.{name} is {}", value.get_ref());
+                let (low, high) = (allowed.start(), allowed.end());
+                let cure = format!("set {low} to {high}, or remove it to obey the consensus");
+                Err(source.error(value.span(), cause, cure))
+            }
+        }
+    };
+    file.dos.iter().map(read).collect()
 }
 
 /// Reads the `[measurement]` table: the permissions of `tidegate flashflow relay`, and the identity file.
@@ -362,6 +388,7 @@ fn load(path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
     let measurement = measurement(file.measurement.as_ref(), folder, &source)?;
     let published = published(&file, &source)?;
     let threads = threads(&file, &config, &source)?;
+    let defences = defences(&file, &source)?;
     let settings = RelayConfig {
         nickname,
         address,
@@ -373,6 +400,7 @@ fn load(path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
         status: None,
         measurement,
         published,
+        defences,
         threads,
     };
     Ok(Loaded { listen, status, settings })
@@ -389,9 +417,9 @@ async fn handle_signals(
     loop {
         let order = if signals.next().await == os::Request::Reload {
             match load(path, arguments.allow_public_authority) {
-                Ok(Loaded { settings: RelayConfig { config, exit, announce, .. }, .. }) => {
+                Ok(Loaded { settings: RelayConfig { config, exit, announce, defences, .. }, .. }) => {
                     let (bandwidth, limits) = (config.bandwidth, config.limits.unwrap_or_default());
-                    Order::Reload(Box::new(Changes { exit, bandwidth, limits, announce }))
+                    Order::Reload(Box::new(Changes { exit, bandwidth, limits, announce, defences }))
                 }
                 Err(why) => {
                     tracing::warn!(cause = %why, "not reloaded");
@@ -414,6 +442,10 @@ fn log_event(event: &Event) {
         Event::Refused(why) => tracing::warn!(cause = why, "refused"),
         Event::Reloaded => tracing::info!("reloaded"),
         Event::Draining => tracing::info!("draining"),
+        Event::Defends(parameters) => tracing::info!(?parameters, "defends against denial of service"),
+        Event::Unread(why) => {
+            tracing::warn!(cause = why, "consensus not read; the last parameters stay in force")
+        }
         Event::Keys(Change::Onion) => tracing::info!(key = "onion", "renewed"),
         Event::Keys(Change::Forgotten) => tracing::info!(key = "onion", "forgotten"),
         Event::Keys(Change::Signing) => tracing::info!(key = "signing", "renewed"),
@@ -457,7 +489,7 @@ pub fn main(arguments: &RelayArgs) -> Result<ExitCode, Failure> {
         let hear = |event: Event| {
             // Announcements repeat with every directory period; log only changes.
             let again = last.borrow().as_ref() == Some(&event);
-            if !again || !matches!(event, Event::Announced | Event::Refused(_)) {
+            if !again || !matches!(event, Event::Announced | Event::Refused(_) | Event::Unread(_)) {
                 log_event(&event);
             }
             last.replace(Some(event));

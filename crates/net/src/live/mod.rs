@@ -9,6 +9,7 @@ pub mod bandwidth;
 pub mod channel;
 mod choice;
 pub mod client;
+mod consensus;
 mod crossing;
 pub mod demo_page;
 pub mod descriptor;

@@ -2,6 +2,7 @@
 //! a directory.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
@@ -12,6 +13,7 @@ use tidegate_control::units::Span;
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::control::Place;
 use tidegate_proto::crypto::names::SharedNames;
+use tidegate_proto::defence::{Counted, DefenceParameters};
 use tidegate_proto::flashflow::relay::Config as Permissions;
 use tidegate_proto::links::{Config, Limits};
 use tidegate_proto::transport::Transport;
@@ -22,6 +24,7 @@ use tokio::task::spawn_local;
 use super::addresses::Addresses;
 use super::bandwidth::{Limit, as_rate};
 use super::channel::{Accepted, Links};
+use super::consensus;
 use super::crossing::crossings;
 use super::descriptor::{self, Facts};
 use super::directory::{self, Entry};
@@ -74,6 +77,8 @@ pub struct RelayConfig {
     pub measurement: Option<Measurement>,
     /// Bandwidth that it publishes, bytes per second; its limit by default.
     pub published: Option<u64>,
+    /// Parameters against denial of service that override the consensus' ([`tidegate_proto::defence::OPTIONS`]).
+    pub defences: BTreeMap<String, i32>,
     /// Number of threads; see [`not_on_threads`].
     pub threads: NonZeroUsize,
 }
@@ -116,6 +121,10 @@ pub enum Event {
     Draining,
     /// Keys were renewed, or their renewal failed.
     Keys(Change),
+    /// The defences against denial of service that are in force from now on.
+    Defends(Box<DefenceParameters>),
+    /// The consensus could not be read, and why.
+    Unread(String),
 }
 
 /// An HTTP answer: status code, reason phrase, body.
@@ -139,6 +148,8 @@ pub struct Changes {
     pub limits: Limits,
     /// Where it publishes itself.
     pub announce: Announce,
+    /// Parameters against denial of service that override the consensus'.
+    pub defences: BTreeMap<String, i32>,
 }
 
 /// How long a draining relay waits for its circuits.
@@ -159,6 +170,9 @@ struct RelayLoop {
     published: Rc<Cell<u64>>,
     /// Bandwidth that it publishes instead of its limit.
     says: Option<u64>,
+    /// Parameters against denial of service: the operator's, and the consensus'.
+    overrides: Rc<RefCell<BTreeMap<String, i32>>>,
+    stated: Rc<RefCell<BTreeMap<String, i32>>>,
 }
 
 /// The published identity of a relay.
@@ -189,7 +203,7 @@ async fn run_on(
 ) -> io::Result<()> {
     let RelayConfig { nickname, address, keys, config, mut exit, extends, announce, .. } = settings;
     let (status, measurement, published) = (settings.status, settings.measurement, settings.published);
-    let threads = settings.threads.get();
+    let (threads, defences) = (settings.threads.get(), settings.defences);
     if let Some(why) = not_on_threads(threads, &config, measurement.is_some()) {
         return Err(io::Error::other(why));
     }
@@ -226,6 +240,8 @@ async fn run_on(
     let others = EndOnDrop(Rc::new(others));
     let (shard, between) = Shard::new(0, common, limit, links, (config, names, keys.own()), settings);
     let relay = RelayLoop::new(shard, others.0.clone(), announce, published);
+    relay.overrides.replace(defences);
+    relay.defend(on_event);
     let announced = Announced { nickname, address, keys };
     let serving = async {
         tokio::select! {
@@ -234,6 +250,7 @@ async fn run_on(
             () = relay.serve_opened() => {}
             () = relay.announce(&announced, on_event) => {}
             () = relay.renew(&announced.keys, on_event) => {}
+            () = relay.follow_consensus(on_event) => {}
             () = relay.measure() => {}
             () = relay.shard.bound_memory() => {}
             () = relay.obey(&mut orders, &own, on_event) => {}
@@ -301,6 +318,8 @@ impl RelayLoop {
             changed: Rc::default(),
             published: Rc::default(),
             says,
+            overrides: Rc::default(),
+            stated: Rc::default(),
         }
     }
 
@@ -323,7 +342,7 @@ impl RelayLoop {
         while let Some(order) = orders.recv().await {
             match order {
                 Order::Reload(changes) => {
-                    let Changes { mut exit, bandwidth, limits, announce } = *changes;
+                    let Changes { mut exit, bandwidth, limits, announce, defences } = *changes;
                     own.iter().for_each(|own| exit.policy.refuse(*own));
                     let before = self.shard.settings().limits;
                     let settings = shard_settings(exit, &announce, before.map(|_| limits));
@@ -331,6 +350,8 @@ impl RelayLoop {
                     self.shard.overlay.limit().set(bandwidth);
                     self.others.reload(&settings);
                     self.shard.reload(settings);
+                    self.overrides.replace(defences);
+                    self.defend(on_event);
                     self.changed.notify_one();
                     on_event(Event::Reloaded);
                 }
@@ -344,6 +365,42 @@ impl RelayLoop {
         }
         // The sender is gone, so no order will come.
         std::future::pending().await
+    }
+
+    /// Obeys the parameters against denial of service in all shards.
+    fn defend(&self, on_event: &dyn Fn(Event)) {
+        let (overrides, stated) = (self.overrides.borrow(), self.stated.borrow());
+        let of = |name: &str| overrides.get(name).or_else(|| stated.get(name)).copied();
+        let parameters = DefenceParameters::of_consensus(of);
+        let defence = self.shard.defence();
+        if parameters != defence.parameters() {
+            defence.set(parameters);
+            self.shard.defend();
+            self.others.defend();
+            on_event(Event::Defends(Box::new(parameters)));
+        }
+    }
+
+    /// Reads the consensus of a Tor network whenever there is a new one, and obeys it.
+    async fn follow_consensus(&self, on_event: &dyn Fn(Event)) {
+        loop {
+            let Announce::Tor(authorities) = self.announce.borrow().clone() else {
+                // A reload can name authorities.
+                clock::until(clock::now() + consensus::LONGEST).await;
+                continue;
+            };
+            let read = consensus::read(&authorities).await;
+            let pause = consensus::pause(&read, clock::unix());
+            match read {
+                Ok(read) => {
+                    self.shard.defence().know_relays(read.relays);
+                    self.stated.replace(read.parameters);
+                    self.defend(on_event);
+                }
+                Err(why) => on_event(Event::Unread(why)),
+            }
+            clock::until(clock::now() + pause).await;
+        }
     }
 
     /// Renews keys, and publishes the new ones at once.
@@ -446,7 +503,14 @@ impl RelayLoop {
         loop {
             let (tcp, from) = next_connection(listener).await;
             let from = from.ip();
-            let (shard, counted) = self.others.least_loaded();
+            // A measurement's connections are not the neighbours' (proposal 316).
+            let measured = self.shard.overlay.limit().measured();
+            let expected = measured.is_some_and(|measured| measured.expects(from));
+            let Some(defended) = (if expected { Some(Counted::none()) } else { self.shard.counted(from) })
+            else {
+                continue;
+            };
+            let (shard, counted) = self.others.least_loaded(defended);
             let relay = self.clone();
             if shard > 0 {
                 spawn_local(async move {
@@ -455,9 +519,6 @@ impl RelayLoop {
                 });
                 continue;
             }
-            // A measurement's connections are not the neighbours' (proposal 316).
-            let measured = self.shard.overlay.limit().measured();
-            let expected = measured.is_some_and(|measured| measured.expects(from));
             if !expected && self.shard.turns_away(from) {
                 continue;
             }
@@ -511,12 +572,14 @@ impl RelayLoop {
         let Some(quic) = self.shard.links.quic() else { return std::future::pending().await };
         while let Some(incoming) = quic.incoming().await {
             let from = incoming.remote_address().ip();
-            if self.shard.turns_away(from) {
+            let counted = if self.shard.turns_away(from) { None } else { self.shard.counted(from) };
+            let Some(counted) = counted else {
                 incoming.refuse();
                 continue;
-            }
+            };
             let relay = self.clone();
             spawn_local(async move {
+                let _counted = counted;
                 let (peer_link, neighbour) =
                     match relay.handshakes.run(from, relay.shard.links.accept_quic(incoming)).await {
                         Some(Ok(peer_link)) => peer_link,

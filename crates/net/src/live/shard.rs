@@ -6,12 +6,14 @@ use std::net::IpAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
+use tidegate_control::random::Seed;
 use tidegate_control::shares::Shares;
 use tidegate_control::units::{Bytes, Span, Time};
 use tidegate_proto::cell::EndReason;
 use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::crypto::names::{SharedNames, Target};
 use tidegate_proto::crypto::own_keys::OwnKeys;
+use tidegate_proto::defence::{Counted, Defence};
 use tidegate_proto::ending::Ending;
 use tidegate_proto::links::{Config, Limits};
 use tidegate_proto::node::{CircuitKey, Node as _, Output, StreamKey};
@@ -45,6 +47,8 @@ pub(crate) struct Common {
     pub addresses: AddressCounts,
     /// The limits that shards divide.
     pub division: Division,
+    /// The network's defences against denial of service. Shards lock them when a connection, circuit or stream begins.
+    pub defence: Defence,
     /// Name lookups per neighbour.
     pub lookups: NeighbourLookups,
     /// Descriptors of onion services.
@@ -55,7 +59,8 @@ impl Common {
     /// State of this number of shards.
     pub(crate) fn new(count: usize, limit: SharedLimit) -> Common {
         let (addresses, lookups, descriptors) = Default::default();
-        Common { count, limit, addresses, division: Division::new(count), lookups, descriptors }
+        let defence = Defence::new(Seed::root(u64::from_le_bytes(random())));
+        Common { count, limit, addresses, division: Division::new(count), defence, lookups, descriptors }
     }
 }
 
@@ -216,7 +221,23 @@ impl Shard {
         }
         let shard = Shard { overlay, links, leaving, outside, closing, settings, common, number };
         shard.divide();
+        shard.defend();
         (shard, between)
+    }
+
+    /// Obeys the defences with their present parameters.
+    pub fn defend(&self) {
+        self.overlay.with(|node, _| node.defend_with(self.common.defence.clone()));
+    }
+
+    /// The defences, which all shards share.
+    pub fn defence(&self) -> &Defence {
+        &self.common.defence
+    }
+
+    /// Counts a connection from an address for the defences; `None` if they refuse it.
+    pub fn counted(&self, from: IpAddr) -> Option<Counted> {
+        self.common.defence.connected(clock::now(), from)
     }
 
     /// Carries circuits and cells between this shard and the others.

@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 
 use tidegate_proto::crypto::names::SharedNames;
 use tidegate_proto::crypto::own_keys::OwnKeys;
+use tidegate_proto::defence;
 use tidegate_proto::links::Config;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
@@ -32,12 +33,15 @@ const WAITING: usize = 64;
 /// Number of connections of a shard.
 type Load = Arc<AtomicUsize>;
 
-/// A connection that counts for a shard until it is dropped.
-pub(crate) struct Counted(Load);
+/// A connection that counts for a shard and for its address until it is dropped.
+pub(crate) struct Counted {
+    load: Load,
+    _defended: defence::Counted,
+}
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.load.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -54,9 +58,14 @@ struct Arrival {
 enum Command {
     Reload(Box<ShardSettings>),
     Drain,
+    /// Obey the defences, whose parameters have changed.
+    Defend,
     Answer(Box<OwnKeys>),
     Present(Shown),
-    Count { circuits: bool, reply: oneshot::Sender<Counts> },
+    Count {
+        circuits: bool,
+        reply: oneshot::Sender<Counts>,
+    },
 }
 
 /// The arguments of a thread that starts a shard.
@@ -145,13 +154,13 @@ impl OtherShards {
         }
     }
 
-    /// The number of the shard with the fewest connections, and a place in it.
-    pub(crate) fn least_loaded(&self) -> (usize, Counted) {
+    /// The number of the shard with the fewest connections, and a place in it for a connection.
+    pub(crate) fn least_loaded(&self, defended: defence::Counted) -> (usize, Counted) {
         let loads = self.loads.iter().enumerate();
         let (number, load) =
             loads.min_by_key(|(_, load)| load.load(Ordering::Relaxed)).expect("a first shard");
         load.fetch_add(1, Ordering::Relaxed);
-        (number, Counted(load.clone()))
+        (number, Counted { load: load.clone(), _defended: defended })
     }
 
     /// Hands a connection to another shard. Returns when its handshake has ended, and ends it if dropped.
@@ -184,6 +193,11 @@ impl OtherShards {
     /// Changes the settings of the other shards.
     pub(crate) fn reload(&self, settings: &ShardSettings) {
         self.tell(|| Command::Reload(Box::new(settings.clone())));
+    }
+
+    /// Lets the other shards obey the new parameters of the defences.
+    pub fn defend(&self) {
+        self.tell(|| Command::Defend);
     }
 
     /// Lets the other shards refuse circuits.
@@ -249,6 +263,7 @@ async fn obey(shard: &Shard, mut commanded: mpsc::UnboundedReceiver<Command>) {
         match command {
             Command::Reload(settings) => shard.reload(*settings),
             Command::Drain => shard.overlay.with(|node, _| node.drain_circuits()),
+            Command::Defend => shard.defend(),
             Command::Answer(keys) => shard.overlay.with(|node, _| node.onion().answer_with(*keys)),
             Command::Present(shown) => shard.links.present(shown),
             Command::Count { circuits, reply } => {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use serde_json::{Value, json};
+use tidegate_proto::defence::Refusals;
 use tidegate_proto::node::{CircuitKey, Node as _};
 use tokio::net::TcpListener;
 
@@ -64,7 +65,17 @@ pub(crate) fn count(overlay: &Exiting, circuits: Option<&Locals>) -> Counts {
 }
 
 /// Numbers that every shard counts for the whole relay.
-const COMMON: [&str; 3] = ["uptime_seconds", "read_bytes_total", "written_bytes_total"];
+const COMMON: [&str; 9] = [
+    "uptime_seconds",
+    "read_bytes_total",
+    "written_bytes_total",
+    "dos_concurrent_connections_refused_total",
+    "dos_fast_connections_refused_total",
+    "dos_circuits_refused_total",
+    "dos_streams_refused_total",
+    "dos_introductions_refused_total",
+    "dos_rendezvous_refused_total",
+];
 /// Numbers that have a maximum instead of a sum.
 const HIGHEST: [&str; 1] = ["solve_p99_seconds"];
 
@@ -139,11 +150,41 @@ fn numbers(overlay: &Exiting) -> Vec<Number> {
                 ("measurement_bytes_total", "Bytes of cells echoed to FlashFlow's measurers", echoed),
             ]
         }));
+        numbers.extend(refusals(&node.refusals()));
         let closed = node.endings();
         numbers
             .extend(closed.iter().map(|(ending, number)| (ending.counter(), ending.about(), number as f64)));
         numbers
     })
+}
+
+/// Refusals of the network's defences against denial of service.
+fn refusals(refused: &Refusals) -> [Number; 6] {
+    let Refusals { concurrent, connects, circuits, streams, introductions, rendezvous } = *refused;
+    [
+        (
+            "dos_concurrent_connections_refused_total",
+            "Connections refused because their address had too many",
+            concurrent as f64,
+        ),
+        (
+            "dos_fast_connections_refused_total",
+            "Connections refused because their address connects too fast",
+            connects as f64,
+        ),
+        (
+            "dos_circuits_refused_total",
+            "Circuits refused because their address creates too many",
+            circuits as f64,
+        ),
+        ("dos_streams_refused_total", "Streams refused because their circuit opens too many", streams as f64),
+        ("dos_introductions_refused_total", "Introductions beyond a service's limit", introductions as f64),
+        (
+            "dos_rendezvous_refused_total",
+            "Rendezvous points refused to this guard's clients",
+            rendezvous as f64,
+        ),
+    ]
 }
 
 fn each(overlay: &Exiting, streams: &Locals) -> Vec<Value> {

@@ -1,5 +1,7 @@
 //! Parameters of a consensus against denial of service (tor's `dos.c`, `hs_dos.c` and `relay.c`).
 
+use std::ops::RangeInclusive;
+
 use tidegate_control::units::Span;
 
 use crate::crypto::onion_services::IntroductionLimit;
@@ -57,6 +59,28 @@ pub struct StreamDefence {
     /// What happens to further streams.
     pub action: StreamAction,
 }
+
+/// Options of tor that override parameters of the same name, with the values that they may have here. Tor's `auto`, and 0
+/// where it means the consensus' value, are an absent option.
+pub const OPTIONS: [(&str, RangeInclusive<i32>); 17] = [
+    ("DoSCircuitCreationEnabled", 0..=1),
+    ("DoSCircuitCreationMinConnections", 1..=i32::MAX),
+    ("DoSCircuitCreationRate", 1..=i32::MAX),
+    ("DoSCircuitCreationBurst", 1..=i32::MAX),
+    ("DoSCircuitCreationDefenseType", 1..=2),
+    ("DoSCircuitCreationDefenseTimePeriod", 1..=i32::MAX),
+    ("DoSConnectionEnabled", 0..=1),
+    ("DoSConnectionMaxConcurrentCount", 1..=i32::MAX),
+    ("DoSConnectionDefenseType", 1..=2),
+    ("DoSConnectionConnectRate", 1..=i32::MAX),
+    ("DoSConnectionConnectBurst", 1..=i32::MAX),
+    ("DoSConnectionConnectDefenseTimePeriod", 10..=i32::MAX),
+    ("DoSStreamCreationEnabled", 0..=1),
+    ("DoSStreamCreationRate", 1..=i32::MAX),
+    ("DoSStreamCreationBurst", 1..=i32::MAX),
+    ("DoSStreamCreationDefenseType", 1..=3),
+    ("DoSRefuseSingleHopClientRendezvous", 0..=1),
+];
 
 /// Parameters of a consensus against denial of service. Without a consensus all defences are off, as in tor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,15 +3,21 @@
 use tidegate_control::units::Time;
 
 use super::Relay;
-use crate::defence::{Defence, StreamAction};
+use crate::defence::{Defence, Refusals, StreamAction};
 use crate::ids::{ChannelId, CircuitKey, LegId};
 use crate::onion::Onion;
 
 impl<O: Onion> Relay<O> {
-    /// Obeys defences from now on. The driver counts connections with the same ones.
+    /// Obeys defences from now on. The driver counts connections with the same ones, and calls this again after each
+    /// change of their parameters.
     pub fn defend_with(&mut self, defence: Defence) {
         self.table.links.limit_queues(defence.parameters().queues);
         self.defence = Some(defence);
+    }
+
+    /// Refusals of the defences so far.
+    pub fn refusals(&self) -> Refusals {
+        self.defence.as_ref().map(Defence::refusals).unwrap_or_default()
     }
 
     /// Counts a circuit that a channel begins. False if it is a client's that must be refused.

@@ -1,0 +1,75 @@
+//! The consensus of a Tor network, as far as a relay needs it: the parameters against denial of service, and the
+//! addresses of relays.
+//!
+//! The relay reads it from its authorities over HTTP, as it publishes there, and does not check signatures: the
+//! configuration names authorities by address only.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use tidegate_control::units::Span;
+use tidegate_data::consensus;
+use tidegate_data::document::Document;
+
+use super::fetch::fetch;
+
+/// Where authorities serve it (dir-spec, "General-use HTTP URLs"). The flavour for clients is the shorter one.
+const PATH: &str = "/tor/status-vote/current/consensus-microdesc";
+/// Shortest time until it is read again.
+const SHORTEST: Span = Span::from_secs(5);
+/// Longest time until it is read again: the voting interval of the public network.
+pub const LONGEST: Span = Span::from_secs(3600);
+/// Pause after it could not be read.
+const AGAIN: Span = Span::from_secs(10);
+
+/// The part of a consensus that a relay obeys.
+#[derive(Debug)]
+pub struct Consensus {
+    /// Parameters by name.
+    pub parameters: BTreeMap<String, i32>,
+    /// Addresses of relays.
+    pub relays: BTreeSet<IpAddr>,
+    /// When a newer one exists, seconds since 1970.
+    fresh_until: Option<u64>,
+}
+
+/// Reads the consensus of the first authority that answers with one.
+///
+/// # Errors
+/// If none does: the cause at the last one.
+pub async fn read(authorities: &[SocketAddr]) -> Result<Consensus, String> {
+    let mut last = "no authority is configured".to_owned();
+    for at in authorities {
+        match read_from(*at).await {
+            Ok(consensus) => return Ok(consensus),
+            Err(why) => last = format!("http://{at}{PATH}: {why}"),
+        }
+    }
+    Err(last)
+}
+
+async fn read_from(at: SocketAddr) -> Result<Consensus, String> {
+    let (code, words, body) = fetch(at, PATH, None).await.map_err(|cause| cause.to_string())?;
+    if code != 200 {
+        return Err(format!("{code} {words}"));
+    }
+    let text = String::from_utf8(body).map_err(|_| "is not text".to_owned())?;
+    let document = Document::new("consensus", text).map_err(|cause| cause.to_string())?;
+    let read = consensus::read(&document).map_err(|cause| cause.to_string())?;
+    Ok(Consensus {
+        parameters: read.params,
+        relays: read.relays.iter().map(|relay| IpAddr::V4(relay.address)).collect(),
+        fresh_until: consensus::fresh_until(&document),
+    })
+}
+
+/// How long to wait before reading it again at `now`, seconds since 1970.
+pub fn pause(read: &Result<Consensus, String>, now: u64) -> Span {
+    match read {
+        Ok(Consensus { fresh_until: Some(until), .. }) => {
+            Span::from_secs(until.saturating_sub(now)).clamp(SHORTEST, LONGEST)
+        }
+        Ok(_) => LONGEST,
+        Err(_) => AGAIN,
+    }
+}
