@@ -158,12 +158,17 @@ pub async fn circuit(relay: Relay) -> Link {
     link
 }
 
-/// As [`circuit`], from this address.
-pub async fn circuit_from(source: IpAddr, relay: Relay) -> Link {
+/// As [`good`], from this address.
+pub async fn good_from(source: IpAddr, relay: Relay) -> Link {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((source, 0).into()).unwrap();
     let stream = secure(socket.connect(relay.address).await.unwrap()).await;
-    let mut link = shake_over(stream, relay, None, |_| {}).await.expect("a handshake without faults");
+    shake_over(stream, relay, None, |_| {}).await.expect("a handshake without faults")
+}
+
+/// As [`circuit`], from this address.
+pub async fn circuit_from(source: IpAddr, relay: Relay) -> Link {
+    let mut link = good_from(source, relay).await;
     link.create().await;
     link
 }
