@@ -133,6 +133,11 @@ pub fn shared_random(document: &Document) -> Option<[u8; 32]> {
     base64(line.split(' ').nth(1)?.trim_end_matches('='))
 }
 
+/// The end of the time in which no newer consensus exists, seconds since 1970, if it is stated.
+pub fn fresh_until(document: &Document) -> Option<u64> {
+    document.lines().find_map(|(_, line)| timestamp(line.strip_prefix("fresh-until ")?))
+}
+
 /// Whether the document begins like a consensus.
 pub fn looks_like(document: &Document) -> bool {
     let mut lines = document.lines().map(|(_, line)| line).skip_while(|line| line.starts_with("@type "));

@@ -189,7 +189,7 @@ impl Defence {
     }
 
     /// The parameters in force.
-    pub(crate) fn parameters(&self) -> DefenceParameters {
+    pub fn parameters(&self) -> DefenceParameters {
         self.lock().parameters
     }
 

@@ -239,8 +239,7 @@ async fn run_on(
     let failed = others.failed();
     let others = EndOnDrop(Rc::new(others));
     let (shard, between) = Shard::new(0, common, limit, links, (config, names, keys.own()), settings);
-    let relay = RelayLoop::new(shard, others.0.clone(), announce, published);
-    relay.overrides.replace(defences);
+    let relay = RelayLoop::new(shard, others.0.clone(), (announce, published), defences);
     relay.defend(on_event);
     let announced = Announced { nickname, address, keys };
     let serving = async {
@@ -309,7 +308,12 @@ fn shard_settings(exit: Exit, announce: &Announce, limits: Option<Limits>) -> Sh
 }
 
 impl RelayLoop {
-    fn new(shard: Shard, others: Rc<OtherShards>, announce: Announce, says: Option<u64>) -> RelayLoop {
+    fn new(
+        shard: Shard,
+        others: Rc<OtherShards>,
+        (announce, says): (Announce, Option<u64>),
+        defences: BTreeMap<String, i32>,
+    ) -> RelayLoop {
         RelayLoop {
             shard,
             others,
@@ -318,7 +322,7 @@ impl RelayLoop {
             changed: Rc::default(),
             published: Rc::default(),
             says,
-            overrides: Rc::default(),
+            overrides: Rc::new(RefCell::new(defences)),
             stated: Rc::default(),
         }
     }
