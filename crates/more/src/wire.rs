@@ -52,7 +52,7 @@ pub(crate) enum OpenError {
 
 /// Class of a datagram, by its size and first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
+pub enum Class {
     /// A data datagram.
     Data,
     /// An acknowledgement.
@@ -75,7 +75,7 @@ impl Class {
 }
 
 /// The class of a datagram and its key epoch modulo 16; `None` if it is malformed.
-pub(crate) fn class(datagram: &[u8]) -> Option<(Class, u8)> {
+pub fn class(datagram: &[u8]) -> Option<(Class, u8)> {
     let kind = *datagram.first()?;
     let class = match (kind & KIND, datagram.len()) {
         (DATA, DATA_SIZE) => Class::Data,

@@ -29,7 +29,7 @@ pub async fn until(time: Time) {
 
 /// Calendar time that ignores jumps of the system clock beyond a limit until the clock is back.
 #[derive(Debug)]
-pub(crate) struct Calendar {
+pub struct Calendar {
     limit_s: u64,
     /// The last accepted reading of the calendar, and its monotonic time.
     accepted: Cell<(u64, Time)>,
@@ -38,18 +38,18 @@ pub(crate) struct Calendar {
 
 impl Calendar {
     /// Accepts the system clock as it is now.
-    pub(crate) fn new(limit: Span) -> Calendar {
+    pub fn new(limit: Span) -> Calendar {
         let limit_s = limit.0 / 1_000_000_000;
         Calendar { limit_s, accepted: Cell::new((unix(), now())), refused: Cell::new(None) }
     }
 
     /// Seconds since 1970.
-    pub(crate) fn unix(&self) -> u64 {
+    pub fn unix(&self) -> u64 {
         self.at(unix(), now())
     }
 
     /// The reading of the system clock, if it is rejected.
-    pub(crate) fn refused(&self) -> Option<u64> {
+    pub fn refused(&self) -> Option<u64> {
         self.refused.get()
     }
 
