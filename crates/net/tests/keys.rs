@@ -153,15 +153,23 @@ fn renewed_certificates_are_presented_by_tls_and_quic() {
     });
 }
 
-/// An authority that accepts all descriptors, and records their onion key and time.
+/// An authority that accepts all descriptors, and records their onion key and time. It has no consensus.
 async fn authority(seen: Rc<RefCell<Vec<(String, String)>>>, listener: TcpListener) {
     while let Ok((mut stream, _)) = listener.accept().await {
         let mut text = String::new();
-        while !text.contains("-----END SIGNATURE-----\n") {
+        let is_whole = |text: &str| {
+            let asks = text.starts_with("GET ") && text.contains("\r\n\r\n");
+            asks || text.contains("-----END SIGNATURE-----\n")
+        };
+        while !is_whole(&text) {
             let mut buffer = [0; 4096];
             let count = stream.read(&mut buffer).await.unwrap();
             assert!(count > 0, "{text}");
             text.push_str(std::str::from_utf8(&buffer[..count]).unwrap());
+        }
+        if text.starts_with("GET ") {
+            stream.write_all(b"HTTP/1.0 404 Not Found\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+            continue;
         }
         let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).unwrap().to_owned();
         seen.borrow_mut().push((line("ntor-onion-key "), line("published ")));
