@@ -372,7 +372,7 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
 
     async fn open(self, id: ChannelId, channel: Rc<Channel>, relay: RelayId) {
         match link::within(CONNECTING, self.shared.dial.dial(relay)).await {
-            // Every circuit for it was given up meanwhile.
+            // The node has given up every circuit that needed it.
             Ok(_) if channel.closed.get() => self.shared.dial.ended(relay, false),
             Ok(peer_link) => {
                 self.shared.dial.opened(relay);

@@ -153,7 +153,7 @@ fn renewed_certificates_are_presented_by_tls_and_quic() {
     });
 }
 
-/// An authority that accepts all descriptors, and records their onion key and time. It has no consensus.
+/// An authority that accepts all descriptors, and records their onion key and time. It does not have a consensus.
 async fn authority(seen: Rc<RefCell<Vec<(String, String)>>>, listener: TcpListener) {
     while let Ok((mut stream, _)) = listener.accept().await {
         let mut text = String::new();

@@ -259,7 +259,7 @@ fn judge_row(
 /// The values of the seeds in which `decide` has one. A value of all seeds stays as it is.
 ///
 /// # Errors
-/// If more than a tenth of the seeds have none: the others are then a choice, not a sample.
+/// If more than a tenth of the seeds lack one: the others are then a choice instead of a sample.
 fn complete(values: &[f64], decide: &[f64]) -> Result<Vec<f64>, String> {
     let missing = decide.iter().filter(|value| value.is_nan()).count();
     if 10 * missing > decide.len() {

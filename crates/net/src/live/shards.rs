@@ -58,7 +58,7 @@ struct Arrival {
 enum Command {
     Reload(Box<ShardSettings>),
     Drain,
-    /// Obey the defences, whose parameters have changed.
+    /// Obey the new parameters of the defences.
     Defend,
     Answer(Box<OwnKeys>),
     Present(Shown),
