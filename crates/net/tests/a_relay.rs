@@ -1,16 +1,22 @@
-//! Settings of a relay on loopback, which tests change where they need to.
+//! A relay on loopback with settings that tests change where they need to.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 
 use tidegate_net::gate::Gate;
+use tidegate_net::identity::fill;
 use tidegate_net::live::addresses::Addresses;
 use tidegate_net::live::exit::Exit;
 use tidegate_net::live::policy::Policy;
-use tidegate_net::live::relay::{Announce, RelayConfig};
+use tidegate_net::live::relay::{Announce, RelayConfig, Status, run};
 use tidegate_net::live::renewal::Keys;
+use tidegate_proto::crypto::cert::RouterKeys;
+use tidegate_proto::crypto::names::Router;
 use tidegate_proto::links::{Config, Limits};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::spawn_local;
 
 /// A relay that publishes nothing, is not an exit, has the default limits, and may extend circuits on this machine.
 pub fn settings(keys: impl Into<Keys>, address: impl Into<Addresses>) -> RelayConfig {
@@ -33,4 +39,35 @@ pub fn settings(keys: impl Into<Keys>, address: impl Into<Addresses>) -> RelayCo
 /// An exit to every address, with the directory that its directory streams reach.
 pub fn open_exit(directory: Option<SocketAddr>) -> Exit {
     Exit { policy: Policy::new(vec!["accept *:*".parse().unwrap()], true, Vec::new()), directory }
+}
+
+/// A relay that runs.
+pub struct Running {
+    pub router: Router,
+    pub onion: [u8; 32],
+    /// Its status page.
+    pub status: SocketAddr,
+}
+
+/// Starts a relay with [`settings`] as `change` leaves them. It runs as long as the test.
+pub async fn start(change: impl FnOnce(&mut RelayConfig)) -> Running {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let page = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, status) = (listener.local_addr().unwrap(), page.local_addr().unwrap());
+    let keys = RouterKeys::generate(&mut fill);
+    let router = Router { address, fingerprint: keys.fingerprint(), ed25519: Some(keys.ed25519()) };
+    let onion = keys.onion();
+    let mut settings = settings(keys, address);
+    settings.status = Some(Status { listener: page, circuits: false });
+    change(&mut settings);
+    serve(settings, vec![listener]);
+    Running { router, onion, status }
+}
+
+/// Runs a relay on these listeners as long as the test.
+pub fn serve(settings: RelayConfig, listeners: Vec<TcpListener>) {
+    spawn_local(async move {
+        let (_orders, taken) = mpsc::channel(1);
+        run(settings, listeners, taken, &|_| {}).await
+    });
 }

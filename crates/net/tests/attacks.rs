@@ -16,12 +16,11 @@ use tidegate_net::live::directory::{self, Admission, Authority, Entry};
 use tidegate_net::live::exit::Exit;
 use tidegate_net::live::fetch::fetch;
 use tidegate_net::live::policy::Policy;
-use tidegate_net::live::relay::{Announce, RelayConfig, Status, run};
+use tidegate_net::live::relay::{Announce, RelayConfig};
 use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::links::{Config, Limits};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
 use tokio::task::{LocalSet, spawn_local};
 
 use crate::a_relay;
@@ -62,27 +61,16 @@ impl Default for Setup {
 
 /// Starts a relay. Returns it and the address of its status page.
 async fn relay(setup: Setup) -> (Relay, SocketAddr) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let keys = RouterKeys::generate(&mut fill);
-    let fingerprint = keys.fingerprint();
     let rules = if setup.exits { vec!["accept *:*".parse().unwrap()] } else { Vec::new() };
-    let page = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let status = page.local_addr().unwrap();
-    let settings = RelayConfig {
-        config: Config { limits: Some(setup.limits), ..Config::default() },
-        exit: Exit { policy: Policy::new(rules, setup.exit_to_private, Vec::new()), directory: None },
-        extends: setup.extends,
-        announce: setup.announce,
-        status: Some(Status { listener: page, circuits: false }),
-        ..a_relay::settings(keys, address)
+    let change = |settings: &mut RelayConfig| {
+        settings.config.limits = Some(setup.limits);
+        settings.exit =
+            Exit { policy: Policy::new(rules, setup.exit_to_private, Vec::new()), directory: None };
+        settings.extends = setup.extends;
+        settings.announce = setup.announce;
     };
-    let (orders, taken) = mpsc::channel(1);
-    spawn_local(async move {
-        let _orders = orders;
-        run(settings, vec![listener], taken, &|_| {}).await
-    });
-    (Relay { address, fingerprint }, status)
+    let a_relay::Running { router, status, .. } = a_relay::start(change).await;
+    (router.into(), status)
 }
 
 /// A server that accepts connections and keeps them; `endless` makes it send without end. Returns how many are open.

@@ -4,18 +4,14 @@ use std::net::SocketAddr;
 
 use tidegate_control::units::Span;
 use tidegate_net::clock;
-use tidegate_net::identity::fill;
 use tidegate_net::live::fetch::fetch;
-use tidegate_net::live::relay::{RelayConfig, Status, run};
+use tidegate_net::live::relay::RelayConfig;
 use tidegate_net::overlay::RateLimit;
-use tidegate_proto::crypto::cert::RouterKeys;
-use tidegate_proto::crypto::names::Router;
-use tidegate_proto::links::{ChannelId, Config, Limits};
+use tidegate_proto::links::{ChannelId, Config};
 use tidegate_proto::node::CircuitKey;
 use tidegate_proto::transport::Transport;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
 use tokio::task::spawn_local;
 
 use crate::a_relay;
@@ -33,31 +29,19 @@ async fn endless() -> SocketAddr {
     address
 }
 
-/// Starts a relay. Returns what identifies it, its onion key, and the address of its status page.
-async fn a_relay(transport: Transport) -> (Router, [u8; 32], SocketAddr) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let page = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (address, status) = (listener.local_addr().unwrap(), page.local_addr().unwrap());
-    let keys = RouterKeys::generate(&mut fill);
-    let router = Router { address, fingerprint: keys.fingerprint(), ed25519: Some(keys.ed25519()) };
-    let onion = keys.onion();
-    let settings = RelayConfig {
-        config: Config { transport, limits: Some(Limits::default()), ..Config::default() },
-        exit: a_relay::open_exit(None),
-        status: Some(Status { listener: page, circuits: false }),
-        ..a_relay::settings(keys, address)
+/// Starts an exit with this transport.
+async fn exit(transport: Transport) -> a_relay::Running {
+    let change = |settings: &mut RelayConfig| {
+        settings.config.transport = transport;
+        settings.exit = a_relay::open_exit(None);
     };
-    spawn_local(async move {
-        let (_orders, taken) = mpsc::channel(1);
-        run(settings, vec![listener], taken, &|_| {}).await
-    });
-    (router, onion, status)
+    a_relay::start(change).await
 }
 
 /// Closes eight circuits in the middle of downloads. Returns how many the relay saw closed by the client, and how many
 /// lost their connection.
 async fn closed_during_downloads(transport: Transport) -> [f64; 2] {
-    let (router, onion, status) = a_relay(transport).await;
+    let a_relay::Running { router, onion, status } = exit(transport).await;
     let (client, server) = (OneHop::new(router, transport), endless().await);
     for _ in 0..4 {
         assert_eq!(client.builds(onion).await, [true; 2]);
@@ -105,7 +89,7 @@ impl RateLimit for Slow {
 fn a_late_answer_does_not_reach_the_next_channel() {
     on_sockets(async {
         let transport = Transport::PerCircuit;
-        let (router, onion, _) = a_relay(transport).await;
+        let a_relay::Running { router, onion, .. } = exit(transport).await;
         let client = OneHop::limited(router, Config { transport, ..Config::default() }, Slow);
         assert_eq!(client.builds(onion).await, [true; 2]);
         let none_is_open = async || {

@@ -1,17 +1,12 @@
 //! Defences against denial of service on sockets: they act on the hostile address and on no other.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 
-use tidegate_net::identity::fill;
 use tidegate_net::live::fetch::fetch;
-use tidegate_net::live::relay::{RelayConfig, Status, run};
-use tidegate_proto::crypto::cert::RouterKeys;
+use tidegate_net::live::relay::RelayConfig;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::mpsc;
-use tokio::task::spawn_local;
 
 use crate::a_relay;
 use crate::faults::neighbour::{
@@ -21,26 +16,14 @@ use crate::one_hop::on_sockets;
 
 /// Starts an exit on two threads with these parameters. Returns it and the address of its status page.
 async fn relay(defences: &[(&str, i32)]) -> (Relay, SocketAddr) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let page = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (address, status) = (listener.local_addr().unwrap(), page.local_addr().unwrap());
-    let keys = RouterKeys::generate(&mut fill);
-    let fingerprint = keys.fingerprint();
-    let defences: BTreeMap<String, i32> =
-        defences.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
-    let settings = RelayConfig {
-        exit: a_relay::open_exit(None),
-        status: Some(Status { listener: page, circuits: false }),
-        threads: NonZeroUsize::new(2).unwrap(),
-        defences,
-        ..a_relay::settings(keys, address)
+    let defences = defences.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+    let change = |settings: &mut RelayConfig| {
+        settings.exit = a_relay::open_exit(None);
+        settings.threads = NonZeroUsize::new(2).unwrap();
+        settings.defences = defences;
     };
-    let (orders, taken) = mpsc::channel(1);
-    spawn_local(async move {
-        let _orders = orders;
-        run(settings, vec![listener], taken, &|_| {}).await
-    });
-    (Relay { address, fingerprint }, status)
+    let a_relay::Running { router, status, .. } = a_relay::start(change).await;
+    (router.into(), status)
 }
 
 fn host(number: u8) -> IpAddr {

@@ -29,7 +29,6 @@ use tidegate_proto::links::{Config, Limits};
 use tidegate_proto::transport::Transport;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use tokio::task::spawn_local;
 
 /// Whether this machine supports IPv6; otherwise the test is skipped.
 fn has_ipv6(what: &str) -> bool {
@@ -69,10 +68,7 @@ fn relay(listeners: Vec<TcpListener>, transport: Transport) -> (Router, [u8; 32]
         Router { address: address.first(), fingerprint: keys.fingerprint(), ed25519: Some(keys.ed25519()) };
     let onion = keys.onion();
     let settings = settings(keys, address, transport, Announce::None);
-    spawn_local(async move {
-        let (_orders, taken) = mpsc::channel(1);
-        run(settings, listeners, taken, &|_| {}).await
-    });
+    a_relay::serve(settings, listeners);
     (router, onion)
 }
 

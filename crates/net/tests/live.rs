@@ -1,36 +1,24 @@
 //! A relay of the overlay on sockets, among silent and malicious clients.
 
 use crate::a_relay;
-use std::net::SocketAddr;
 
 use tidegate_control::units::Span;
 use tidegate_net::clock;
 use tidegate_net::gate::Gate;
-use tidegate_net::identity::fill;
 use tidegate_net::live::channel::Links;
-use tidegate_net::live::relay::{RelayConfig, run};
-use tidegate_proto::crypto::cert::RouterKeys;
+use tidegate_net::live::relay::RelayConfig;
 use tidegate_proto::crypto::names::{Router, SharedNames};
-use tidegate_proto::links::{Config, Limits};
+use tidegate_proto::links::Limits;
 use tokio::io::AsyncReadExt as _;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
-use tokio::task::{LocalSet, spawn_local};
+use tokio::net::TcpStream;
+use tokio::task::LocalSet;
 
 /// Runs `client` against a relay with these limits.
 fn against_a_relay<F: Future>(limits: Limits, client: impl FnOnce(Router) -> F) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(LocalSet::new().run_until(async {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address: SocketAddr = listener.local_addr().unwrap();
-        let keys = RouterKeys::generate(&mut fill);
-        let router = Router { address, fingerprint: keys.fingerprint(), ed25519: Some(keys.ed25519()) };
-        let settings = RelayConfig {
-            config: Config { limits: Some(limits), ..Config::default() },
-            ..a_relay::settings(keys, address)
-        };
-        let (_orders, taken) = mpsc::channel(1);
-        spawn_local(run(settings, vec![listener], taken, &|_| {}));
+        let change = |settings: &mut RelayConfig| settings.config.limits = Some(limits);
+        let router = a_relay::start(change).await.router;
         client(router).await;
     }));
 }

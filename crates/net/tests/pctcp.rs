@@ -9,17 +9,12 @@ use std::path::Path;
 use one_hop::{OneHop, on_sockets};
 use tidegate_control::units::Span;
 use tidegate_net::clock;
-use tidegate_net::identity::{fill, unhex};
-use tidegate_net::live::relay::{RelayConfig, run};
+use tidegate_net::identity::unhex;
+use tidegate_net::live::relay::RelayConfig;
 use tidegate_net::private_tor;
-use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::crypto::names::Router;
-use tidegate_proto::links::{Config, Limits};
 use tidegate_proto::node::CircuitKey;
 use tidegate_proto::transport::{Sharing, Transport};
-use tokio::net::TcpListener;
-use tokio::sync::mpsc;
-use tokio::task::spawn_local;
 
 /// Builds four circuits in sequence. Returns the number of connections then, after closing two circuits, and after
 /// closing all.
@@ -42,18 +37,11 @@ async fn connections(router: Router, onion: [u8; 32], transport: Transport) -> [
 #[test]
 fn a_client_has_one_connection_per_circuit_to_our_guard() {
     on_sockets(async {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let keys = RouterKeys::generate(&mut fill);
-        let router = Router { address, fingerprint: keys.fingerprint(), ed25519: Some(keys.ed25519()) };
-        let onion = keys.onion();
-        let config =
-            Config { transport: Transport::PerCircuit, limits: Some(Limits::default()), ..Config::default() };
-        let settings = RelayConfig { nickname: "guard".into(), config, ..a_relay::settings(keys, address) };
-        spawn_local(async move {
-            let (_orders, taken) = mpsc::channel(1);
-            run(settings, vec![listener], taken, &|_| {}).await
-        });
+        let change = |settings: &mut RelayConfig| {
+            settings.nickname = "guard".into();
+            settings.config.transport = Transport::PerCircuit;
+        };
+        let a_relay::Running { router, onion, .. } = a_relay::start(change).await;
         assert_eq!(connections(router, onion, Transport::PerCircuit).await, [4, 2, 0]);
         assert_eq!(connections(router, onion, Transport::Vanilla).await, [1, 1, 1]);
         let threshold = Transport::Threshold { connections: 3, beyond: Sharing::RoundRobin };

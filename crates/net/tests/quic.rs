@@ -13,18 +13,15 @@ use tidegate_net::identity::{Identity, fill, random};
 use tidegate_net::link::{Carrier, within};
 use tidegate_net::live::channel::Links;
 use tidegate_net::live::quic::{self, Quic};
-use tidegate_net::live::relay::{RelayConfig, run};
 use tidegate_net::overlay::{Dial as _, PeerLink};
 use tidegate_net::quic_stream::QuicStream;
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::crypto::cert::{RouterKeys, Signing};
 use tidegate_proto::crypto::lifetimes::KeyLifetimes;
 use tidegate_proto::crypto::names::{Router, SharedNames};
-use tidegate_proto::links::{Config, Limits};
 use tidegate_proto::transport::Transport;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
 use tokio::task::{LocalSet, spawn_local};
 
 fn on_sockets<F: Future>(test: F) {
@@ -42,20 +39,7 @@ fn router(keys: &RouterKeys, address: SocketAddr) -> Router {
 
 /// A complete relay with that transport.
 async fn relay(transport: Transport) -> Router {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let keys = keys();
-    let router = router(&keys, address);
-    let settings = RelayConfig {
-        config: Config { transport, limits: Some(Limits::default()), ..Config::default() },
-        ..a_relay::settings(keys, address)
-    };
-    let (orders, taken) = mpsc::channel(1);
-    spawn_local(async move {
-        let _orders = orders;
-        run(settings, vec![listener], taken, &|_| {}).await
-    });
-    router
+    a_relay::start(|settings| settings.config.transport = transport).await.router
 }
 
 /// The links of a relay at that address, with QUIC.

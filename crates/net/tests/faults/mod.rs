@@ -11,13 +11,11 @@ use std::path::Path;
 
 use neighbour::Relay;
 use table::{CIRCUIT_FAULTS, LINK_FAULTS, tell_circuit, tell_link};
-use tidegate_net::identity::{fill, unhex};
-use tidegate_net::live::relay::{Announce, RelayConfig, run};
+use tidegate_net::identity::unhex;
+use tidegate_net::live::relay::{Announce, RelayConfig};
 use tidegate_net::private_tor;
-use tidegate_proto::crypto::cert::RouterKeys;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
 use tokio::task::{LocalSet, spawn_local};
 
 /// A directory's 404 answer in one cell.
@@ -32,25 +30,15 @@ async fn directory(listener: TcpListener) {
 
 /// A relay of this project.
 async fn ours() -> Relay {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let keys = RouterKeys::generate(&mut fill);
-    let fingerprint = keys.fingerprint();
     let behind = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let authority = behind.local_addr().unwrap();
     spawn_local(directory(behind));
-    let settings = RelayConfig {
-        nickname: "ours".into(),
-        exit: a_relay::open_exit(Some(authority)),
-        announce: Announce::Tor(vec![authority]),
-        ..a_relay::settings(keys, address)
+    let change = |settings: &mut RelayConfig| {
+        settings.nickname = "ours".into();
+        settings.exit = a_relay::open_exit(Some(authority));
+        settings.announce = Announce::Tor(vec![authority]);
     };
-    let (orders, taken) = mpsc::channel(1);
-    spawn_local(async move {
-        let _orders = orders;
-        run(settings, vec![listener], taken, &|_| {}).await
-    });
-    Relay { address, fingerprint }
+    a_relay::start(change).await.router.into()
 }
 
 #[test]

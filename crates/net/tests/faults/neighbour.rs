@@ -13,6 +13,7 @@ use tidegate_proto::crypto::fast;
 use tidegate_proto::crypto::layer::{BODY, Layer};
 use tidegate_proto::crypto::lifetimes::KeyLifetimes;
 use tidegate_proto::crypto::link::{EXPORTER, Handshake, Start, Tls};
+use tidegate_proto::crypto::names::Router;
 use tidegate_proto::crypto::wire::{self, Splitter, command};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
@@ -77,6 +78,12 @@ impl Tls for Binding<'_> {
 pub struct Relay {
     pub address: SocketAddr,
     pub fingerprint: [u8; 20],
+}
+
+impl From<Router> for Relay {
+    fn from(router: Router) -> Relay {
+        Relay { address: router.address, fingerprint: router.fingerprint }
+    }
 }
 
 /// A connection with it.
