@@ -101,15 +101,10 @@ fn deviations(check: &Check, measured: &Measured) -> Result<Vec<f64>, String> {
             Ok(measure.evaluate(&measured.values)?.into_iter().map(of).map(finite).collect())
         }
         Check::Statement(relation) => {
-            let (left, right) =
-                (relation.left.evaluate(&measured.values)?, relation.right.evaluate(&measured.values)?);
-            let count = left.len().max(right.len());
-            let at = |values: &[f64], seed: usize| values[seed.min(values.len() - 1)];
-            let of = |seed: usize| {
-                let (left, right) = (at(&left, seed), at(&right, seed));
+            let of = |[left, right]: [f64; 2]| {
                 if relation.holds(left, right) { 0.0 } else { logarithmic(left, right, 0.1) }
             };
-            Ok((0..count).map(of).map(finite).collect())
+            Ok(relation.sides(&measured.values)?.into_iter().map(of).map(finite).collect())
         }
     }
 }

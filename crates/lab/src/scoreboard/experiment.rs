@@ -71,8 +71,6 @@ pub enum RowKind {
     Own,
 }
 
-impl RowKind {}
-
 impl fmt::Display for RowKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -297,7 +295,9 @@ impl Check {
     pub(crate) fn values(&self, measured: &BTreeMap<String, Vec<f64>>) -> Result<Vec<f64>, Missing> {
         match self {
             Check::Number { measure, .. } => measure.evaluate(measured),
-            Check::Statement(relation) => relation.differences(measured),
+            Check::Statement(relation) => {
+                Ok(relation.sides(measured)?.into_iter().map(|[left, right]| left - right).collect())
+            }
         }
     }
 

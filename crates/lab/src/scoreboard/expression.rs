@@ -67,29 +67,39 @@ impl Expression {
     /// Evaluates the expression once per seed. Quantities with one value apply to every seed; all others must have
     /// equally many values.
     pub(crate) fn evaluate(&self, values: &BTreeMap<String, Vec<f64>>) -> Result<Vec<f64>, Missing> {
-        let names = self.names();
-        let mut seeds = 1;
-        for name in &names {
-            match values.get(*name).map(Vec::len) {
-                None | Some(0) => return Err(format!("`{name}` was not measured")),
-                Some(1) => {}
-                Some(n) if seeds == 1 || seeds == n => seeds = n,
-                Some(n) => return Err(format!("`{name}` has {n} values, others have {seeds}")),
-            }
-        }
-        let value = |name: &str, seed: usize| {
+        let seeds = seeds(&self.names(), values)?;
+        Ok((0..seeds).map(|seed| self.of_seed(values, seed)).collect())
+    }
+
+    /// The value of a seed of [`seeds`].
+    fn of_seed(&self, values: &BTreeMap<String, Vec<f64>>, seed: usize) -> f64 {
+        self.0.evaluate(&|name| {
             let all = &values[name];
             if all.len() == 1 { all[0] } else { all[seed] }
-        };
-        Ok((0..seeds).map(|seed| self.0.evaluate(&|name| value(name, seed))).collect())
+        })
     }
 }
 
+/// The number of seeds that quantities have values of.
+fn seeds(names: &[&str], values: &BTreeMap<String, Vec<f64>>) -> Result<usize, Missing> {
+    let mut seeds = 1;
+    for name in names {
+        match values.get(*name).map(Vec::len) {
+            None | Some(0) => return Err(format!("`{name}` was not measured")),
+            Some(1) => {}
+            Some(n) if seeds == 1 || seeds == n => seeds = n,
+            Some(n) => return Err(format!("`{name}` has {n} values, others have {seeds}")),
+        }
+    }
+    Ok(seeds)
+}
+
 impl Relation {
-    /// The left side minus the right side, once per seed.
-    pub(crate) fn differences(&self, values: &BTreeMap<String, Vec<f64>>) -> Result<Vec<f64>, Missing> {
-        let (left, right) = (Box::new(self.left.0.clone()), Box::new(self.right.0.clone()));
-        Expression(Node::Binary('-', left, right)).evaluate(values)
+    /// The left and the right side, once per seed.
+    pub(crate) fn sides(&self, values: &BTreeMap<String, Vec<f64>>) -> Result<Vec<[f64; 2]>, Missing> {
+        let seeds = seeds(&[self.left.names(), self.right.names()].concat(), values)?;
+        let sides = |seed| [&self.left, &self.right].map(|side| side.of_seed(values, seed));
+        Ok((0..seeds).map(sides).collect())
     }
 
     /// Whether the relation holds between two numbers.

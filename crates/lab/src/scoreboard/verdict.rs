@@ -5,7 +5,6 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::experiment::{Check, Experiment, Published, PublishedRow, RowKind, Scale};
-use super::expression::Expression;
 use super::sequence::{Sequence, holm};
 use super::{Measured, RunError};
 use crate::number::format_number;
@@ -256,20 +255,23 @@ fn judge_row(
     outcome
 }
 
-/// The values of the seeds in which `decide` has one. A value of all seeds stays as it is.
+/// The values of the seeds that have one.
 ///
 /// # Errors
 /// If more than a tenth of the seeds lack one: the others are then a choice instead of a sample.
-fn complete(values: &[f64], decide: &[f64]) -> Result<Vec<f64>, String> {
-    let missing = decide.iter().filter(|value| value.is_nan()).count();
-    if 10 * missing > decide.len() {
-        return Err(format!("{missing} of {} seeds have no value", decide.len()));
+fn complete(values: &[f64]) -> Result<Vec<f64>, String> {
+    let kept: Vec<f64> = values.iter().copied().filter(|value| !value.is_nan()).collect();
+    let missing = values.len() - kept.len();
+    if 10 * missing > values.len() {
+        return Err(format!("{missing} of {} seeds have no value", values.len()));
     }
-    if values.len() != decide.len() {
-        return Ok(values.to_vec());
-    }
-    let kept = values.iter().zip(decide).filter(|(_, decides)| !decides.is_nan());
-    Ok(kept.map(|(value, _)| *value).collect())
+    Ok(kept)
+}
+
+/// The means of both sides of a statement, over the seeds in which both have a value.
+fn means(sides: &[[f64; 2]]) -> [f64; 2] {
+    let kept = || sides.iter().filter(|sides| sides.iter().all(|side| !side.is_nan()));
+    [0, 1].map(|side| Sequence::of(&kept().map(|sides| sides[side]).collect::<Vec<_>>()).mean)
 }
 
 /// Sets our number and the values that decide the row, or returns which quantity was not measured.
@@ -280,7 +282,7 @@ fn compare(
     outcome: &mut Outcome,
 ) -> Result<(), String> {
     let all = row.check.values(&measured.values)?;
-    let values = complete(&all, &all)?;
+    let values = complete(&all)?;
     if values.len() < all.len() {
         let without = all.len() - values.len();
         outcome.add_note(&format!("{without} of {} seeds have no value and are left out", all.len()));
@@ -288,11 +290,7 @@ fn compare(
     let ours = match &row.check {
         Check::Number { .. } => Sequence::of(&values).mean,
         Check::Statement(relation) => {
-            let side = |side: &Expression| {
-                let values = side.evaluate(&measured.values)?;
-                Ok::<f64, String>(Sequence::of(&complete(&values, &all)?).mean)
-            };
-            let (left, right) = (side(&relation.left)?, side(&relation.right)?);
+            let [left, right] = means(&relation.sides(&measured.values)?);
             outcome.add_note(&format!("here {} against {}", format_number(left), format_number(right)));
             left
         }
@@ -313,7 +311,7 @@ fn compare(
         let (mut low, mut high) = (sequence.mean, sequence.mean);
         for values in &measured.elsewhere {
             let values = row.check.values(values)?;
-            let values = complete(&values, &values)?;
+            let values = complete(&values)?;
             let here = Sequence::of(&values);
             if !here.mean.is_finite() {
                 return Err("the measured value is not finite at a point of the posterior range".into());
@@ -358,11 +356,13 @@ mod tests {
         let with = |missing: usize| -> Vec<f64> {
             (0..20).map(|seed| if seed < missing { f64::NAN } else { f64::from(seed as u32) }).collect()
         };
-        assert_eq!(complete(&with(2), &with(2)).unwrap().len(), 18);
+        assert_eq!(complete(&with(2)).unwrap().len(), 18);
+        assert!(complete(&with(3)).unwrap_err().contains("3 of 20 seeds"));
         // Both sides of a statement keep the same seeds.
-        assert_eq!(complete(&with(0), &with(2)).unwrap()[0], 2.0);
-        assert_eq!(complete(&[5.0], &with(2)).unwrap(), [5.0]);
-        assert!(complete(&with(3), &with(3)).unwrap_err().contains("3 of 20 seeds"));
+        let sides: Vec<[f64; 2]> =
+            with(0).into_iter().zip(with(2)).map(|(left, right)| [left, right]).collect();
+        assert_eq!(means(&sides), [10.5, 10.5]);
+        assert_eq!(means(&with(2).into_iter().map(|right| [5.0, right]).collect::<Vec<_>>())[0], 5.0);
     }
 
     /// Upper bound of a quantity: 1 for shares, 100 for percentages, 1e9 for others.
