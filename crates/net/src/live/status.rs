@@ -65,19 +65,38 @@ pub(crate) fn count(overlay: &Exiting, circuits: Option<&Locals>) -> Counts {
 }
 
 /// Numbers that every shard counts for the whole relay.
-const COMMON: [&str; 9] = [
-    "uptime_seconds",
-    "read_bytes_total",
-    "written_bytes_total",
-    "dos_concurrent_connections_refused_total",
-    "dos_fast_connections_refused_total",
-    "dos_circuits_refused_total",
-    "dos_streams_refused_total",
-    "dos_introductions_refused_total",
-    "dos_rendezvous_refused_total",
-];
+const COMMON: [&str; 3] = ["uptime_seconds", "read_bytes_total", "written_bytes_total"];
 /// Numbers that have a maximum instead of a sum.
 const HIGHEST: [&str; 1] = ["solve_p99_seconds"];
+
+/// A counter of refusals: its name, what it counts, and how to read it.
+type Refusal = (&'static str, &'static str, fn(&Refusals) -> u64);
+
+/// Refusals of the network's defences against denial of service, which shards count together.
+const REFUSALS: [Refusal; 6] = [
+    (
+        "dos_concurrent_connections_refused_total",
+        "Connections refused because their address had too many",
+        |refused| refused.concurrent,
+    ),
+    (
+        "dos_fast_connections_refused_total",
+        "Connections refused because their address connects too fast",
+        |refused| refused.connects,
+    ),
+    ("dos_circuits_refused_total", "Circuits refused because their address creates too many", |refused| {
+        refused.circuits
+    }),
+    ("dos_streams_refused_total", "Streams refused because their circuit opens too many", |refused| {
+        refused.streams
+    }),
+    ("dos_introductions_refused_total", "Introductions beyond a service's limit", |refused| {
+        refused.introductions
+    }),
+    ("dos_rendezvous_refused_total", "Rendezvous points refused to this guard's clients", |refused| {
+        refused.rendezvous
+    }),
+];
 
 /// The numbers of the relay.
 fn sum(counts: &[Counts]) -> Vec<Number> {
@@ -86,7 +105,7 @@ fn sum(counts: &[Counts]) -> Vec<Number> {
     for (name, _, value) in &mut numbers {
         let of_others = others.iter().map(|shard| shard.number(name));
         *value = match name {
-            _ if COMMON.contains(name) => *value,
+            _ if COMMON.contains(name) || REFUSALS.iter().any(|(refusal, ..)| refusal == name) => *value,
             _ if HIGHEST.contains(name) => of_others.fold(*value, f64::max),
             _ => of_others.fold(*value, |sum, more| sum + more),
         };
@@ -150,41 +169,13 @@ fn numbers(overlay: &Exiting) -> Vec<Number> {
                 ("measurement_bytes_total", "Bytes of cells echoed to FlashFlow's measurers", echoed),
             ]
         }));
-        numbers.extend(refusals(&node.refusals()));
+        let refused = node.refusals();
+        numbers.extend(REFUSALS.map(|(name, about, of)| (name, about, of(&refused) as f64)));
         let closed = node.endings();
         numbers
             .extend(closed.iter().map(|(ending, number)| (ending.counter(), ending.about(), number as f64)));
         numbers
     })
-}
-
-/// Refusals of the network's defences against denial of service.
-fn refusals(refused: &Refusals) -> [Number; 6] {
-    let Refusals { concurrent, connects, circuits, streams, introductions, rendezvous } = *refused;
-    [
-        (
-            "dos_concurrent_connections_refused_total",
-            "Connections refused because their address had too many",
-            concurrent as f64,
-        ),
-        (
-            "dos_fast_connections_refused_total",
-            "Connections refused because their address connects too fast",
-            connects as f64,
-        ),
-        (
-            "dos_circuits_refused_total",
-            "Circuits refused because their address creates too many",
-            circuits as f64,
-        ),
-        ("dos_streams_refused_total", "Streams refused because their circuit opens too many", streams as f64),
-        ("dos_introductions_refused_total", "Introductions beyond a service's limit", introductions as f64),
-        (
-            "dos_rendezvous_refused_total",
-            "Rendezvous points refused to this guard's clients",
-            rendezvous as f64,
-        ),
-    ]
 }
 
 fn each(overlay: &Exiting, streams: &Locals) -> Vec<Value> {
