@@ -213,7 +213,7 @@ impl Endpoint {
                 syn.stamp = millis(now);
                 return Some(syn);
             }
-            State::Established | State::Closed => match self.poll_data(config, now) {
+            State::Established | State::Closed => match self.sender.poll(config, now) {
                 Some(segment) => {
                     if segment.len > 0 {
                         self.receiver.on_sent_data(config, now);
@@ -230,17 +230,6 @@ impl Endpoint {
         self.receiver.acknowledge(config, &mut segment);
         segment.stamp = millis(now);
         Some(segment)
-    }
-
-    /// The next segment with data.
-    #[inline]
-    fn poll_data(&mut self, config: &Config, now: Time) -> Option<Segment> {
-        // Most questions come when nothing waits.
-        if self.sender.is_idle() {
-            self.sender.rest();
-            return None;
-        }
-        self.sender.poll(config, now)
     }
 
     /// Packets of a burst that leaves now: of one train. A single one without segmentation offload.

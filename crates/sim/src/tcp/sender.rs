@@ -246,8 +246,8 @@ impl Sender {
         }
     }
 
-    /// Whether the next [`poll`](Self::poll) returns `None`: all data has left, and a poll has noted that.
-    pub(crate) fn is_idle(&self) -> bool {
+    /// Whether all data has left, and a [`poll`](Self::poll) has noted that.
+    fn is_idle(&self) -> bool {
         self.flight.next == self.write_end
             && self.flight.to_retransmit == 0
             && self.recovery.is_none()
@@ -255,16 +255,21 @@ impl Sender {
             && !self.window_probe
     }
 
-    /// As a [`poll`](Self::poll) of an [idle](Self::is_idle) sender.
-    pub(crate) fn rest(&mut self) {
-        self.burst = 0;
-        if let Some(uplink) = &mut self.uplink {
-            uplink.resumes = Time::NEVER;
+    /// The next data segment or retransmission, if one may leave now.
+    #[inline]
+    pub(crate) fn poll(&mut self, config: &Config, now: Time) -> Option<Segment> {
+        // Most questions come when nothing waits.
+        if self.is_idle() {
+            self.burst = 0;
+            if let Some(uplink) = &mut self.uplink {
+                uplink.resumes = Time::NEVER;
+            }
+            return None;
         }
+        self.poll_busy(config, now)
     }
 
-    /// The next data segment or retransmission, if one may leave now.
-    pub(crate) fn poll(&mut self, config: &Config, now: Time) -> Option<Segment> {
+    fn poll_busy(&mut self, config: &Config, now: Time) -> Option<Segment> {
         let mss = u64::from(config.mss.max(1));
         if std::mem::take(&mut self.window_probe) {
             return self.probe_window(config, now, mss);
