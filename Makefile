@@ -11,10 +11,11 @@ BY_HAND = a_thousand_points_survive_fifty_kills audiences_of_5_20_and_50 kernel_
 # Benchmarks are tests, too, but do not know `--ignored`.
 test-all: SLOW = cargo test --workspace --quiet --lib --bins --test '*' -- --ignored $(addprefix --skip ,$(BY_HAND))
 
+test test-all: export TIDEGATE_SKIPPED = $(SKIPPED)
 test test-all: lint
 	@mkdir -p $(dir $(SKIPPED)) && rm -f $(SKIPPED) && touch $(SKIPPED)
-	TIDEGATE_SKIPPED=$(SKIPPED) cargo test --workspace --quiet
-	TIDEGATE_SKIPPED=$(SKIPPED) $(SLOW)
+	cargo test --workspace --quiet
+	$(SLOW)
 	@sort $(SKIPPED)
 	@printf 'skipped: %s' "$$(wc -l < $(SKIPPED))"
 	@if [ -s $(SKIPPED) ]; then printf ', missing: %s' "$$(cut -d: -f1 $(SKIPPED) | sort -u | paste -sd, | sed 's/,/, /g')"; fi; echo
