@@ -165,6 +165,9 @@ const SHORTEST_QUEUE: i32 = 50;
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn of(stated: &[(&str, i32)]) -> DefenceParameters {
@@ -199,6 +202,16 @@ mod tests {
         assert_eq!(on.connections, Some(connections));
         assert_eq!(on.streams, Some(streams));
         assert_eq!(on.introductions, Some(IntroductionLimit { rate: 25, burst: 200 }));
+    }
+
+    #[test]
+    fn every_option_overrides_a_parameter_that_is_read() {
+        let read = RefCell::new(BTreeSet::new());
+        DefenceParameters::of_consensus(|name| {
+            read.borrow_mut().insert(name.to_owned());
+            name.ends_with("Enabled").then_some(1)
+        });
+        assert!(OPTIONS.iter().all(|(name, _)| read.borrow().contains(*name)), "{read:?}");
     }
 
     #[test]
