@@ -43,6 +43,7 @@ impl Time {
 impl Span {
     /// No time at all.
     pub const ZERO: Span = Span(0);
+
     /// Whole microseconds.
     pub const fn from_micros(us: u64) -> Span {
         Span(us * 1_000)
