@@ -16,7 +16,7 @@ pub(crate) const MAX_LOCATIONS: usize = 4096;
 pub struct LatencyTable {
     /// The places, in the order of the file.
     pub locations: Vec<Location>,
-    /// Number of ordered pairs that [`LatencyTable::complete`] filled.
+    /// Number of ordered pairs that `LatencyTable::complete` filled.
     pub completed: usize,
     paths: Vec<Path>,
 }

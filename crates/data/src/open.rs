@@ -21,7 +21,7 @@ pub(crate) fn find_packed(folder: &Path, name: &str) -> PathBuf {
 /// Reads a file and unpacks .xz and .gz, recognised by their first bytes.
 ///
 /// # Errors
-/// If the file is unreadable, empty, damaged, not text, or longer than [`MAX_UNPACKED`].
+/// If the file is unreadable, empty, damaged, not text, or longer than `MAX_UNPACKED`.
 pub fn open(path: &Path) -> Result<Document, DataError> {
     let name = path.display().to_string();
     let unreadable = |error: io::Error| DataError::unreadable(name.clone(), &error);
@@ -46,7 +46,7 @@ pub fn open(path: &Path) -> Result<Document, DataError> {
 /// Bytes that are not UTF-8 (Latin-1 contact lines in old documents) become replacement characters.
 ///
 /// # Errors
-/// If the bytes are empty, damaged, not text, or longer than [`MAX_UNPACKED`].
+/// If the bytes are empty, damaged, not text, or longer than `MAX_UNPACKED`.
 pub fn unpack(name: &str, bytes: Vec<u8>) -> Result<Document, DataError> {
     unpack_within(name, bytes, MAX_UNPACKED)
 }

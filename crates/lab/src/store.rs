@@ -147,7 +147,7 @@ impl Store {
         Ok(Store { place: place.to_owned(), records, fresh })
     }
 
-    /// Stores a finished run, given as the [`files`](Record::files) of its record. It then survives a power failure.
+    /// Stores a finished run, given as the `files` of its record. It then survives a power failure.
     ///
     /// # Errors
     /// If the files cannot be written; none of them are left then.

@@ -1,4 +1,4 @@
-//! The runs of a [`Study`]: their list, the contents of their folder, and one run, in this or another process.
+//! The runs of a `Study`: their list, the contents of their folder, and one run, in this or another process.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

@@ -105,7 +105,7 @@ pub enum Opened {
     Ack {
         /// The packet.
         id: PacketId,
-        /// For [`AnnexKeys::stamps`].
+        /// For `AnnexKeys::stamps`.
         annex: [u8; ANNEX],
         /// The receiver's text.
         message: Vec<u8>,
@@ -125,7 +125,7 @@ pub enum Opened {
         first: Peer,
         /// The route's label there.
         label: u64,
-        /// For [`Outbound::refused`].
+        /// For `Outbound::refused`.
         block: [u8; 16],
     },
     /// A packet over a receiver path of this peer.
@@ -134,7 +134,7 @@ pub enum Opened {
         id: PacketId,
         /// In a reply, the rates that the relays stamped.
         annex: [u8; ANNEX],
-        /// For [`crate::message::PathKeys::unwrap`].
+        /// For `crate::message::PathKeys::unwrap`.
         payload: Vec<u8>,
     },
 }
@@ -146,7 +146,7 @@ pub struct Reply(SURB, u8);
 /// Builds a data datagram along `path` to its last peer. The acknowledgement returns to `me` over the same relays.
 ///
 /// # Panics
-/// If the number of relays is zero or above [`MAX_RELAYS`], or `body` is longer than [`BODY`].
+/// If the number of relays is zero or above [`MAX_RELAYS`], or `body` is longer than `BODY`.
 pub fn build(
     epoch: &Epoch,
     path: &[Peer],

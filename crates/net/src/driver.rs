@@ -1,7 +1,7 @@
 //! Drives sans-IO machines with the monotonic clock.
 //!
-//! [`Driver`] owns one machine: it runs timeouts that are due, and passes every output to a [`Handler`] before it
-//! returns. A role's event loop waits in [`Driver::wait`]. In a [`SharedDriver`], several tasks of one thread give the
+//! `Driver` owns one machine: it runs timeouts that are due, and passes every output to a `Handler` before it
+//! returns. A role's event loop waits in `Driver::wait`. In a `SharedDriver`, several tasks of one thread give the
 //! machine input, and a timer task runs its timeouts.
 
 use std::cell::{Cell, RefCell};

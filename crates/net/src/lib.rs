@@ -26,7 +26,7 @@
 
 #![forbid(unsafe_code)]
 
-pub mod admission;
+mod admission;
 mod batch;
 mod buffered_tcp;
 pub mod clock;

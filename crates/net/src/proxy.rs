@@ -94,7 +94,7 @@ pub enum Step {
     Read,
     /// Send this, then call [`Handshake::read`] again.
     Send(&'static [u8]),
-    /// The application wants a connection; answer with [`answer`].
+    /// The application wants a connection; answer with `answer`.
     Connect {
         /// The destination's host.
         host: Host,
@@ -108,7 +108,7 @@ pub enum Step {
         protocol: Protocol,
     },
     /// The application wants a name's addresses, or the name of an address (below `in-addr.arpa` or `ip6.arpa`);
-    /// answer with [`resolved`], or with [`answer`] after a failure.
+    /// answer with `resolved`, or with `answer` after a failure.
     Resolve {
         /// The name to resolve.
         name: String,

@@ -1,6 +1,6 @@
 //! Combinations of parts that do not run, and why: one of the parts would have no effect, or both do the same work.
 //!
-//! The table [`RULES`] refuses them and documents them: `docs/combinations.md` is generated from it.
+//! The table `RULES` refuses them and documents them: `docs/combinations.md` is generated from it.
 
 use std::fmt::Write as _;
 

@@ -20,7 +20,7 @@
 #![forbid(unsafe_code)]
 
 pub mod balance;
-pub mod byzantine;
+mod byzantine;
 pub mod clients;
 pub mod codel;
 pub mod deployment;
@@ -35,7 +35,7 @@ mod packet;
 pub mod parallel;
 pub mod plan;
 pub mod queue;
-pub mod quic;
+mod quic;
 pub mod stream;
 pub mod tcp;
 pub mod underlay;

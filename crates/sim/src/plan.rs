@@ -13,7 +13,7 @@ use tidegate_control::markov;
 use tidegate_control::units::{Bytes, Rate, Span, Time};
 
 pub use tidegate_proto::bucket::BucketPlan;
-pub use tidegate_proto::conflux::{Split, by_rate, by_time, q_learning};
+pub use tidegate_proto::conflux::{Split, by_time, q_learning};
 pub use tidegate_proto::control::fixed_rate::FixedRate;
 pub use tidegate_proto::control::windows::{FixedWindows, Windows};
 pub use tidegate_proto::control::{Control, predictor, vegas};
@@ -163,7 +163,7 @@ pub struct Path {
     /// One-way propagation delay.
     pub delay: Span,
     /// Standard deviation of a normal term added to it, never overtaking within a connection and never below
-    /// [`least_delay`](Path::least_delay).
+    /// `least_delay`.
     pub jitter: Span,
     /// Probability that a packet is lost.
     pub loss: f64,

@@ -1,4 +1,4 @@
-//! QUIC's streams, called lanes here because streams are Tor's. [`Lanes`] is one direction of a connection; its packets
+//! QUIC's streams, called lanes here because streams are Tor's. `Lanes` is one direction of a connection; its packets
 //! are the segments of a [`tcp::Endpoint`](crate::tcp::Endpoint). The byte sequence has the frames in the order of
 //! their
 //! first transmission. A lane's bytes are delivered once the bytes before them *in the lane* have arrived (RFC 9000,

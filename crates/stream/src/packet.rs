@@ -153,7 +153,7 @@ impl Explore {
     }
 }
 
-/// Encodes a request for repair of at most [`MAX_NACKS`] packets.
+/// Encodes a request for repair of at most `MAX_NACKS` packets.
 pub fn nack(keys: &[Key]) -> Bytes {
     let mut out = BytesMut::with_capacity(1 + 5 * keys.len());
     out.put_u8(NACK);

@@ -1,7 +1,7 @@
 //! MLEFlow (Darir and others, PoPETs 2022): the capacity that makes all rounds' downloads most likely.
 //!
 //! With a capacity of C, a download at speed m competes with C / m - 1 users. Their number has a Poisson distribution with
-//! a known mean ([`users`](super::users)). MLEFlow-CF solves for the most likely C in closed form; MLEFlow-Q tries
+//! a known mean (`users`). MLEFlow-CF solves for the most likely C in closed form; MLEFlow-Q tries
 //! quantised capacities and can allow for noise in the speeds.
 
 use schemars::JsonSchema;

@@ -1,6 +1,6 @@
 //! Explicit rates with a drop locator: relays offer rates and report the packets that they drop.
 //!
-//! In the manner of RCP (Dukkipati 2007). The relay's half is [`super::fair_share`]. The source's half is [`Explicit`]: it
+//! In the manner of RCP (Dukkipati 2007). The relay's half is [`super::fair_share`]. The source's half is `Explicit`: it
 //! sends what the relay offers.
 
 use schemars::JsonSchema;

@@ -2,7 +2,7 @@
 //!
 //! The thesis' rule fits sources of a few packets per second, so two things differ here. A learner weighs losses against the
 //! acknowledgements of the same state, and one sign among hundreds of them would not count: here a sign stands for all
-//! packets of its state. And an action changes a rate by [`STEP`] packets per second, not by one.
+//! packets of its state. And an action changes a rate by `STEP` packets per second, not by one.
 
 use super::q_learning::{QLearning, QParameters};
 use super::{Controller, Feedback, Memo, Peer};

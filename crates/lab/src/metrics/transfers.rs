@@ -49,7 +49,7 @@ pub struct Record {
     /// Time until it timed out.
     #[serde(default, with = "super::kept::optional")]
     pub given_up: Option<Span>,
-    /// Goodput over the [`SPANS`] of the response, in bytes/s; only if no other transfer shared the circuit.
+    /// Goodput over the `SPANS` of the response, in bytes/s; only if no other transfer shared the circuit.
     #[serde(default)]
     pub goodput_bytes_per_s: [Option<f64>; 2],
     /// Time at which the response passed the start of a span.
@@ -146,7 +146,7 @@ pub struct Class {
 pub struct Transfers {
     /// Classes in order of the users that have them.
     pub classes: Vec<Class>,
-    /// Ended transfers in order, at most [`MAX_RECORDS`].
+    /// Ended transfers in order, at most `MAX_RECORDS`.
     pub records: Vec<Record>,
     /// Number of sizes of each user's requests.
     sizes: Vec<usize>,

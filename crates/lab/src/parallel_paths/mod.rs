@@ -2,7 +2,7 @@
 //!
 //! An experiment names cases (a controller with its parameters) and optionally a sweep of one quantity; every
 //! combination runs with every seed. Quantities have the name `<case>.<measure>`, in a sweep
-//! `<case>.<over>-<value>.<measure>`, in snake case; [`measure`] lists the measures.
+//! `<case>.<over>-<value>.<measure>`, in snake case; `measure` lists the measures.
 
 mod file;
 mod measure;

@@ -6,7 +6,7 @@ pub mod effects;
 pub mod folder;
 mod html;
 mod page;
-pub mod parquet;
+pub(crate) mod parquet;
 pub(crate) mod places;
 pub mod scoreboard;
 mod svg;

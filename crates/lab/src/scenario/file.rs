@@ -1,7 +1,7 @@
 //! The scenario file as serde reads it.
 //!
 //! Reading fills in every default, so a [`ScenarioFile`] that is written back (the manifest) states all of them.
-//! [`tidegate_control::keys`] checks types and ranges; [`super::check`] checks what spans several keys.
+//! [`tidegate_control::keys`] checks types and ranges; `super::check` checks what spans several keys.
 
 use std::collections::BTreeMap;
 

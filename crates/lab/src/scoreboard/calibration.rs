@@ -2,7 +2,7 @@
 //!
 //! Candidates are points of a low-discrepancy sequence (Roberts' R sequence with a random shift). Successive halving
 //! (Jamieson and Talwalkar, AISTATS 2016) measures all with few seeds, and the better half with twice as many, until at
-//! most [`SURVIVORS`] remain. The posterior range consists of the survivors that fit about equally well.
+//! most `SURVIVORS` remain. The posterior range consists of the survivors that fit about equally well.
 
 use serde::{Deserialize, Serialize};
 use tidegate_control::random::Seed;

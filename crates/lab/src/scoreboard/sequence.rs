@@ -1,7 +1,7 @@
 //! Confidence sequences: intervals of a mean that stay valid however often one looks and whenever one stops.
 //!
 //! Per-seed values are modelled as normal with unknown variance. Under the mean `m`, the Bayes factor of the t
-//! statistic with the prior N(0, [`PRIOR`]) on the standardised effect is a nonnegative martingale with mean 1 (Lai,
+//! statistic with the prior N(0, `PRIOR`) on the standardised effect is a nonnegative martingale with mean 1 (Lai,
 //! Annals of Statistics 4, 1976; Wang and Ramdas, Anytime-valid t-tests and confidence sequences for Gaussian means
 //! with unknown variance, Sequential Analysis 2025, arXiv 2310.03722). By Ville's inequality it ever exceeds 1 / alpha
 //! with probability at most alpha. Its inverse is therefore a p-value at every stopping time.

@@ -26,7 +26,7 @@ use crate::{clock, link, tls};
 
 /// Numbers of the target and the exit in the overlay's directory.
 pub(crate) const TARGET: RelayId = RelayId(1);
-/// See [`TARGET`].
+/// See `TARGET`.
 pub const EXIT: RelayId = RelayId(2);
 
 /// Interval between the exit's turns to send.

@@ -21,7 +21,7 @@ use tidegate_control::flashflow::bandwidth_file::relay_name;
 pub struct Current {
     /// Nickname of the relay.
     pub relay: String,
-    /// How it is measured: [`Target::name`].
+    /// How it is measured: `Target::name`.
     pub target: &'static str,
     /// Number of complete seconds.
     pub seconds: u16,
@@ -161,7 +161,7 @@ impl CoordinatorState {
 /// Reads the network, if configured, and updates the configured relays and the shared random value.
 ///
 /// # Errors
-/// As [`NetworkSource::read`](super::network::NetworkSource::read).
+/// As `NetworkSource::read`.
 pub fn network(config: &mut CoordinatorConfig, unix: u64) -> Result<Option<Network>, DataError> {
     let Some(source) = &config.network else { return Ok(None) };
     let network = source.read(unix)?;

@@ -16,7 +16,7 @@ use crate::overlay::RateLimit;
 /// If the relay can be measured, the measurement's pace is the bucket instead: it divides the rate between users and
 /// measurers (FlashFlow, section 4.1).
 ///
-/// The shards of a relay share one bucket and its counters ([`share`](Self::share)).
+/// The shards of a relay share one bucket and its counters (`share`).
 #[derive(Default)]
 pub struct Limit {
     shared: SharedLimit,

@@ -18,13 +18,13 @@ const PATH: &str = "/tor/status-vote/current/consensus-microdesc";
 /// Shortest time until it is read again.
 const SHORTEST: Span = Span::from_secs(5);
 /// Longest time until it is read again: the voting interval of the public network.
-pub const LONGEST: Span = Span::from_secs(3600);
+pub(crate) const LONGEST: Span = Span::from_secs(3600);
 /// Pause after it could not be read.
 const AGAIN: Span = Span::from_secs(10);
 
 /// The part of a consensus that a relay obeys.
 #[derive(Debug)]
-pub struct Consensus {
+pub(crate) struct Consensus {
     /// Parameters by name.
     pub parameters: BTreeMap<String, i32>,
     /// Addresses of relays.
@@ -37,7 +37,7 @@ pub struct Consensus {
 ///
 /// # Errors
 /// If none does: the cause at the last one.
-pub async fn read(authorities: &[SocketAddr]) -> Result<Consensus, String> {
+pub(crate) async fn read(authorities: &[SocketAddr]) -> Result<Consensus, String> {
     let mut last = "no authority is configured".to_owned();
     for at in authorities {
         match read_from(*at).await {
@@ -64,7 +64,7 @@ async fn read_from(at: SocketAddr) -> Result<Consensus, String> {
 }
 
 /// How long to wait before reading it again at `now`, seconds since 1970.
-pub fn pause(read: &Result<Consensus, String>, now: u64) -> Span {
+pub(crate) fn pause(read: &Result<Consensus, String>, now: u64) -> Span {
     match read {
         Ok(Consensus { fresh_until: Some(until), .. }) => {
             Span::from_secs(until.saturating_sub(now)).clamp(SHORTEST, LONGEST)

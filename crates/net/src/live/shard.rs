@@ -226,17 +226,17 @@ impl Shard {
     }
 
     /// Obeys the defences with their present parameters.
-    pub fn defend(&self) {
+    pub(crate) fn defend(&self) {
         self.overlay.with(|node, _| node.defend_with(self.common.defence.clone()));
     }
 
     /// The defences, which all shards share.
-    pub fn defence(&self) -> &Defence {
+    pub(crate) fn defence(&self) -> &Defence {
         &self.common.defence
     }
 
     /// Counts a connection from an address for the defences; `None` if they refuse it.
-    pub fn counted(&self, from: IpAddr) -> Option<Counted> {
+    pub(crate) fn counted(&self, from: IpAddr) -> Option<Counted> {
         self.common.defence.connected(clock::now(), from)
     }
 

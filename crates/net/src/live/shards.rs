@@ -196,7 +196,7 @@ impl OtherShards {
     }
 
     /// Lets the other shards obey the new parameters of the defences.
-    pub fn defend(&self) {
+    pub(crate) fn defend(&self) {
         self.tell(|| Command::Defend);
     }
 

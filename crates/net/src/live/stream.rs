@@ -187,7 +187,7 @@ pub enum AtEnd {
     /// The stream is closed (a server behind an exit).
     End,
     /// The application may still receive. Tor's streams cannot be half-closed, so the far end is not told. Received
-    /// data is written until the far end closes the stream, or the stream is idle for [`IDLE`].
+    /// data is written until the far end closes the stream, or the stream is idle for `IDLE`.
     Listen,
 }
 

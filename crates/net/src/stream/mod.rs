@@ -10,6 +10,6 @@ pub mod hls;
 pub mod input;
 pub mod pages;
 pub mod path;
-pub mod quic;
+pub(crate) mod quic;
 pub mod server;
 pub mod viewer;

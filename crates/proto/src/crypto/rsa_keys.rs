@@ -83,7 +83,7 @@ pub(super) fn sign(key: &RsaPrivateKey, digest: &[u8]) -> Vec<u8> {
     key.sign(Pkcs1v15Sign::new_unprefixed(), digest).expect("a digest is shorter than the key")
 }
 
-/// Whether an identity, in PKCS #1, signed a digest as [`sign`] does.
+/// Whether an identity, in PKCS #1, signed a digest as `sign` does.
 pub fn verifies(identity: &[u8], digest: &[u8], signature: &[u8]) -> bool {
     RsaPublicKey::from_pkcs1_der(identity).is_ok_and(|key| {
         key.size() * 8 == BITS && key.verify(Pkcs1v15Sign::new_unprefixed(), digest, signature).is_ok()

@@ -207,7 +207,7 @@ impl Kist {
     }
 
     /// Takes back the memory of the last run's channels.
-    pub fn written(&mut self, mut served: Vec<ChannelId>) {
+    pub(crate) fn written(&mut self, mut served: Vec<ChannelId>) {
         served.clear();
         self.served = served;
     }

@@ -346,7 +346,7 @@ impl<O: Onion> Links<O> {
         self.queues.ready(id).into()
     }
 
-    /// Writes a channel's cells as far as its driver takes them; true if the channel [is spent](Self::is_spent) with
+    /// Writes a channel's cells as far as its driver takes them; true if the channel is spent with
     /// them.
     pub fn drain(&mut self, now: Time, id: ChannelId, sink: &mut dyn Sink<O>) -> bool {
         let mut spent = false;

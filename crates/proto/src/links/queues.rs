@@ -332,7 +332,7 @@ impl<O: Onion> Queues<O> {
         port.occupancy.get_or_insert_with(|| Occupancy::new(now)).note(rules, now, filled);
     }
 
-    /// As [`occupancy`](Self::occupancy), to ask for an alarm.
+    /// The average fill of a channel's output buffer, if it is measured, to ask for an alarm.
     pub(crate) fn occupancy_mut(&mut self, id: ChannelId) -> Option<&mut Occupancy> {
         self.ports[id.index()].occupancy.as_mut()
     }

@@ -26,7 +26,7 @@ pub trait Circuits {
     /// Cells that wait in a circuit's queue.
     fn queued(&self, key: u32) -> u32;
     /// Recently sent cells: a count with the half-life
-    /// [`LOUDNESS_HALF_LIFE`](crate::transport::LOUDNESS_HALF_LIFE).
+    /// `LOUDNESS_HALF_LIFE`.
     fn sent(&self, now: Time, key: u32) -> f64;
 }
 

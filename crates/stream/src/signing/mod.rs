@@ -1,6 +1,6 @@
 //! Signed content: the server signs groups of packets, and viewers drop packets that are not of the server.
 //!
-//! A [`Manifest`] lists the hashes of some consecutive packets under one Ed25519 signature. It leaves before its packets,
+//! A `Manifest` lists the hashes of some consecutive packets under one Ed25519 signature. It leaves before its packets,
 //! along the tree of one slice. A viewer forwards and plays a packet only if a manifest lists it, so a viewer that alters
 //! packets reaches its own children, which detect it, and no one below them.
 //!

@@ -1,7 +1,7 @@
 //! The encoding of trajectories in cells.
 //!
 //! A cell carries a sequence of trajectories, all of circuits that pass between the two relays. The
-//! plain encoding, the paper's, takes 19 bytes and a double per step. The other is [`compact`]. A relay reads both.
+//! plain encoding, the paper's, takes 19 bytes and a double per step. The other is `compact`. A relay reads both.
 
 use super::compact;
 use super::trajectory::{About, Malformed, Trajectory};
