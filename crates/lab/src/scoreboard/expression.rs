@@ -1,6 +1,6 @@
-//! Arithmetic expressions over measured quantities: `(a.total - b.total) / 1024`, `x <= 1.3 * y`.
+//! Arithmetic expressions over measured quantities: `(a.total - b.total) / 1024`, `x <= 1.3 * y`, `abs(ln(x / 2))`.
 //!
-//! Names consist of letters, digits, `_`, `.` and `-`, and begin with a letter. A minus sign between two names
+//! The functions are `abs` and `ln`. Names consist of letters, digits, `_`, `.` and `-`, and begin with a letter. A minus sign between two names
 //! therefore needs spaces around it.
 
 use std::collections::BTreeMap;
@@ -36,6 +36,31 @@ enum Node {
     Name(String),
     Binary(char, Box<Node>, Box<Node>),
     Negative(Box<Node>),
+    Call(Function, Box<Node>),
+}
+
+/// A function of one number, written `abs(x)` or `ln(x)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Function {
+    Absolute,
+    Logarithm,
+}
+
+impl Function {
+    fn named(name: &str) -> Option<Function> {
+        match name {
+            "abs" => Some(Function::Absolute),
+            "ln" => Some(Function::Logarithm),
+            _ => None,
+        }
+    }
+
+    fn of(self, value: f64) -> f64 {
+        match self {
+            Function::Absolute => value.abs(),
+            Function::Logarithm => libm::log(value),
+        }
+    }
 }
 
 /// Why a text is not a valid expression.
@@ -124,7 +149,7 @@ impl Node {
         match self {
             Node::Number(_) => {}
             Node::Name(name) => into.push(name),
-            Node::Negative(inner) => inner.names(into),
+            Node::Negative(inner) | Node::Call(_, inner) => inner.names(into),
             Node::Binary(_, a, b) => {
                 a.names(into);
                 b.names(into);
@@ -137,6 +162,7 @@ impl Node {
             Node::Number(number) => *number,
             Node::Name(name) => value(name),
             Node::Negative(inner) => -inner.evaluate(value),
+            Node::Call(function, inner) => function.of(inner.evaluate(value)),
             Node::Binary(operator, a, b) => {
                 let (a, b) = (a.evaluate(value), b.evaluate(value));
                 match operator {
@@ -226,13 +252,18 @@ impl Reader<'_> {
         let node = if self.take(&['-']).is_some() {
             Node::Negative(Box::new(self.factor()?))
         } else if self.take(&['(']).is_some() {
-            let inner = self.sum()?;
-            self.take(&[')']).ok_or_else(|| ExpressionError("a parenthesis is not closed".into()))?;
-            inner
+            self.closed()?
         } else {
             self.atom()?
         };
         Ok(node)
+    }
+
+    /// The rest of an expression in parentheses.
+    fn closed(&mut self) -> Result<Node, ExpressionError> {
+        let inner = self.sum()?;
+        self.take(&[')']).ok_or_else(|| ExpressionError("a parenthesis is not closed".into()))?;
+        Ok(inner)
     }
 
     fn atom(&mut self) -> Result<Node, ExpressionError> {
@@ -242,6 +273,12 @@ impl Reader<'_> {
         let end = self.rest.find(|c| !more(c)).unwrap_or(self.rest.len());
         let word = &self.rest[..end];
         self.rest = &self.rest[end..];
+        if name && self.take(&['(']).is_some() {
+            let function = Function::named(word).ok_or_else(|| {
+                ExpressionError(format!("there is no function `{word}`; use `abs` or `ln`"))
+            })?;
+            return Ok(Node::Call(function, Box::new(self.closed()?)));
+        }
         if name {
             return Ok(Node::Name(word.to_owned()));
         }
@@ -272,6 +309,11 @@ mod tests {
         assert_eq!(evaluate("x-1 - a.b * 2 / 4"), Ok(vec![9.5, 9.0]));
         assert_eq!(evaluate("-(a.b + 1)"), Ok(vec![-2.0, -3.0]));
         assert_eq!(evaluate("2e3"), Ok(vec![2000.0]));
+        assert_eq!(evaluate("abs(ln(a.b / 1)) + -abs( 0 - a.b)"), Ok(vec![-1.0, libm::log(2.0) - 2.0]));
+        for bad in ["exp(a.b)", "ln", "abs(a.b", "ln()", "abs a.b"] {
+            // `ln` without parentheses is a quantity, which nothing measures.
+            assert!(bad.parse::<Expression>().is_err() || evaluate(bad).is_err(), "{bad}");
+        }
         assert!(evaluate("a.b + c").unwrap_err().contains("values"));
         assert!(evaluate("nothing").unwrap_err().contains("not measured"));
     }
@@ -288,7 +330,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn noise_is_refused_or_read_but_never_panics(text in "[-+*/()a1. <>=µ]{0,300}") {
+        fn noise_is_refused_or_read_but_never_panics(text in "([-+*/()a1. <>=µ]|abs\\(|ln\\(){0,200}") {
             let _ = text.parse::<Expression>();
             let _ = text.parse::<Relation>();
         }
