@@ -40,6 +40,7 @@ pub(crate) mod registry;
 pub mod report;
 pub mod results;
 pub mod runs;
+pub mod samples;
 pub mod scenario;
 pub mod schedule;
 pub mod score;

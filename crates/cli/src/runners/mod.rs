@@ -40,7 +40,9 @@ mod stream_live;
 mod tool;
 
 use tidegate_lab::scoreboard::{Dependence, Runner, scenario_runner};
-use tidegate_lab::{archive, confirmation, flashflow, observer, parallel_paths, schedule, stream, threads};
+use tidegate_lab::{
+    archive, confirmation, flashflow, observer, parallel_paths, samples, schedule, stream, threads,
+};
 
 /// A runner that opens sockets or starts processes that do.
 #[cfg(feature = "live")]
@@ -89,6 +91,7 @@ pub const RUNNERS: &[(&str, Dependence, Runner)] = &[
     ("more-live", Dependence::Machine, live!(more_live::run)),
     ("predictor-open-loop", Dependence::Nothing, predictor_open_loop::run),
     ("archive", Dependence::Nothing, archive::runner::run),
+    ("samples", Dependence::Seeds, samples::run),
     ("schedule", Dependence::Machine, schedule::run),
     ("threads", Dependence::Machine, threads::run),
 ];

@@ -24,6 +24,13 @@ pub(super) struct Quantities {
     pub limit: Option<f64>,
 }
 
+impl Quantities {
+    /// Capacity in bytes per second: the smaller of link and limit.
+    pub(super) fn capacity(&self) -> f64 {
+        self.limit.unwrap_or(self.link).min(self.link)
+    }
+}
+
 /// Share of capacity over share of weight at [`QUANTILES`], per class (middle, guard, exit, both) and per fifth of its
 /// relays by weight, lightest first.
 ///
@@ -133,10 +140,8 @@ pub(super) fn normalise(
     let total = |class: Class, members: &mut dyn Iterator<Item = usize>| -> (f64, f64) {
         let of_class =
             members.filter(|index| class_of(&relays[*index]) == class && is_usable(&relays[*index]));
-        // A relay carries at most the smaller of link and limit.
         of_class.fold((0.0, 0.0), |(weight, carried), index| {
-            let relay = &all[index];
-            (weight + relay.weight, carried + relay.limit.unwrap_or(relay.link).min(relay.link))
+            (weight + all[index].weight, carried + all[index].capacity())
         })
     };
     let scales = Class::ALL.map(|class| {

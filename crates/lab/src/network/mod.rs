@@ -2,8 +2,10 @@
 //!
 //! The network depends only on scenario and seed, so all systems run on the same networks.
 
+mod balanced;
 pub(crate) mod builtin;
 mod capacity;
+pub(crate) mod demand;
 mod faults;
 mod hosts;
 pub mod inputs;

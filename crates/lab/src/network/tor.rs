@@ -11,11 +11,12 @@ use tidegate_data::weights::{class_of, is_usable, networks, positions};
 use tidegate_proto::cell::RelayId;
 use tidegate_sim::plan::{BucketPlan, Directory, RelayEntry, RelayLimits, Role};
 
+use super::balanced::Whole;
 use super::builtin;
 use super::capacity::{Quantities, normalise, quantities};
 use super::hosts::{Hosts, Listed};
 use super::inputs::Inputs;
-use crate::scenario::tables::TorFile;
+use crate::scenario::tables::{Sampling, TorFile};
 use crate::scenario::users::UserFile;
 
 /// Adds sampled relays and servers; returns the clients' directory.
@@ -23,21 +24,33 @@ pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed:
     let consensus = inputs.consensus.as_ref().expect("a [tor] table has a consensus");
     let all = quantities(table, inputs, seed);
     let fraction = table.fraction;
-    let chosen = sample(&consensus.relays, fraction, Representative::Drawn(seed.fork("sample")));
-    let relays: Vec<&RouterStatus> = chosen.iter().map(|index| &consensus.relays[*index]).collect();
     let as_weight = table.capacity.as_str() == "weight";
-    let quantities = if as_weight {
-        chosen.iter().map(|index| all[*index]).collect()
-    } else {
-        normalise(&consensus.relays, &all, &chosen, fraction)
+    let of_sample = |chosen: &[usize]| {
+        if as_weight {
+            return chosen.iter().map(|index| all[*index]).collect();
+        }
+        normalise(&consensus.relays, &all, chosen, fraction)
     };
+    let known_country = |relay: &RouterStatus| {
+        let listed = inputs.capacities.as_ref().and_then(|table| table.get(&relay.identity)?.country);
+        listed.or_else(|| inputs.countries.get(&relay.address).copied())
+    };
+    let chosen = match *table.sample {
+        Sampling::Drawn => sample(&consensus.relays, fraction, Representative::Drawn(seed.fork("sample"))),
+        Sampling::Balanced => {
+            let countries = |index: usize| known_country(&consensus.relays[index]);
+            let (relays, positions) = (&consensus.relays[..], positions(consensus));
+            let whole = Whole { relays, countries: &countries, positions, quantities: &of_sample };
+            whole.nearest(&all, fraction, seed.fork("sample"))
+        }
+    };
+    let relays: Vec<&RouterStatus> = chosen.iter().map(|index| &consensus.relays[*index]).collect();
+    let quantities = of_sample(&chosen);
     let networks = networks(relays.iter().copied());
     let (mut entries, mut machines) = (Vec::new(), BTreeMap::new());
     for (number, (relay, quantities)) in relays.iter().zip(&quantities).enumerate() {
         let mut draws = seed.fork("relays").fork_index(number as u64).random();
-        let listed = inputs.capacities.as_ref().and_then(|table| table.get(&relay.identity)?.country);
-        let known = || inputs.countries.get(&relay.address).copied();
-        let country = listed.or_else(known).unwrap_or_else(|| builtin::relay_country(&mut draws));
+        let country = known_country(relay).unwrap_or_else(|| builtin::relay_country(&mut draws));
         let by_bucket =
             as_weight || table.limit_by_bucket || table.relay_link.is_some() || table.refill.is_some();
         let (link, limits) =
@@ -69,7 +82,7 @@ pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed:
                 identity: relay.identity.0,
                 class: class_of(relay),
                 weight: quantities.weight,
-                advertised: quantities.limit.unwrap_or(quantities.link).min(quantities.link),
+                advertised: quantities.capacity(),
                 network: networks[number],
                 ..RelayEntry::new(RelayId(host))
             });
@@ -113,7 +126,7 @@ fn refilled(limits: RelayLimits, refill_every: Span) -> RelayLimits {
 
 /// Limits the relay's capacity by a token bucket, with a link that is 25 % faster.
 fn bucket_below_link(quantities: &Quantities) -> (u64, RelayLimits) {
-    let rate = quantities.limit.unwrap_or(quantities.link).min(quantities.link) as u64;
+    let rate = quantities.capacity() as u64;
     (rate * 5 / 4, limited(rate))
 }
 

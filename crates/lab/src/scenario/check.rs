@@ -10,7 +10,7 @@ use tidegate_sim::plan::System;
 
 use super::file::{Name, Placed, ScenarioFile, SystemFile, file_name_character};
 use super::quantity::{Between, Size, Timeout};
-use super::tables::{BandwidthFile, HostFile};
+use super::tables::{BandwidthFile, HostFile, Sampling};
 use super::users::{TrafficFile, UserFile};
 use crate::input::{InputError, SourceFile, suggest};
 use crate::network::builtin::YEARS;
@@ -174,6 +174,13 @@ fn check_hosts(file: &ScenarioFile, source: &SourceFile) -> Result<(), InputErro
     {
         let cause = "`microdescriptors` needs the `consensus` that names them";
         return Err(source.error(name.span(), cause, "set `consensus` too"));
+    }
+    if let Some(tor) = &file.tor
+        && *tor.sample.get_ref() == Sampling::Balanced
+        && tor.fraction >= 1.0
+    {
+        let cause = "`sample` = \"balanced\" has no effect: the network has every relay (`fraction` is 1)";
+        return Err(source.error(tor.sample.span(), cause, "drop `sample`, or lower `fraction`"));
     }
     if let Some(random) = &file.random {
         random.bandwidth.as_ref().map_or(Ok(()), |bucket| check_bandwidth(bucket, source))?;

@@ -166,6 +166,11 @@ pub struct TorFile {
     #[schemars(range(min = 3))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relays: Option<u32>,
+    /// Sample of relays: `drawn` (one relay of each class and bucket of weight, as tornettools does) or `balanced` (of
+    /// eight such samples the one nearest to the whole network, by the share of the traffic that relays carry and by the
+    /// shares of weight of known countries). Source of `drawn`: Jansen, Tracey, Goldberg, "Once is Never
+    /// Enough", USENIX Security 2021. `balanced` is our own; `experiments/truth/samples` has the reduction.
+    pub sample: Placed<Sampling>,
     /// Capacity of relays: `drawn` (from the weight, by ratios measured for its class and weight), `weight` (equal to
     /// the weight, without scaling the sample), or a table of relays: `relayinfo_staging_*.json`, server descriptors,
     /// or the folder of a Shadow configuration. Without `consensus`, a table with weights defines the network.
@@ -225,6 +230,17 @@ pub struct TorFile {
     pub queue_down: Option<Queue>,
 }
 
+/// How a network's relays are sampled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sampling {
+    /// One relay of each class and bucket of weight.
+    #[default]
+    Drawn,
+    /// Of several drawn samples the one nearest to the whole network.
+    Balanced,
+}
+
 impl TorFile {
     /// A host's links with these rates.
     pub(crate) fn links(&self, [up, down]: [Rate; 2]) -> [LinkPlan; 2] {
@@ -244,6 +260,7 @@ impl Default for TorFile {
             compare: None,
             fraction: 0.02,
             relays: None,
+            sample: Placed::default(),
             capacity: Placed::nowhere("drawn".to_owned()),
             utilisation: None,
             load: 1.0,

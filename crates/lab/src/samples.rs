@@ -1,0 +1,199 @@
+//! The runner `samples`: how much networks differ that are sampled from one consensus. Nothing is simulated.
+//!
+//! ```toml
+//! runner = "samples"
+//! [parameters]
+//! networks = 100
+//! [parameters.scenarios]
+//! drawn = { file = "network.toml", overrides = ["tor.sample = 'drawn'"] }
+//! balanced = { file = "network.toml", overrides = ["tor.sample = 'balanced'"] }
+//! ```
+//!
+//! Quantities of each network: `<scenario>.carried` is the share of the requested traffic that relays carry, if clients
+//! request half of the network's capacity, and `<scenario>.carried_high` the same for 62 %. `<scenario>.busy_weight` is
+//! the share of the weight of relays with a demand above 90 % of their capacity at 62 %. `<scenario>.country_distance`
+//! is the distance of the countries' shares of weight from their means over all networks (total variation), if
+//! countries are known. `<scenario>.spread.<quantity>` is the standard deviation over networks.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use tidegate_control::random::Seed;
+
+use crate::monitor::Monitor;
+use crate::network::demand::{Candidate, Demand};
+use crate::network::{self, Network};
+use crate::scenario::Scenario;
+use crate::scoreboard::sweep::ScenarioEntry;
+use crate::scoreboard::{Experiment, Measured, RunError, Scale};
+use crate::statistics::Estimate;
+
+/// `[parameters]` of the runner.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct SamplesExperiment {
+    scenarios: BTreeMap<String, ScenarioEntry>,
+    #[serde(default)]
+    overrides: Vec<String>,
+    /// Number of networks of each scenario.
+    networks: u32,
+}
+
+/// Shares of the capacity that clients request: about Tor Metrics' utilisation, and the utilisation at which the
+/// network of 2019 has the measured downloads (`experiments/truth`).
+const LOADS: [f64; 2] = [0.5, 0.62];
+
+/// Demand over capacity of a busy relay.
+const BUSY: f64 = 0.9;
+
+/// Measures an experiment.
+///
+/// # Errors
+/// [`RunError::Input`] for scenarios without a [tor] table, or networks that cannot be drawn.
+pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
+    let parameters: SamplesExperiment = experiment.parameters(scale)?;
+    let mut measured = Measured::default();
+    for (name, entry) in &parameters.scenarios {
+        let scenario = entry.load(experiment, &parameters.overrides)?;
+        let networks = networks(&scenario, parameters.networks, monitor)?;
+        let mut push = |quantity: &str, values: Vec<f64>| {
+            let deviation = deviation(&values);
+            measured.push_fixed(format!("{name}.spread.{quantity}"), deviation);
+            for value in values {
+                measured.push(format!("{name}.{quantity}"), value);
+            }
+        };
+        let mean = |demand: &Demand| demand.carried.iter().sum::<f64>() / 3.0;
+        for (quantity, load) in ["carried", "carried_high"].into_iter().zip(LOADS) {
+            push(quantity, networks.iter().map(|sampled| mean(&sampled.demand(load))).collect());
+        }
+        push("busy_weight", networks.iter().map(Sampled::busy_weight).collect());
+        push("country_distance", country_distances(&networks));
+    }
+    Ok(measured)
+}
+
+/// A sampled network.
+struct Sampled(Network);
+
+/// Draws the networks of the scenario's seed and the following ones.
+fn networks(scenario: &Scenario, count: u32, monitor: &dyn Monitor) -> Result<Vec<Sampled>, RunError> {
+    let first = scenario.file.seed;
+    let mut all = Vec::new();
+    for number in 0..count {
+        if monitor.stopped() {
+            return Err(RunError::Stopped);
+        }
+        let seed = Seed::root(first.wrapping_add(number.into()));
+        all.push(Sampled(network::build(scenario, seed.fork("network"))?));
+    }
+    Ok(all)
+}
+
+impl Sampled {
+    fn candidates(&self) -> Vec<Candidate> {
+        let plan = &self.0.plan;
+        let capacity = |host: u32| plan.hosts[host as usize].capacity();
+        let of = |relay: &tidegate_sim::plan::RelayEntry| Candidate {
+            class: relay.class,
+            weight: relay.weight,
+            capacity: capacity(relay.id.0),
+        };
+        plan.directory.relays.iter().map(of).collect()
+    }
+
+    fn demand(&self, load: f64) -> Demand {
+        Demand::of(&self.candidates(), &self.0.plan.directory.positions.unwrap_or_default(), load)
+    }
+
+    fn busy_weight(&self) -> f64 {
+        let relays = self.candidates();
+        let total: f64 = relays.iter().map(|relay| relay.weight).sum();
+        let demand = self.demand(LOADS[1]);
+        let busy = relays.iter().zip(&demand.busy).filter(|(_, busy)| **busy > BUSY);
+        busy.map(|(relay, _)| relay.weight).sum::<f64>() / total
+    }
+
+    /// Share of the weight of each country.
+    fn countries(&self) -> BTreeMap<&str, f64> {
+        let relays = &self.0.plan.directory.relays;
+        let total: f64 = relays.iter().map(|relay| relay.weight).sum();
+        let mut shares = BTreeMap::new();
+        for relay in relays {
+            *shares.entry(self.0.listed[&relay.id.0].country.as_str()).or_default() += relay.weight / total;
+        }
+        shares
+    }
+}
+
+/// Total variation between each network's shares of countries and their means.
+fn country_distances(networks: &[Sampled]) -> Vec<f64> {
+    let mut means: BTreeMap<&str, f64> = BTreeMap::new();
+    for (country, share) in networks.iter().flat_map(Sampled::countries) {
+        *means.entry(country).or_default() += share / networks.len() as f64;
+    }
+    let distance = |network: &Sampled| {
+        let own = network.countries();
+        let of = |(country, mean): (&&str, &f64)| (own.get(country).copied().unwrap_or(0.0) - mean).abs();
+        means.iter().map(of).sum::<f64>() / 2.0
+    };
+    networks.iter().map(distance).collect()
+}
+
+/// Standard deviation of a sample; zero below two values.
+fn deviation(values: &[f64]) -> f64 {
+    let mean = Estimate::of(values).mean;
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    if values.len() < 2 { 0.0 } else { (squares / (values.len() - 1) as f64).sqrt() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::input::{InputError, SourceFile};
+
+    struct Unwatched;
+    impl Monitor for Unwatched {}
+
+    fn sampled(overrides: &[&str]) -> Result<Scenario, InputError> {
+        let text = include_str!("../../../experiments/truth/samples/network.toml");
+        let source = SourceFile { file: "x.toml".into(), text: text.into() };
+        let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
+        Scenario::parse(source, PathBuf::new(), &overrides)
+    }
+
+    #[test]
+    fn balanced_samples_differ_less_from_each_other() {
+        let spread = |overrides: &[&str]| {
+            let networks = networks(&sampled(overrides).unwrap(), 24, &Unwatched).unwrap();
+            let carried = |network: &Sampled| network.demand(LOADS[0]).carried.iter().sum::<f64>();
+            deviation(&networks.iter().map(carried).collect::<Vec<_>>())
+        };
+        let (drawn, balanced) = (spread(&[]), spread(&["tor.sample = 'balanced'"]));
+        assert!(balanced < 0.8 * drawn, "{balanced} against {drawn}");
+    }
+
+    #[test]
+    fn a_balanced_sample_depends_on_its_seed_alone() {
+        let relays = |overrides: &[&str], seed: u64| -> Vec<String> {
+            let network = network::build(&sampled(overrides).unwrap(), Seed::root(seed)).unwrap();
+            network.listed.values().map(|relay| relay.nickname.clone()).collect()
+        };
+        let balanced = ["tor.sample = 'balanced'"];
+        assert_eq!(relays(&balanced, 1), relays(&balanced, 1));
+        assert_ne!(relays(&balanced, 1), relays(&balanced, 2));
+        assert_eq!(relays(&balanced, 1).len(), relays(&[], 1).len(), "as many relays as a drawn sample");
+        assert_eq!(relays(&["tor.sample = 'drawn'"], 1), relays(&[], 1), "the default");
+    }
+
+    #[test]
+    fn a_choice_of_samples_that_has_no_effect_is_refused() {
+        let said = |overrides: &[&str]| sampled(overrides).unwrap_err().to_string();
+        let whole = said(&["tor.sample = 'balanced'", "tor.relays = 8000"]);
+        assert!(whole.contains("has every relay") && whole.contains("drop `sample`"), "{whole}");
+        let unknown = said(&["tor.sample = 'balancd'"]);
+        assert!(unknown.contains("balancd") && unknown.contains("balanced"), "{unknown}");
+    }
+}
