@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod archive;
+pub mod busy;
 pub mod confirmation;
 pub mod export;
 pub mod flashflow;

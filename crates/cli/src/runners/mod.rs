@@ -41,7 +41,7 @@ mod tool;
 
 use tidegate_lab::scoreboard::{Dependence, Runner, scenario_runner};
 use tidegate_lab::{
-    archive, confirmation, flashflow, observer, parallel_paths, samples, schedule, stream, threads,
+    archive, busy, confirmation, flashflow, observer, parallel_paths, samples, schedule, stream, threads,
 };
 
 /// A runner that opens sockets or starts processes that do.
@@ -70,6 +70,7 @@ fn no_sockets(
 /// All runners, one line each. Error messages list these names.
 pub const RUNNERS: &[(&str, Dependence, Runner)] = &[
     ("scenario", Dependence::Seeds, scenario_runner::run),
+    ("busy-relays", Dependence::Seeds, busy::run),
     ("confirmation", Dependence::Seeds, confirmation::run),
     ("observer", Dependence::Seeds, observer::run),
     ("parallel-paths", Dependence::Seeds, parallel_paths::run),
