@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
-use tidegate_data::torperf::{Download, quantile};
+use tidegate_data::torperf::{Download, Measured, quantile};
 
 use crate::metrics::Anatomy;
 use crate::metrics::histogram::{Histogram, supported};
@@ -91,16 +91,39 @@ impl<'a> Results<'a> {
         Some(json!({ "ttfb_s": times(&|all| &all.ttfb_s), "ttlb_s": times(&|all| &all.ttlb_s) }))
     }
 
-    /// Scores of a system against the measured downloads: of all of them, and of each half-year if known.
+    /// Scores of a system against the measured downloads: of all of them, and of each half-year if known. The networks of
+    /// all seeds are pooled.
     pub fn scores(&self, system: &SystemResult<'_>) -> Vec<(&'static str, Score)> {
+        let benchmark = self.scenario.benchmark();
+        let pooled = |(part, measured)| (part, score(&system.runs, measured, benchmark));
+        self.measured_parts().into_iter().map(pooled).collect()
+    }
+
+    /// Mean errors of single networks with their interval between networks, for the parts of [`Results::scores`]: of all
+    /// quantities, and of downloads alone.
+    ///
+    /// Pooling cancels errors of opposite sign, so single networks have larger errors.
+    pub fn scores_of_networks(&self, system: &SystemResult<'_>) -> Vec<[Estimate; 2]> {
+        let benchmark = self.scenario.benchmark();
+        let of_part = |(_, measured): (_, &Measured)| {
+            let scores = system.runs.iter().map(|run| score(&[*run], measured, benchmark));
+            let scores: Vec<Score> = scores.collect();
+            [Score::error, Score::downloads].map(|error| {
+                Estimate::of(&scores.iter().map(|score| error(score).unwrap_or(f64::NAN)).collect::<Vec<_>>())
+            })
+        };
+        self.measured_parts().into_iter().map(of_part).collect()
+    }
+
+    /// The measured downloads: all of them, and each half-year if known.
+    fn measured_parts(&self) -> Vec<(&'static str, &Measured)> {
         let inputs = &self.scenario.inputs;
         let Some(whole) = &inputs.compare else { return Vec::new() };
         let mut parts = vec![("all", whole)];
         if let Some([first, second]) = &inputs.compare_halves {
             parts.extend([("january-june", first), ("july-december", second)]);
         }
-        let benchmark = self.scenario.benchmark();
-        parts.into_iter().map(|(part, measured)| (part, score(&system.runs, measured, benchmark))).collect()
+        parts
     }
 
     /// The largest value of a number over the systems, or zero.
@@ -405,5 +428,30 @@ mod tests {
         let one = combine(&[&a], &|values| Estimate::of(values).ci95);
         assert_eq!(one["x"], Value::Null);
         assert_eq!(flatten(&a), [("x".to_owned(), 1.0), ("y.z".to_owned(), 2.0)].into());
+    }
+
+    #[test]
+    fn single_networks_have_a_score_each_and_an_interval_between_them() {
+        struct Unwatched;
+        impl crate::monitor::Monitor for Unwatched {}
+        let text = "duration = \"60 s\"\nwarmup = \"1 s\"\nsystem = [{ name = \"vanilla\" }]\nrelay = [\n\
+            { name = \"guard\", link = \"50 Mbit/s\" },\n{ name = \"middle\", link = \"50 Mbit/s\" },\n\
+            { name = \"exit\", link = \"50 Mbit/s\" } ]\n[[user]]\nname = \"benchmark\"\ncount = 40\n\
+            traffic = \"benchmark\"\nstart = [\"1 s\", \"40 s\"]\npath = [\"guard\", \"middle\", \"exit\"]\n";
+        let source = crate::input::SourceFile { file: "x.toml".into(), text: text.into() };
+        let mut scenario = Scenario::parse(source, Default::default(), &[]).unwrap();
+        let ttlb_s = (1..=40).map(|value| f64::from(value) / 20.0).collect();
+        let downloads = vec![Download { bytes: 50 << 10, ttfb_s: Vec::new(), ttlb_s }];
+        let measured = Measured { downloads, ..Measured::default() };
+        scenario.inputs.compare = Some(measured.clone());
+        let runs = crate::runs::run_all(&scenario, 3, &Unwatched).unwrap();
+        let results = Results::new(&scenario, &runs);
+        let system = &results.systems[0];
+        let [all, downloads] = results.scores_of_networks(system)[0];
+        let errors = system.runs.iter().map(|run| score(&[*run], &measured, "benchmark").error().unwrap());
+        assert_eq!((all, downloads), (Estimate::of(&errors.collect::<Vec<_>>()), all));
+        assert!(all.n == 3 && all.ci95.unwrap() > 0.0, "{all:?}");
+        let pooled = results.scores(system)[0].1.error().unwrap();
+        assert!(pooled <= all.mean + 1e-9, "pooling cancels errors: {pooled} against {all:?}");
     }
 }

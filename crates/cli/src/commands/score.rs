@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use tidegate_lab::results::Results;
 use tidegate_lab::scenario::Scenario;
 use tidegate_lab::score::{QUANTILES, Score};
+use tidegate_lab::statistics::Estimate;
 use tidegate_lab::{load, runs};
 
 use crate::console::{Console, notice};
@@ -70,10 +71,14 @@ pub fn main(arguments: ScoreArgs) -> Result<ExitCode, Failure> {
 
 fn document(results: &Results<'_>) -> Value {
     let systems = results.systems.iter().map(|system| {
-        let parts: Map<String, Value> = results
-            .scores(system)
-            .into_iter()
-            .map(|(part, score)| (part.to_owned(), score.document()))
+        let single = results.scores_of_networks(system);
+        let parts = results.scores(system).into_iter().zip(single);
+        let parts: Map<String, Value> = parts
+            .map(|((part, score), [all, downloads])| {
+                let mut document = score.document();
+                document["networks"] = json!({ "error": all, "error_downloads": downloads });
+                (part.to_owned(), document)
+            })
             .collect();
         (system.name.to_owned(), Value::Object(parts))
     });
@@ -84,8 +89,12 @@ fn document(results: &Results<'_>) -> Value {
 fn print(results: &Results<'_>) {
     println!("{}", results.conditions());
     for system in &results.systems {
-        for (part, score) in results.scores(system) {
+        let single = results.scores_of_networks(system);
+        for ((part, score), single) in results.scores(system).into_iter().zip(single) {
             println!("\n{}, against {part}: {}", system.name, headline(&score));
+            if results.seeds().len() > 1 {
+                println!("  {}", of_networks(&single));
+            }
             println!("  {:<14} {}", "seconds", QUANTILES.map(|(label, _)| format!("{label:>16}")).concat());
             for row in &score.compared {
                 let pairs = row.ours.iter().zip(&row.measured);
@@ -96,6 +105,16 @@ fn print(results: &Results<'_>) {
         }
     }
     println!("\nours / measured; the score is the mean of |ln(ours / measured)|, and 0 is a perfect match");
+}
+
+/// The mean error of single networks, with its interval between networks.
+fn of_networks([all, downloads]: &[Estimate; 2]) -> String {
+    let show = |of: &Estimate| match of.ci95 {
+        Some(half) => format!("{:.3} ± {half:.3}", of.mean),
+        None => "-".to_owned(),
+    };
+    let n = all.n;
+    format!("single networks: {}, downloads only {} (95 % interval, n = {n})", show(all), show(downloads))
 }
 
 fn headline(score: &Score) -> String {
