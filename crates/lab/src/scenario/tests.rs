@@ -443,3 +443,27 @@ fn a_system_obeys_the_consensus() {
     );
     assert!(said.unwrap_err().to_string().contains("`of-consensus` needs a consensus"));
 }
+
+#[test]
+fn a_score_has_a_hundred_downloads_of_each_size_and_cuts_none_off() {
+    use tidegate_sim::plan::Traffic;
+
+    let scenario = parse(include_str!("../../../../scenarios/tor-score.toml"), &[]).unwrap();
+    assert_eq!(scenario.benchmark(), "benchmark");
+    let plan = crate::network::build(&scenario, Seed::root(1)).unwrap().plan;
+    let (mut begun, mut expected) = (0.0, std::collections::BTreeMap::new());
+    for user in plan.users.iter().filter(|user| user.class == "benchmark") {
+        let Traffic::Fetch { requests, every: Some(every), .. } = &user.traffic else { panic!("{user:?}") };
+        // Downloads count if they begin between the warm-up and `stop`.
+        let starts = (0..).map(|number| user.start + *every * number).take_while(|start| *start < user.stop);
+        let counted = starts.filter(|start| start.0 >= scenario.warmup().0);
+        let downloads = counted.count() as f64;
+        let weights: f64 = requests.iter().map(|request| request.weight).sum();
+        for request in requests {
+            *expected.entry(request.bytes).or_default() += downloads * request.weight / weights;
+            assert!(user.stop + request.timeout <= tidegate_control::units::Time::ZERO + plan.duration);
+        }
+        begun += downloads;
+    }
+    assert!(expected.len() == 3 && expected.values().all(|n: &f64| *n > 105.0), "{expected:?} of {begun}");
+}
