@@ -10,16 +10,19 @@
 //! ```
 //!
 //! Quantities of each network: `<scenario>.carried` is the share of the requested traffic that relays carry, if clients
-//! request half of the network's capacity, and `<scenario>.carried_high` the same for 62 %. `<scenario>.busy_weight` is
-//! the share of the weight of relays with a demand above 90 % of their capacity at 62 %. `<scenario>.country_distance`
+//! request half of the network's capacity, and `<scenario>.busy_weight` the share of the weight of relays with a demand
+//! above 90 % of their capacity. `carried_high` and `busy_weight_high` are the same for 62 %. `<scenario>.country_distance`
 //! is the distance of the countries' shares of weight from their means over all networks (total variation), if
 //! countries are known. `<scenario>.spread.<quantity>` is the standard deviation over networks.
+//!
+//! A network with every relay of a table is drawn once, without `spread`, because nothing in it is random.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use tidegate_control::random::Seed;
 
+use crate::input::InputError;
 use crate::monitor::Monitor;
 use crate::network::demand::{Candidate, Demand};
 use crate::network::{self, Network};
@@ -55,8 +58,18 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     let mut measured = Measured::default();
     for (name, entry) in &parameters.scenarios {
         let scenario = entry.load(experiment, &parameters.overrides)?;
-        let networks = networks(&scenario, parameters.networks, monitor)?;
+        let Some(tor) = scenario.file.tor.as_ref().map(|tor| tor.get_ref()) else {
+            let (cause, cure) = ("has no [tor] table, so no relays are sampled", "add a [tor] table");
+            return Err(InputError::new(&scenario.source.file, cause, cure).into());
+        };
+        // Nothing is drawn if every relay of a table takes part.
+        let fixed = tor.fraction >= 1.0 && tor.table().is_some();
+        let count = if fixed { 1 } else { parameters.networks.max(1) };
+        let networks = networks(&scenario, count, monitor)?;
         let mut push = |quantity: &str, values: Vec<f64>| {
+            if fixed {
+                return measured.push_fixed(format!("{name}.{quantity}"), values[0]);
+            }
             let deviation = deviation(&values);
             measured.push_fixed(format!("{name}.spread.{quantity}"), deviation);
             for value in values {
@@ -64,10 +77,12 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
             }
         };
         let mean = |demand: &Demand| demand.carried.iter().sum::<f64>() / 3.0;
-        for (quantity, load) in ["carried", "carried_high"].into_iter().zip(LOADS) {
-            push(quantity, networks.iter().map(|sampled| mean(&sampled.demand(load))).collect());
+        for (suffix, load) in ["", "_high"].into_iter().zip(LOADS) {
+            let carried = networks.iter().map(|sampled| mean(&sampled.demand(load)));
+            push(&format!("carried{suffix}"), carried.collect());
+            let busy = networks.iter().map(|sampled| sampled.busy_weight(load));
+            push(&format!("busy_weight{suffix}"), busy.collect());
         }
-        push("busy_weight", networks.iter().map(Sampled::busy_weight).collect());
         push("country_distance", country_distances(&networks));
     }
     Ok(measured)
@@ -106,10 +121,11 @@ impl Sampled {
         Demand::of(&self.candidates(), &self.0.plan.directory.positions.unwrap_or_default(), load)
     }
 
-    fn busy_weight(&self) -> f64 {
+    /// Share of the weight of relays with a demand above [`BUSY`].
+    fn busy_weight(&self, load: f64) -> f64 {
         let relays = self.candidates();
         let total: f64 = relays.iter().map(|relay| relay.weight).sum();
-        let demand = self.demand(LOADS[1]);
+        let demand = self.demand(load);
         let busy = relays.iter().zip(&demand.busy).filter(|(_, busy)| **busy > BUSY);
         busy.map(|(relay, _)| relay.weight).sum::<f64>() / total
     }
@@ -152,7 +168,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::input::{InputError, SourceFile};
+    use crate::input::SourceFile;
 
     struct Unwatched;
     impl Monitor for Unwatched {}
