@@ -13,12 +13,16 @@
 //! capacity, `queue_cells` the mean number of cells in the circuit queues of one of them, `queued` their share of the
 //! queued cells of all relays, and `ratio` their share of the weight over their share of the capacity.
 //! `queue_cells` and `ratio` are missing in runs without busy relays.
+//!
+//! `slow.<class>` is the share of the slowest tenth of a class of downloads with a busy relay on the path, `other.<class>` that
+//! of the remaining ones. Classes with fewer than 20 downloads that ended are left out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
 use crate::metrics::RelayRow;
+use crate::metrics::transfers::Record;
 use crate::monitor::Monitor;
 use crate::runs::{Run, run_tasks, tasks};
 use crate::scoreboard::sweep::ScenarioEntry;
@@ -57,16 +61,29 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
             for (quantity, value) in busy(run) {
                 measured.push(format!("{name}.{system}.{quantity}"), value);
             }
+            for (quantity, value) in paths(run) {
+                measured.push(format!("{name}.{system}.{quantity}"), value);
+            }
         }
     }
     Ok(measured)
 }
 
-/// The quantities of a run.
+/// Smallest number of downloads with a meaningful slowest tenth.
+const LEAST: usize = 20;
+
+fn capacity(row: &RelayRow) -> f64 {
+    row.about.capacity_bytes_per_s.unwrap_or(f64::INFINITY)
+}
+
+fn is_busy(row: &&RelayRow) -> bool {
+    row.sent_per_s() > BUSY * capacity(row)
+}
+
+/// The quantities of a run that describe its busy relays.
 fn busy(run: &Run) -> [(&'static str, f64); 6] {
     let rows = &run.metrics.relays;
-    let capacity = |row: &RelayRow| row.about.capacity_bytes_per_s.unwrap_or(f64::INFINITY);
-    let busy: Vec<&RelayRow> = rows.iter().filter(|row| row.sent_per_s() > BUSY * capacity(row)).collect();
+    let busy: Vec<&RelayRow> = rows.iter().filter(is_busy).collect();
     let share = |of: &dyn Fn(&RelayRow) -> f64| {
         busy.iter().map(|row| of(row)).sum::<f64>() / rows.iter().map(of).sum::<f64>()
     };
@@ -82,6 +99,28 @@ fn busy(run: &Run) -> [(&'static str, f64); 6] {
     ]
 }
 
+/// The shares of slow and of other downloads with a busy relay on the path, by class.
+fn paths(run: &Run) -> Vec<(String, f64)> {
+    let busy: BTreeSet<u32> = run.metrics.relays.iter().filter(is_busy).map(|row| row.host).collect();
+    let share = |records: &[&Record]| {
+        let through = |record: &&&Record| record.path.iter().any(|relay| busy.contains(relay));
+        records.iter().filter(through).count() as f64 / records.len() as f64
+    };
+    let transfers = &run.metrics.transfers;
+    let mut all = Vec::new();
+    for (number, class) in transfers.classes.iter().enumerate() {
+        let ended = transfers.records.iter().filter(|record| record.class == number && record.last.is_some());
+        let mut ended: Vec<&Record> = ended.collect();
+        if ended.len() >= LEAST {
+            ended.sort_by_key(|record| record.last);
+            let (other, slow) = ended.split_at(ended.len() - ended.len() / 10);
+            all.push((format!("slow.{}", class.name), share(slow)));
+            all.push((format!("other.{}", class.name), share(other)));
+        }
+    }
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
@@ -91,27 +130,47 @@ mod tests {
     use crate::runs::run_once;
     use crate::scenario::Scenario;
 
+    struct Unwatched;
+    impl Monitor for Unwatched {}
+
+    /// A run of 60 s over three relays, with 20 Mbit/s at the guard and the exit.
+    fn run(middle: &str, users: &str) -> Run {
+        let text = format!(
+            "duration = \"60 s\"\nwarmup = \"5 s\"\nsystem = [{{ name = \"vanilla\" }}]\nrelay = [\n\
+             {{ name = \"guard\", link = \"20 Mbit/s\" }},\n{{ name = \"middle\", link = \"{middle}\" }},\n\
+             {{ name = \"other\", link = \"20 Mbit/s\" }},\n{{ name = \"exit\", link = \"20 Mbit/s\" }} ]\n\
+             {users}"
+        );
+        let source = SourceFile { file: "x.toml".into(), text };
+        let scenario = Scenario::parse(source, PathBuf::new(), &[]).unwrap();
+        run_once(&scenario, 0, 1, &Unwatched).unwrap().unwrap()
+    }
+
+    fn users(name: &str, traffic: &str, count: u32, middle: &str) -> String {
+        format!(
+            "[[user]]\nname = \"{name}\"\ncount = {count}\ntraffic = \"{traffic}\"\n\
+             path = [\"guard\", \"{middle}\", \"exit\"]\n"
+        )
+    }
+
     #[test]
     fn the_bottleneck_is_the_busy_relay() {
-        struct Unwatched;
-        impl Monitor for Unwatched {}
-        let run = |middle: &str| {
-            let text = format!(
-                "duration = \"20 s\"\nwarmup = \"5 s\"\nsystem = [{{ name = \"vanilla\" }}]\nrelay = [\n\
-                 {{ name = \"guard\", link = \"20 Mbit/s\" }},\n{{ name = \"middle\", link = \"{middle}\" }},\n\
-                 {{ name = \"exit\", link = \"20 Mbit/s\" }} ]\n[[user]]\nname = \"bulk\"\ncount = 3\n\
-                 traffic = \"bulk\"\npath = [\"guard\", \"middle\", \"exit\"]\n"
-            );
-            let source = SourceFile { file: "x.toml".into(), text };
-            let scenario = Scenario::parse(source, PathBuf::new(), &[]).unwrap();
-            BTreeMap::from(busy(&run_once(&scenario, 0, 1, &Unwatched).unwrap().unwrap()))
-        };
-        let found = run("2 Mbit/s");
-        assert_eq!((found["relays"], found["weight"]), (1.0, 1.0 / 3.0), "all have the same weight");
-        assert!((found["capacity"] - 2.0 / 42.0).abs() < 1e-9 && (found["ratio"] - 7.0).abs() < 1e-9);
+        let found = BTreeMap::from(busy(&run("2 Mbit/s", &users("bulk", "bulk", 3, "middle"))));
+        assert_eq!((found["relays"], found["weight"]), (1.0, 0.25), "all have the same weight");
+        assert!((found["capacity"] - 2.0 / 62.0).abs() < 1e-9 && (found["ratio"] - 7.75).abs() < 1e-9);
         assert!((0.0..=1.0).contains(&found["queued"]) && found["queue_cells"] >= 0.0, "{found:?}");
-        let idle = run("100 kbit/s\", up = \"20 Mbit/s");
-        assert_eq!((idle["relays"], idle["weight"]), (0.0, 0.0), "a slow downlink leaves the uplinks idle");
+        let slow_downlink = "100 kbit/s\", up = \"20 Mbit/s";
+        let idle = BTreeMap::from(busy(&run(slow_downlink, &users("bulk", "bulk", 3, "middle"))));
+        assert_eq!((idle["relays"], idle["weight"]), (0.0, 0.0), "the uplinks are idle");
         assert!(idle["ratio"].is_nan());
+    }
+
+    #[test]
+    fn slow_downloads_pass_the_busy_relay() {
+        let bulk = users("bulk", "bulk", 3, "middle");
+        let web = users("web", "web", 2, "middle") + &users("quick", "web", 30, "other");
+        let found: BTreeMap<String, f64> = paths(&run("2 Mbit/s", &(bulk + &web))).into_iter().collect();
+        assert!(found["slow.web"] > found["other.web"], "{found:?}");
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["other.web", "slow.web"], "bulk downloads do not end");
     }
 }
