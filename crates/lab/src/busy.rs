@@ -159,9 +159,11 @@ mod tests {
         assert_eq!((found["relays"], found["weight"]), (1.0, 0.25), "all have the same weight");
         assert!((found["capacity"] - 2.0 / 62.0).abs() < 1e-9 && (found["ratio"] - 7.75).abs() < 1e-9);
         assert!((0.0..=1.0).contains(&found["queued"]) && found["queue_cells"] >= 0.0, "{found:?}");
-        let slow_downlink = "100 kbit/s\", up = \"20 Mbit/s";
-        let idle = BTreeMap::from(busy(&run(slow_downlink, &users("bulk", "bulk", 3, "middle"))));
-        assert_eq!((idle["relays"], idle["weight"]), (0.0, 0.0), "the uplinks are idle");
+        let downlink = "500 kbit/s\", up = \"20 Mbit/s";
+        let same = BTreeMap::from(busy(&run(downlink, &users("bulk", "bulk", 3, "middle"))));
+        assert_eq!(same["relays"], 1.0, "the capacity of a relay is that of its slower direction");
+        let idle = BTreeMap::from(busy(&run("20 Mbit/s", &users("web", "web", 1, "middle"))));
+        assert_eq!((idle["relays"], idle["weight"]), (0.0, 0.0));
         assert!(idle["ratio"].is_nan());
     }
 
