@@ -133,6 +133,8 @@ pub fn run_with(
             "weight_error": balanced.weight_error,
             "capacity_error": balanced.capacity_error,
             "advantage": balanced.advantage,
+            "attackers_share_of_weight": balanced.attackers_shares.map(|[weight, _]| weight),
+            "attackers_share_of_capacity": balanced.attackers_shares.map(|[_, capacity]| capacity),
             "circuits_seen_at_both_ends": balanced.circuits_seen.map(|seen| seen[0]),
             "circuits_seen_anywhere": balanced.circuits_seen.map(|seen| seen[1]),
             "unweighed_relays": balanced.unweighed,

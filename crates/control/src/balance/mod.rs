@@ -122,11 +122,13 @@ pub fn capacity_error(estimates: &[f64], capacities: &[f64]) -> f64 {
 
 /// The attacker's share of the weight over its share of the capacity.
 pub fn advantage(weights: &[f64], capacities: &[f64], malicious: &[bool]) -> f64 {
-    let share = |all: &[f64]| {
-        let theirs = all.iter().zip(malicious).filter(|(_, theirs)| **theirs);
-        theirs.map(|(value, _)| value).sum::<f64>() / all.iter().sum::<f64>()
-    };
-    share(weights) / share(capacities)
+    attackers_share(weights, malicious) / attackers_share(capacities, malicious)
+}
+
+/// The attacker's share of a quantity of all relays.
+pub fn attackers_share(of_relays: &[f64], malicious: &[bool]) -> f64 {
+    let theirs = of_relays.iter().zip(malicious).filter(|(_, theirs)| **theirs);
+    theirs.map(|(value, _)| value).sum::<f64>() / of_relays.iter().sum::<f64>()
 }
 
 #[cfg(test)]

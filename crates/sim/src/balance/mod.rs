@@ -14,7 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use tidegate_control::balance::attack::Trick;
-use tidegate_control::balance::{Evidence, Round, advantage, capacity_error, publish, weight_error};
+use tidegate_control::balance::{
+    Evidence, Round, advantage, attackers_share, capacity_error, publish, weight_error,
+};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::flashflow::message::Reason;
@@ -37,6 +39,8 @@ pub struct Balanced {
     pub capacity_error: Option<f64>,
     /// Attackers' share of weight over their share of capacity; `None` without attackers.
     pub advantage: Option<f64>,
+    /// Attackers' shares of weight and of capacity; `None` without attackers.
+    pub attackers_shares: Option<[f64; 2]>,
     /// Of circuits by these weights, the share with one of their relays at both ends, and with one anywhere.
     pub circuits_seen: Option<[f64; 2]>,
     /// Relays without a weight from the system.
@@ -169,6 +173,8 @@ impl Surveyed<'_> {
             weight_error: weight_error(&weights, capacities),
             capacity_error: estimates.then(|| capacity_error(&weights, capacities)),
             advantage: attacked.then(|| advantage(&weights, capacities, &self.malicious)),
+            attackers_shares: attacked
+                .then(|| [&weights[..], capacities].map(|all| attackers_share(all, &self.malicious))),
             circuits_seen: attacked.then(|| self.circuits_seen(&selector, &seed.fork("circuits"))),
             unweighed: (0..weights.len()).filter(unweighed).count(),
             failed,
