@@ -113,8 +113,7 @@ pub struct PortSummary {
 
 impl PortSummary {
     /// Whether the relay exits to this port.
-    #[cfg(test)]
-    pub(crate) fn allows(&self, port: u16) -> bool {
+    pub fn allows(&self, port: u16) -> bool {
         self.ranges.iter().any(|(low, high)| (*low..=*high).contains(&port)) == self.accept
     }
 }

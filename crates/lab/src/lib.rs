@@ -25,6 +25,7 @@ pub mod archive;
 pub mod busy;
 pub mod confirmation;
 pub mod export;
+pub mod exposure;
 pub mod flashflow;
 pub mod import;
 pub mod input;

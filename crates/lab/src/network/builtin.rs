@@ -84,7 +84,7 @@ const CLIENT_COUNTRIES: [(&str, f64); 14] = [
 ];
 
 /// The consensus drawn from a year's tables, with a fixed seed. The year must be one of [`YEARS`].
-pub(super) fn consensus(year: u16) -> Consensus {
+pub(crate) fn consensus(year: u16) -> Consensus {
     let (model, valid_after) =
         if year == YEARS[0] { (OF_2011, 1_310_846_400) } else { (OF_2024, 1_715_965_200) };
     let seed = Seed::root(0).fork("built-in model of Tor");

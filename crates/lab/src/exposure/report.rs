@@ -1,0 +1,240 @@
+//! The results of a simulation, as JSON and as text.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+use tidegate_data::document::day;
+
+use super::ExposureSettings;
+use super::client::{ClientExposure, World};
+use super::survival::Survival;
+use super::user::PORTS;
+use crate::statistics::Estimate;
+
+/// Days at which shares of clients are stated, if they are simulated.
+const DAYS: [u32; 7] = [1, 7, 30, 60, 90, 180, 365];
+
+/// The adversary's view of all clients.
+#[derive(Clone, Debug)]
+pub struct Exposure {
+    /// How the simulation was made, in sentences.
+    pub conditions: Vec<String>,
+    /// Simulated days.
+    pub days: u32,
+    /// The clients in order.
+    pub clients: Vec<ClientExposure>,
+    /// The probability that a sampled guard is the adversary's, on the first day.
+    pub guard_probability: f64,
+    /// The probability that an exit is the adversary's, on the first day, as a mean over the streams of the user.
+    pub exit_probability: f64,
+}
+
+/// A kind of exposure: its key, its name, the streams of a client, and its first such stream.
+type Kind = (&'static str, &'static str, fn(&ClientExposure) -> u64, fn(&ClientExposure) -> Option<f64>);
+
+const KINDS: [Kind; 4] = [
+    ("both", "guard and exit (compromised)", |client| client.at_both, |client| client.first_at_both),
+    ("guard", "guard", |client| client.at_guard, |client| client.first_at_guard),
+    ("exit", "exit", |client| client.at_exit, |client| client.first_at_exit),
+    ("middle", "middle (learns the guard)", |client| client.at_middle, |client| client.first_at_middle),
+];
+
+impl Exposure {
+    pub(super) fn new(settings: &ExposureSettings, world: &World, clients: Vec<ClientExposure>) -> Exposure {
+        let first = &world.days[0];
+        let theirs = |relay: u32| world.roster.adversary[relay as usize];
+        let exits: Vec<f64> = first.exits.iter().map(|exits| exits.share(theirs)).collect();
+        Exposure {
+            conditions: conditions(settings, world),
+            days: settings.days,
+            clients,
+            guard_probability: first.guards.share(theirs),
+            exit_probability: settings.user.mean_over_ports(&exits),
+        }
+    }
+
+    /// A client's mean share of streams that count, with its interval over clients.
+    pub(super) fn share(&self, count: fn(&ClientExposure) -> u64) -> Estimate {
+        let shares: Vec<f64> =
+            self.clients.iter().map(|client| count(client) as f64 / client.streams as f64).collect();
+        Estimate::of(&shares)
+    }
+
+    /// The time to a first stream.
+    fn survival(&self, first: fn(&ClientExposure) -> Option<f64>) -> Survival {
+        Survival::of(self.clients.iter().map(|client| first(client).ok_or(f64::from(self.days))))
+    }
+
+    /// The shares of streams over the adversary's guard and exit, its guard, and its exit.
+    pub(super) fn stream_shares(&self) -> [Estimate; 3] {
+        let counts: [fn(&ClientExposure) -> u64; 3] =
+            [|client| client.at_both, |client| client.at_guard, |client| client.at_exit];
+        counts.map(|count| self.share(count))
+    }
+
+    /// The time to the first compromised stream.
+    pub(super) fn first_compromise(&self) -> Survival {
+        self.survival(|client| client.first_at_both)
+    }
+
+    /// The time to the first stream over an adversary's guard.
+    pub(super) fn first_bad_guard(&self) -> Survival {
+        self.survival(|client| client.first_at_guard)
+    }
+
+    /// The mean number of guards that a client has used by a day.
+    pub(super) fn guards_by(&self, day: f64) -> Estimate {
+        let used = |client: &ClientExposure| client.guards_since.iter().filter(|since| **since < day).count();
+        Estimate::of(&self.clients.iter().map(|client| used(client) as f64).collect::<Vec<_>>())
+    }
+
+    /// Days at which to state results.
+    fn milestones(&self) -> Vec<u32> {
+        let mut days: Vec<u32> = DAYS.into_iter().filter(|day| *day < self.days).collect();
+        days.push(self.days);
+        days
+    }
+
+    /// The results as JSON.
+    pub fn document(&self) -> Value {
+        let kinds = KINDS.map(|(key, _, count, first)| {
+            let (share, survival) = (self.share(count), self.survival(first));
+            let by: serde_json::Map<String, Value> = (self.milestones().into_iter())
+                .map(|day| (day.to_string(), limits(survival.by(f64::from(day)))))
+                .collect();
+            let quantile = |share: f64| {
+                let [time, low, high] = survival.quantile(share);
+                json!({ "days": time, "low": low, "high": high })
+            };
+            let value = json!({
+                "streams": { "share": share.mean, "ci95": share.ci95, "n": share.n },
+                "first": {
+                    "clients": survival.n,
+                    "events": survival.events,
+                    "by_day": by,
+                    "p10": quantile(0.1),
+                    "p25": quantile(0.25),
+                    "p50": quantile(0.5),
+                },
+            });
+            (key.to_owned(), value)
+        });
+        let guards: serde_json::Map<String, Value> = (self.milestones().into_iter())
+            .map(|day| {
+                let used = self.guards_by(f64::from(day));
+                (day.to_string(), json!({ "mean": used.mean, "ci95": used.ci95, "n": used.n }))
+            })
+            .collect();
+        json!({
+            "conditions": self.conditions,
+            "days": self.days,
+            "clients": self.clients.len(),
+            "streams": self.clients.iter().map(|client| client.streams).sum::<u64>(),
+            "failed_streams": self.clients.iter().map(|client| client.failed).sum::<u64>(),
+            "guard_probability": self.guard_probability,
+            "exit_probability": self.exit_probability,
+            "seen_at": serde_json::Map::from_iter(kinds),
+            "guards_used_by_day": guards,
+        })
+    }
+
+    /// The results as tables for a terminal.
+    pub fn text(&self) -> String {
+        let mut text = self.conditions.join("\n");
+        let expected = self.guard_probability * self.exit_probability;
+        let _ = write!(
+            text,
+            "\n\nBy weight, a guard is the adversary's with probability {:.4}, an exit with {:.4}, both with {expected:.5}.\n",
+            self.guard_probability, self.exit_probability
+        );
+        let failed: u64 = self.clients.iter().map(|client| client.failed).sum();
+        if failed > 0 {
+            let _ =
+                writeln!(text, "{failed} streams failed, because every relay of a position was excluded.");
+        }
+        let milestones = self.milestones();
+        let _ = write!(text, "\n{:<30}{:>22}", "the adversary has the", "share of streams");
+        milestones.iter().for_each(|day| {
+            let _ = write!(text, "{:>22}", format!("clients by day {day}"));
+        });
+        let _ = write!(text, "{:>24}", "median time, days");
+        for (_, name, count, first) in KINDS {
+            let (share, survival) = (self.share(count), self.survival(first));
+            let interval = share.ci95.map_or(String::new(), |half| format!(" ± {half:.4}"));
+            let _ = write!(text, "\n{name:<30}{:>22}", format!("{:.4}{interval}", share.mean));
+            for day in &milestones {
+                let [share, low, high] = survival.by(f64::from(*day));
+                let _ = write!(text, "{:>22}", format!("{share:.3} ({low:.3}, {high:.3})"));
+            }
+            let show = |time: Option<f64>| time.map_or("-".to_owned(), |time| format!("{time:.1}"));
+            let [median, low, high] = survival.quantile(0.5).map(show);
+            let _ = write!(text, "{:>24}", format!("{median} ({low}, {high})"));
+        }
+        let _ = write!(text, "\n\n{:<30}{:>22}", "guards that a client used", "");
+        for day in &milestones {
+            let used = self.guards_by(f64::from(*day));
+            let half = used.ci95.unwrap_or(f64::NAN);
+            let _ = write!(text, "{:>22}", format!("{:.2} ± {half:.2}", used.mean));
+        }
+        let (n, days) = (self.clients.len(), self.days);
+        let _ = write!(
+            text,
+            "\n\nn = {n} clients; ± and (low, high) are 95 % intervals over clients. Times are Kaplan and Meier's estimates; \
+             `-` means later than day {days}.\n"
+        );
+        text
+    }
+}
+
+fn limits([share, low, high]: [f64; 3]) -> Value {
+    json!({ "share": share, "low": low, "high": high })
+}
+
+/// The simulation in sentences.
+fn conditions(settings: &ExposureSettings, world: &World) -> Vec<String> {
+    let ExposureSettings { consensuses, adversary, guards, days, samples, seed, .. } = settings;
+    let relays =
+        consensuses.iter().map(|one| format!("{} ({} relays)", day(one.valid_after), one.relays.len()));
+    let networks = relays.collect::<Vec<_>>().join(", ");
+    let covered = consensuses.last().map_or(0, |last| last.valid_after) - consensuses[0].valid_after;
+    let covered = covered / 86_400;
+    let rule = match consensuses.len() {
+        1 => format!("the consensus of {networks} holds for all days, so guards leave by age alone"),
+        _ => format!(
+            "consensuses of {networks}; each relay changes from one to the next at a moment drawn uniformly between \
+             them, and the last holds from day {covered} on"
+        ),
+    };
+    let policies = consensuses.iter().flat_map(|one| &one.relays).any(|relay| relay.ports.is_some());
+    let exits = if policies {
+        "exits by the port summaries of the consensus"
+    } else {
+        "exits by the flag Exit, because the consensus does not state policies"
+    };
+    let families = match settings.families.len() {
+        0 => "families unknown".to_owned(),
+        known => format!("families of {known} relays"),
+    };
+    let share = |value: f64| format!("{:.3} %", 100.0 * value);
+    vec![
+        format!("Clients: {samples}, for {days} days, seed {seed}. User: {}.", settings.user.description()),
+        format!("Network: {rule}; {exits}; one relay of a /16 per circuit; {families}."),
+        format!(
+            "Guards: {} in use of {} primary ones; sampled for {} days, used ones at least {} days, unlisted ones {} days.{}",
+            guards.used,
+            guards.primary,
+            guards.lifetime_days,
+            guards.confirmed_days,
+            guards.unlisted_days,
+            if world.legs == 2 { " Conflux: two linked circuits with different guards." } else { "" }
+        ),
+        format!(
+            "Adversary: {} of all weight, {} of it on {} guards and the rest on {} exits; position weights include it. \
+             Ports: {PORTS:?}.",
+            share(adversary.share),
+            share(adversary.on_guards),
+            adversary.relays,
+            adversary.relays
+        ),
+    ]
+}
