@@ -9,6 +9,7 @@ mod directory;
 #[cfg(all(test, feature = "live"))]
 mod documented;
 mod export;
+mod exposure;
 mod fairness;
 #[cfg(feature = "live")]
 mod flashflow;
@@ -59,6 +60,7 @@ enum Command {
     Sweep(sweep::SweepArgs),
     Runs(runs::RunsArgs),
     Export(export::ExportArgs),
+    Exposure(exposure::ExposureArgs),
     Import(import::ImportArgs),
     #[command(flatten)]
     Live(live::LiveCommand),
@@ -74,11 +76,12 @@ enum Command {
 
 /// Subcommands without roles on sockets. Their help does not show the options of logs.
 #[cfg(feature = "live")]
-const WITHOUT_LOGS: [&str; 13] = [
+const WITHOUT_LOGS: [&str; 14] = [
     "run",
     "sweep",
     "runs",
     "export",
+    "exposure",
     "import",
     "score",
     "reproduce",
@@ -124,6 +127,7 @@ impl Cli {
             Command::Sweep(arguments) => sweep::main(arguments),
             Command::Runs(arguments) => runs::main(arguments),
             Command::Export(arguments) => export::main(arguments),
+            Command::Exposure(arguments) => exposure::main(arguments),
             Command::Import(arguments) => import::main(&arguments),
             Command::Live(command) => command.run(),
             Command::Score(arguments) => score::main(arguments),

@@ -41,7 +41,8 @@ mod tool;
 
 use tidegate_lab::scoreboard::{Dependence, Runner, scenario_runner};
 use tidegate_lab::{
-    archive, busy, confirmation, flashflow, observer, parallel_paths, samples, schedule, stream, threads,
+    archive, busy, confirmation, exposure, flashflow, observer, parallel_paths, samples, schedule, stream,
+    threads,
 };
 
 /// A runner that opens sockets or starts processes that do.
@@ -73,6 +74,7 @@ pub const RUNNERS: &[(&str, Dependence, Runner)] = &[
     ("busy-relays", Dependence::Seeds, busy::run),
     ("confirmation", Dependence::Seeds, confirmation::run),
     ("observer", Dependence::Seeds, observer::run),
+    ("exposure", Dependence::Seeds, exposure::runner::run),
     ("parallel-paths", Dependence::Seeds, parallel_paths::run),
     ("q-stream", Dependence::Seeds, stream::run),
     ("q-stream-live", Dependence::Machine, live!(stream_live::run)),
