@@ -25,29 +25,29 @@ pub(super) struct World {
 
 /// The adversary's view of one client. Times are days since the start.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ClientExposure {
+pub(super) struct ClientExposure {
     /// Number of streams.
-    pub streams: u64,
+    pub(super) streams: u64,
     /// Streams over an adversary's guard.
-    pub at_guard: u64,
+    pub(super) at_guard: u64,
     /// Streams over an adversary's exit.
-    pub at_exit: u64,
+    pub(super) at_exit: u64,
     /// Streams over both: compromised.
-    pub at_both: u64,
+    pub(super) at_both: u64,
     /// Streams over an adversary's middle, which learns the client's guard.
-    pub at_middle: u64,
+    pub(super) at_middle: u64,
     /// The first stream over an adversary's guard.
-    pub first_at_guard: Option<f64>,
+    pub(super) first_at_guard: Option<f64>,
     /// The first stream over an adversary's exit.
-    pub first_at_exit: Option<f64>,
+    pub(super) first_at_exit: Option<f64>,
     /// The first compromised stream.
-    pub first_at_both: Option<f64>,
+    pub(super) first_at_both: Option<f64>,
     /// The first stream over an adversary's middle.
-    pub first_at_middle: Option<f64>,
+    pub(super) first_at_middle: Option<f64>,
     /// When the client used each of its guards for the first time, in order.
-    pub guards_since: Vec<f64>,
+    pub(super) guards_since: Vec<f64>,
     /// Streams without a circuit, because every relay of a position was excluded.
-    pub failed: u64,
+    pub(super) failed: u64,
 }
 
 /// A set of linked circuits to one exit.

@@ -14,28 +14,28 @@ pub(super) const DAY: i64 = 86_400;
 
 /// Rules of guards. Source of the defaults: tor's `entrynodes.h`; consensuses may override them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GuardParameters {
+pub(super) struct GuardParameters {
     /// Guards that circuits use in turn (`guard-n-primary-guards-to-use`).
-    pub used: usize,
+    pub(super) used: usize,
     /// Primary guards (`guard-n-primary-guards`).
-    pub primary: usize,
+    pub(super) primary: usize,
     /// Days after which a guard leaves the sample (`guard-lifetime-days`).
-    pub lifetime_days: i64,
+    pub(super) lifetime_days: i64,
     /// Days that a used guard stays at least (`guard-confirmed-min-lifetime-days`).
-    pub confirmed_days: i64,
+    pub(super) confirmed_days: i64,
     /// Days after which an unlisted guard leaves the sample (`guard-remove-unlisted-guards-after-days`).
-    pub unlisted_days: i64,
+    pub(super) unlisted_days: i64,
     /// Listed guards of a sample (`guard-min-filtered-sample-size`).
-    pub sampled: usize,
+    pub(super) sampled: usize,
     /// The most guards of a sample (`guard-max-sample-size`).
-    pub most_sampled: usize,
+    pub(super) most_sampled: usize,
     /// The most guards of a sample, in percent of all (`guard-max-sample-threshold-percent`).
-    pub most_sampled_percent: usize,
+    pub(super) most_sampled_percent: usize,
 }
 
 impl GuardParameters {
     /// The parameters of a consensus; tor's defaults where it does not state them.
-    pub fn of(parameters: &BTreeMap<String, i32>) -> GuardParameters {
+    pub(super) fn of(parameters: &BTreeMap<String, i32>) -> GuardParameters {
         let value = |name: &str, default: i32| parameters.get(name).copied().unwrap_or(default).max(1);
         let days = |name: &str, default: i32| i64::from(value(name, default).min(3650));
         GuardParameters {

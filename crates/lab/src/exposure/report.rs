@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 use tidegate_data::document::day;
 
-use super::ExposureSettings;
 use super::client::{ClientExposure, World};
+use super::settings::ExposureSettings;
 use super::survival::Survival;
 use super::user::PORTS;
 use crate::statistics::Estimate;
@@ -18,15 +18,15 @@ const DAYS: [u32; 7] = [1, 7, 30, 60, 90, 180, 365];
 #[derive(Clone, Debug)]
 pub struct Exposure {
     /// How the simulation was made, in sentences.
-    pub conditions: Vec<String>,
+    conditions: Vec<String>,
     /// Simulated days.
-    pub days: u32,
+    days: u32,
     /// The clients in order.
-    pub clients: Vec<ClientExposure>,
+    pub(super) clients: Vec<ClientExposure>,
     /// The probability that a sampled guard is the adversary's, on the first day.
-    pub guard_probability: f64,
+    pub(super) guard_probability: f64,
     /// The probability that an exit is the adversary's, on the first day, as a mean over the streams of the user.
-    pub exit_probability: f64,
+    pub(super) exit_probability: f64,
 }
 
 /// A kind of exposure: its key, its name, the streams of a client, and its first such stream.

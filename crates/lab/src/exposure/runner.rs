@@ -15,7 +15,11 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use tidegate_data::formats::CONSENSUSES;
 
-use super::{Adversary, Exposure, ExposureSettings, UserModel, builtin_consensus};
+use super::adversary::Adversary;
+use super::report::Exposure;
+use super::settings::{ExposureSettings, builtin_consensus};
+use super::simulation;
+use super::user::UserModel;
 use crate::input::InputError;
 use crate::monitor::Monitor;
 use crate::runs;
@@ -87,7 +91,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         let expose = |measured: &mut Measured, name: &str, share, seed| -> Result<(), RunError> {
             let adversary = Adversary { share, ..settings.adversary };
             let settings = ExposureSettings { adversary, seed, ..settings.clone() };
-            let exposure = super::run(&settings, monitor)?.ok_or(RunError::Stopped)?;
+            let exposure = simulation::run(&settings, monitor)?.ok_or(RunError::Stopped)?;
             push(measured, name, &exposure, &parameters.milestones);
             Ok(())
         };

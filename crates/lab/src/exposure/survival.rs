@@ -5,11 +5,11 @@ const Z: f64 = 1.959_964;
 
 /// The estimated share of clients without the event after each time at which one happened.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Survival {
+pub(super) struct Survival {
     /// Number of clients.
-    pub n: usize,
+    pub(super) n: usize,
     /// Number of events.
-    pub events: usize,
+    pub(super) events: usize,
     steps: Vec<Step>,
 }
 
@@ -24,7 +24,7 @@ struct Step {
 
 impl Survival {
     /// Estimates from each client's time of the event, or the time until which it was observed without one.
-    pub fn of(clients: impl IntoIterator<Item = Result<f64, f64>>) -> Survival {
+    pub(super) fn of(clients: impl IntoIterator<Item = Result<f64, f64>>) -> Survival {
         let mut times: Vec<(f64, bool)> = (clients.into_iter())
             .map(|client| match client {
                 Ok(time) => (time, true),
@@ -56,7 +56,7 @@ impl Survival {
     }
 
     /// The share of clients that met the event by a time, with the limits of its 95 % interval (log-log).
-    pub fn by(&self, time: f64) -> [f64; 3] {
+    pub(super) fn by(&self, time: f64) -> [f64; 3] {
         let after = self.steps.partition_point(|step| step.time <= time);
         let Some(step) = after.checked_sub(1).map(|index| self.steps[index]) else {
             return [0.0, 0.0, self.none()];
@@ -67,7 +67,7 @@ impl Survival {
 
     /// The time by which a share of the clients met the event, with the limits of its 95 % interval (Brookmeyer and
     /// Crowley). `None` if fewer did, or if the limit lies beyond the observation.
-    pub fn quantile(&self, share: f64) -> [Option<f64>; 3] {
+    pub(super) fn quantile(&self, share: f64) -> [Option<f64>; 3] {
         let first = |reached: &dyn Fn(&Step) -> bool| {
             self.steps.iter().find(|step| reached(step)).map(|step| step.time)
         };

@@ -1,11 +1,19 @@
 //! Tests against TorPS and closed forms.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use tidegate_control::positions::{Class, PositionWeights};
-use tidegate_data::consensus::{Flags, Flavour, PortSummary, RouterStatus};
+use tidegate_control::random::Seed;
+use tidegate_data::consensus::{Consensus, Flags, Flavour, Identity, PortSummary, RouterStatus};
 
-use super::*;
+use super::adversary::Adversary;
+use super::client::ClientExposure;
+use super::network::{Network, Roster, WeightedRelays};
+use super::report::Exposure;
+use super::settings::ExposureSettings;
+use super::simulation::{run, world};
+use super::user::{PORTS, UserModel};
 use crate::monitor::Monitor;
 
 /// A monitor with a number of threads.
@@ -102,7 +110,7 @@ fn relays_weigh_as_in_torps_get_bw_weight() {
     let network = Network::new(&consensus, &positions, &roster, PORTS.len());
     // By hand: guards 200 x 0.6 + 400 x 0.2; middles 100 + 200 x 0.4 + 300 x 0.1 + 400 x 0.3;
     // port 80: 200 x 0.5 + 300 x 0.9 + 400 x 0.7; port 443: 100 x 0.8 + 300 x 0.9 + 400 x 0.7.
-    let share = |relays: &network::WeightedRelays, number: u32| relays.share(|relay| relay == number);
+    let share = |relays: &WeightedRelays, number: u32| relays.share(|relay| relay == number);
     for (relays, number, expected) in [
         (&network.guards, 1, 120.0 / 200.0),
         (&network.guards, 3, 80.0 / 200.0),
