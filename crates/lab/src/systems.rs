@@ -17,6 +17,15 @@ const OTHERS: &[(&str, Origin)] = &[
         Origin { system: "CUBIC", source: "RFC 9438; Linux", oracles: KERNEL, deviation: "" },
     ),
     (
+        "tcp.congestion = \"bbr\"",
+        Origin {
+            system: "BBR",
+            source: "Cardwell and others, ACM Queue 2016; Linux (first version)",
+            oracles: KERNEL,
+            deviation: "a hash of the time draws the phase in which a cycle of gains begins",
+        },
+    ),
+    (
         "rule = \"one-tree\" (Q-Stream)",
         Origin {
             system: "SplitStream's rule",

@@ -28,7 +28,12 @@ impl Cell {
         let rate = Rate(self.mbit_per_s * 1_000_000);
         let delay = Span::from_millis(self.delay_ms);
         Conditions {
-            congestion: if self.congestion == Congestion::Reno { "reno" } else { "cubic" },
+            congestion: match self.congestion {
+                Congestion::Reno => "reno",
+                Congestion::Cubic => "cubic",
+                Congestion::Bbr => "bbr",
+                Congestion::None => panic!("the kernel always has a congestion control"),
+            },
             there: LinkRule::new(rate, delay, self.queue).with_loss(self.loss),
             back: LinkRule::new(rate, delay, 10_000),
             from,
@@ -48,7 +53,7 @@ impl Cell {
     }
 }
 
-/// The grid in experiments/kernel-tcp/README.md: each link under Reno and CUBIC.
+/// The grid in experiments/kernel-tcp/README.md: each link under Reno, CUBIC and BBR.
 pub fn grid() -> Vec<Cell> {
     let links: [(u64, u64, usize, f64); 14] = [
         (10, 5, 8, 0.0),
@@ -75,7 +80,9 @@ pub fn grid() -> Vec<Cell> {
     };
     links
         .into_iter()
-        .flat_map(|link| [Congestion::Reno, Congestion::Cubic].map(|congestion| cell(link, congestion)))
+        .flat_map(|link| {
+            [Congestion::Reno, Congestion::Cubic, Congestion::Bbr].map(|congestion| cell(link, congestion))
+        })
         .collect()
 }
 

@@ -30,7 +30,7 @@ use tidegate_sim::tcp::pair::{Link, LinkRule};
 /// Conditions of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Conditions {
-    /// The kernel's name of the algorithm: `"reno"` or `"cubic"`.
+    /// The kernel's name of the algorithm: `"reno"`, `"cubic"` or `"bbr"`.
     pub congestion: &'static str,
     /// The link from sender to receiver.
     pub there: LinkRule,
@@ -65,6 +65,12 @@ pub fn unavailable() -> Option<String> {
     .join()
     .unwrap_or_else(|_| Err("the attempt to make a network namespace panicked".into()))
     .err()
+}
+
+/// Whether this kernel has an algorithm. Most have `reno` and `cubic`; `bbr` is often a module.
+pub fn has(congestion: &str) -> bool {
+    let list = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
+    list.is_ok_and(|list| list.split_whitespace().any(|name| name == congestion))
 }
 
 /// Runs the kernel's TCP under the conditions, for `until` of real time.

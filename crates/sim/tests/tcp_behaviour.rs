@@ -113,12 +113,50 @@ fn the_published_kernel_figures_hold() {
         (Congestion::Cubic, link(20, 20, 50), 19.30),
         (Congestion::Reno, link(10, 20, 10), 8.49),
         (Congestion::Cubic, link(10, 20, 10), 9.36),
+        (Congestion::Bbr, link(20, 20, 50), 18.96),
+        (Congestion::Bbr, link(10, 20, 10), 9.48),
     ] {
         let mut pair = pair(&with(congestion), rule, 1);
         pair.ends[0].to_write = u64::MAX;
         let ours = pair.goodput(ms(6_000), ms(46_000)) * 8e-6;
         assert!((ours / kernel - 1.0).abs() < 0.05, "{congestion:?} {rule:?}: {ours:.2}, kernel {kernel}");
     }
+}
+
+/// Goodput in Mbit/s and the mean round trip in milliseconds, between seconds 6 and 46.
+fn steady(congestion: Congestion, rule: LinkRule) -> (f64, f64) {
+    let config = with(congestion);
+    let mut pair = pair(&config, rule, 1);
+    pair.ends[0].to_write = u64::MAX;
+    let goodput = pair.goodput(ms(6_000), ms(46_000)) * 8e-6;
+    (goodput, pair.ends[0].tcp.info(&config).srtt.as_secs_f64() * 1e3)
+}
+
+#[test]
+fn bbr_keeps_the_queue_short_and_ignores_random_loss() {
+    // A path of 40 ms with 107 ms of queue: CUBIC fills it.
+    let (cubic, cubic_rtt) = steady(Congestion::Cubic, link(20, 20, 178));
+    let (bbr, bbr_rtt) = steady(Congestion::Bbr, link(20, 20, 178));
+    assert!(bbr > 0.95 * cubic && bbr_rtt < 60.0 && cubic_rtt > 80.0, "{bbr} {bbr_rtt} {cubic} {cubic_rtt}");
+    let lossy = link(20, 20, 178).with_loss(0.01);
+    let ((cubic, _), (bbr, _)) = (steady(Congestion::Cubic, lossy), steady(Congestion::Bbr, lossy));
+    assert!(bbr > 17.0 && cubic < 5.0, "{bbr} {cubic}");
+}
+
+/// "BBR: Congestion-Based Congestion Control" (ACM Queue 2016), figure 8: flows of 60 s over 100 Mbit/s and 100 ms.
+#[test]
+fn bbr_meets_the_published_throughput_under_loss() {
+    let goodput = |congestion, loss| {
+        let mut pair = pair(&with(congestion), link(100, 50, 833).with_loss(loss), 1);
+        pair.ends[0].to_write = u64::MAX;
+        pair.goodput(ms(0), ms(60_000)) * 8e-6
+    };
+    for (loss, least) in [(0.001, 0.9), (0.01, 0.9), (0.05, 0.9), (0.15, 0.8)] {
+        let share = goodput(Congestion::Bbr, loss) / (96.5 * (1.0 - loss));
+        assert!(share > least, "{loss}: {share} of the possible goodput");
+    }
+    let cubic = [0.001, 0.01].map(|loss| goodput(Congestion::Cubic, loss));
+    assert!(cubic[0] < 20.0 && cubic[1] < 5.0, "{cubic:?}");
 }
 
 #[test]

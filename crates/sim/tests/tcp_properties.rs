@@ -7,7 +7,12 @@ use tidegate_sim::tcp::pair::{LinkRule, Pair};
 use tidegate_sim::tcp::{Buffer, Config, Congestion, Endpoint, Flags, Segment, State};
 
 fn congestion() -> impl Strategy<Value = Congestion> {
-    prop_oneof![Just(Congestion::Reno), Just(Congestion::Cubic), Just(Congestion::None)]
+    prop_oneof![
+        Just(Congestion::Reno),
+        Just(Congestion::Cubic),
+        Just(Congestion::Bbr),
+        Just(Congestion::None)
+    ]
 }
 
 fn buffer() -> impl Strategy<Value = Buffer> {

@@ -222,7 +222,7 @@ fn compromise_is_that_of_the_closed_form() {
 #[test]
 fn a_second_period_of_guards_doubles_the_chances() {
     // One guard lasts from 108 to 120 days; the second one is used for 48 to 60 days at least.
-    let exposure = simulated(&closed_form(150, 400));
+    let exposure = simulated(&closed_form(150, 120));
     let g = exposure.guard_probability;
     let first = exposure.first_bad_guard();
     for (day, expected) in [(107.0, g), (121.0, 1.0 - (1.0 - g) * (1.0 - g))] {

@@ -246,8 +246,7 @@ impl Endpoint {
 
     /// When [`Endpoint::on_timeout`] must be called; [`Time::NEVER`] if every timer is off.
     pub fn next_timeout(&self) -> Time {
-        let resumes = self.sender.uplink.as_ref().map_or(Time::NEVER, |uplink| uplink.resumes);
-        self.sender.timer.min(self.receiver.ack_due).min(resumes)
+        self.sender.timer.min(self.receiver.ack_due).min(self.sender.resumes)
     }
 
     /// Time has passed. Calling it early does no harm.

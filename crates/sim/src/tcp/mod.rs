@@ -5,9 +5,13 @@
 
 mod config;
 mod congestion;
+mod delivery_rate;
 mod endpoint;
 mod flight;
+mod pacing;
 pub mod pair;
+mod progress;
+mod rate_control;
 mod receiver;
 mod recovery;
 mod rtt;

@@ -3,8 +3,10 @@
 use tidegate_control::units::{Span, Time};
 
 use super::config::{Buffer, Config};
-use super::congestion::{Control, Sample, Window};
+use super::congestion::{Control, Progress, Restart, Sample, Window};
 use super::flight::Flight;
+use super::pacing::UNBURST_RATE;
+use super::rate_control::RateControl;
 use super::receiver::millis;
 use super::recovery::{Phase, Recovery};
 use super::rtt::RttEstimator;
@@ -76,10 +78,15 @@ pub(super) struct Sender {
     sending: bool,
     /// Bytes in the host's own uplink, where these are limited.
     pub uplink: Option<Box<SmallQueue>>,
+    /// Where the congestion control sets a rate.
+    pub rates: Option<Box<RateControl>>,
+    /// When to go on, if something waits for the uplink or for its time to leave.
+    pub resumes: Time,
 }
 
 impl Sender {
     pub(crate) fn new(config: &Config) -> Sender {
+        let control = Control::new(config.congestion);
         Sender {
             flight: Flight::default(),
             write_end: 0,
@@ -90,7 +97,9 @@ impl Sender {
             usage_end: 0,
             rtt: RttEstimator::default(),
             window: Window::new(config.initial_window),
-            control: Control::new(config.congestion),
+            rates: control.goes_by_rate().then(|| Box::new(RateControl::new())),
+            resumes: Time::NEVER,
+            control,
             recovery: None,
             max_packets: 0,
             used_packets: 0,
@@ -192,7 +201,9 @@ impl Sender {
     pub(crate) fn tune_buffer(&mut self, config: &Config) {
         if let Buffer::Auto { max, .. } = config.send_buffer {
             let per_segment = u64::from(config.mss + 640).next_power_of_two() + 256;
-            let need = (2 * u64::from(self.window.cwnd) * per_segment).min(u64::from(max));
+            // BBR may double its window during a recovery.
+            let windows = if self.rates.is_some() { 3 } else { 2 };
+            let need = (windows * u64::from(self.window.cwnd) * per_segment).min(u64::from(max));
             self.buffer = self.buffer.max(need as u32);
         }
     }
@@ -261,9 +272,7 @@ impl Sender {
         // Most questions come when nothing waits.
         if self.is_idle() {
             self.burst = 0;
-            if let Some(uplink) = &mut self.uplink {
-                uplink.resumes = Time::NEVER;
-            }
+            self.resumes = Time::NEVER;
             return None;
         }
         self.poll_busy(config, now)
@@ -286,6 +295,7 @@ impl Sender {
                 let timeout = self.timeout(config);
                 self.set_timer(Timer::Retransmit, now + timeout);
             }
+            self.note_sent(now, start, end, false);
             return Some(self.segment(start, end));
         }
         let mut gathering = false;
@@ -304,8 +314,15 @@ impl Sender {
                 recovery.probe_retransmitted = true;
             }
             self.on_retransmission(now, end - start, mss);
+            self.note_sent(now, start, end, false);
             return Some(self.segment(start, end));
         }
+        self.rest(config, now, room, gathering, forced);
+        None
+    }
+
+    /// Nothing more leaves now.
+    fn rest(&mut self, config: &Config, now: Time, room: bool, gathering: bool, forced: bool) {
         let unsent = self.flight.next < self.write_end;
         self.burst = 0;
         let limited = !room || gathering;
@@ -319,12 +336,18 @@ impl Sender {
             let wait = self.timeout(config);
             self.set_timer(Timer::ZeroWindow, now + wait);
         }
-        None
+        if let Some(rates) = &mut self.rates
+            && room
+            && self.write_end - self.flight.next < u64::from(config.mss)
+            && self.flight.to_retransmit == 0
+        {
+            rates.deliveries.on_app_limited(self.flight.in_network());
+        }
     }
 
-    /// Whether the limit of bytes in the host's own uplink stops the sender.
+    /// Whether pacing or the limit of bytes in the host's own uplink stops the sender.
     fn is_held_back(&mut self, now: Time, mss: u64) -> bool {
-        if self.uplink.is_none() {
+        if self.uplink.is_none() && self.rates.is_none() {
             return false;
         }
         let smoothed = self.rtt.smoothed();
@@ -332,9 +355,10 @@ impl Sender {
         let waits = self.flight.to_retransmit > 0 || self.flight.next < self.write_end;
         // A burst is handed over as a whole.
         let free = self.burst > 0 || smoothed == Span::ZERO || !waits;
-        let Some(uplink) = &mut self.uplink else { return false };
-        let resumes = uplink.above(now, limit).filter(|_| !free);
-        uplink.resumes = resumes.unwrap_or(Time::NEVER);
+        let full = self.uplink.as_mut().and_then(|uplink| uplink.above(now, limit)).filter(|_| !free);
+        let paced = self.paced_until(now).filter(|_| waits && self.burst == 0);
+        let resumes = full.max(paced);
+        self.resumes = resumes.unwrap_or(Time::NEVER);
         resumes.is_some()
     }
 
@@ -372,14 +396,26 @@ impl Sender {
     /// Segments in about a millisecond at the rate that the window allows, at least two; more where the
     /// round trip is shorter than half a millisecond or so.
     fn burst_size(&self, mss: u64, smoothed: Span) -> u64 {
+        let rate = self.control.pacing_rate();
+        if rate > 0.0 {
+            return self.paced_burst_size(mss, rate);
+        }
         let window = u64::from(self.window.cwnd) * mss;
         let ratio = if self.window.cwnd < self.window.ssthresh / 2 { 200 } else { 120 };
-        let mut bytes = window * ratio * PER_CENT_MS / smoothed.0.max(1);
-        let shift = (self.rtt.min().0 / 1_000) >> 9;
-        if shift < 32 {
-            bytes += OFFLOAD_BYTES >> shift;
-        }
+        let bytes = window * ratio * PER_CENT_MS / smoothed.0.max(1) + self.near_burst();
         (bytes.min(OFFLOAD_BYTES) / mss).max(2)
+    }
+
+    /// Segments in a 1024th of a second at the pacing rate; at a low rate each leaves alone.
+    fn paced_burst_size(&self, mss: u64, rate: f64) -> u64 {
+        let bytes = (rate / 1024.0) as u64 + self.near_burst();
+        (bytes.min(OFFLOAD_BYTES) / mss).max(if rate < UNBURST_RATE { 1 } else { 2 })
+    }
+
+    /// Bytes that a burst has more where the receiver is near.
+    fn near_burst(&self) -> u64 {
+        let shift = (self.rtt.min().0 / 1_000) >> 9;
+        if shift < 32 { OFFLOAD_BYTES >> shift } else { 0 }
     }
 
     /// Packets of a burst at the present rate. Their payload fits into one IP packet's 16 bits.
@@ -426,6 +462,7 @@ impl Sender {
         }
         let first = self.flight.packets == 0;
         self.flight.send(end, now, mss);
+        self.note_sent(now, start, end, first);
         if let Some(recovery) = &mut self.recovery {
             recovery.prr_out += 1;
         }
@@ -437,6 +474,12 @@ impl Sender {
         self.segment(start, end)
     }
 
+    fn note_sent(&mut self, now: Time, start: u64, end: u64, idle: bool) {
+        if let Some(rates) = &mut self.rates {
+            rates.on_sent(now, start, end, idle);
+        }
+    }
+
     /// Sending begins with nothing under way.
     fn on_restart(&mut self, config: &Config, now: Time) {
         let pause = now.since(self.last_sent);
@@ -445,9 +488,11 @@ impl Sender {
             self.used_at = now;
             return;
         }
-        self.control.on_restart(pause);
+        let progress = self.progress(config, 0, false, None);
+        self.control.on_restart(&mut self.window, &Restart { now, pause, progress });
+        self.set_pace();
         let timeout = self.timeout(config);
-        if !config.idle_restart || pause <= timeout || self.control.ignores_loss() {
+        if !config.idle_restart || pause <= timeout || self.control.has_own_window() {
             return;
         }
         let restart = config.initial_window.min(self.window.cwnd);
@@ -504,7 +549,7 @@ impl Sender {
         }
         self.used_packets = self.used_packets.max(packets);
         if config.idle_restart && config.validate_window && now.since(self.used_at) >= self.timeout(config) {
-            if self.phase == Phase::Open && self.space() > 0 && !self.control.ignores_loss() {
+            if self.phase == Phase::Open && self.space() > 0 && !self.control.has_own_window() {
                 let used = self.used_packets.max(config.initial_window);
                 if used < self.window.cwnd {
                     self.window.ssthresh = self.current_threshold();
@@ -521,8 +566,23 @@ impl Sender {
         self.limited || (self.window.in_slow_start() && self.window.cwnd < self.max_packets.saturating_mul(2))
     }
 
+    /// Sets the pace that the congestion control wants.
+    fn set_pace(&mut self) {
+        if let Some(rates) = &mut self.rates {
+            rates.pacing.rate = self.control.pacing_rate();
+        }
+    }
+
     /// Lets the congestion control see an acknowledgement.
-    pub(crate) fn grow(&mut self, config: &Config, now: Time, acked: u32, rtt: Option<Span>, may_grow: bool) {
+    pub(crate) fn grow(
+        &mut self,
+        config: &Config,
+        now: Time,
+        acked: u32,
+        rtt: Option<Span>,
+        may_grow: bool,
+        progress: Option<Progress>,
+    ) {
         let sample = Sample {
             now,
             acked,
@@ -531,7 +591,9 @@ impl Sender {
             next: self.flight.next,
             limited: !config.validate_window || self.is_limited(),
             may_grow,
+            progress,
         };
         self.control.on_ack(&mut self.window, &sample);
+        self.set_pace();
     }
 }

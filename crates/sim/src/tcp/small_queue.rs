@@ -14,13 +14,11 @@ pub(super) struct SmallQueue {
     /// When each segment has left, and its payload.
     held: VecDeque<(Time, u32)>,
     bytes: u64,
-    /// When to go on, if something waits for the uplink.
-    pub resumes: Time,
 }
 
 impl SmallQueue {
     pub(crate) fn new() -> SmallQueue {
-        SmallQueue { held: VecDeque::new(), bytes: 0, resumes: Time::NEVER }
+        SmallQueue { held: VecDeque::new(), bytes: 0 }
     }
 
     /// A segment was given to the uplink, which it leaves at `departs`: not before the one given before it.

@@ -60,7 +60,7 @@ pub struct RealArgs {
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     queue: u32,
     /// Congestion control of TCP; many kernels allow emulated hosts only their own default and Reno
-    #[arg(long, default_value = "cubic", value_parser = ["cubic", "reno"])]
+    #[arg(long, default_value = "cubic", value_parser = ["cubic", "reno", "bbr"])]
     congestion: String,
     /// Simulate the same network, and print the prediction beside the measurement
     #[arg(long)]

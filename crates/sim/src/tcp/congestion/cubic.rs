@@ -4,7 +4,7 @@
 
 use tidegate_control::units::{Span, Time};
 
-use super::window::{Algorithm, Sample, Window};
+use super::window::{Algorithm, Progress, Restart, Sample, Window};
 
 /// Share of the window kept after a loss.
 const BETA: f32 = 717.0 / 1024.0;
@@ -73,14 +73,15 @@ impl Algorithm for Cubic {
         ((cwnd * BETA) as u32).max(2)
     }
 
-    fn on_timeout(&mut self, now: Time) {
+    fn on_timeout(&mut self, window: &mut Window, now: Time, in_network: u32, _: Option<&Progress>) {
+        window.cwnd = in_network + 1;
         *self = Cubic { round_start_us: micros(now), last_ack_us: micros(now), ..Cubic::default() };
     }
 
     /// A pause is not growth: the curve goes on where it was.
-    fn on_restart(&mut self, pause: Span) {
+    fn on_restart(&mut self, _: &mut Window, restart: &Restart) {
         if let Some(epoch) = &mut self.epoch {
-            *epoch += pause;
+            *epoch += restart.pause;
         }
     }
 }

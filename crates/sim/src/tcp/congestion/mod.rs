@@ -1,5 +1,6 @@
-//! Congestion control: how the congestion window moves. A new algorithm is a file and a line in `algorithms!`.
+//! Congestion control: how the congestion window and the pacing rate move. A new algorithm is a file and a line in `algorithms!`.
 
+mod bbr;
 mod cubic;
 mod none;
 mod reno;
@@ -7,10 +8,10 @@ mod window;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tidegate_control::units::{Span, Time};
+use tidegate_control::units::Time;
 
 use window::Algorithm;
-pub(super) use window::{Sample, UNBOUNDED, Window};
+pub(super) use window::{Progress, Repair, Restart, Sample, UNBOUNDED, Window};
 
 /// Makes the list of names and the type of states. The type is an enum, so that each acknowledgement costs a match
 /// instead of a virtual call.
@@ -51,24 +52,51 @@ macro_rules! algorithms {
                 }
             }
 
-            /// The retransmission timer fired.
-            pub fn on_timeout(&mut self, now: Time) {
+            /// The retransmission timer fired, with so many segments left in the network.
+            pub fn on_timeout(
+                &mut self,
+                window: &mut Window,
+                now: Time,
+                in_network: u32,
+                progress: Option<&Progress>,
+            ) {
                 match self {
-                    $(Control::$name(state) => state.on_timeout(now),)+
+                    $(Control::$name(state) => state.on_timeout(window, now, in_network, progress),)+
+                }
+            }
+
+            /// A loss was none: `prior` was the window before it.
+            pub fn on_undo(&mut self, window: &mut Window, prior: u32) {
+                match self {
+                    $(Control::$name(state) => state.on_undo(window, prior),)+
                 }
             }
 
             /// Sending begins again after a pause.
-            pub fn on_restart(&mut self, pause: Span) {
+            pub fn on_restart(&mut self, window: &mut Window, restart: &Restart) {
                 match self {
-                    $(Control::$name(state) => state.on_restart(pause),)+
+                    $(Control::$name(state) => state.on_restart(window, restart),)+
                 }
             }
 
-            /// Whether loss leaves the window as it is.
-            pub fn ignores_loss(&self) -> bool {
+            /// Whether the algorithm alone moves the window.
+            pub fn has_own_window(&self) -> bool {
                 match self {
-                    $(Control::$name(_) => <$state>::IGNORES_LOSS,)+
+                    $(Control::$name(_) => <$state>::OWN_WINDOW,)+
+                }
+            }
+
+            /// Whether the algorithm needs rate samples and sets a pacing rate.
+            pub fn goes_by_rate(&self) -> bool {
+                match self {
+                    $(Control::$name(_) => <$state>::BY_RATE,)+
+                }
+            }
+
+            /// Payload bytes per second at which bursts leave; zero: as fast as the window allows.
+            pub fn pacing_rate(&self) -> f64 {
+                match self {
+                    $(Control::$name(state) => state.pacing_rate(),)+
                 }
             }
         }
@@ -80,6 +108,8 @@ algorithms! {
     Reno = reno::Reno;
     /// RFC 9438 with HyStart, as in Linux.
     Cubic = cubic::Cubic;
+    /// Bottleneck bandwidth and round-trip propagation time, first version, with pacing, as in Linux.
+    Bbr = bbr::Bbr;
     /// No congestion control: the window opens to its maximum with the first acknowledgement and never shrinks.
     None = none::Unlimited;
 }

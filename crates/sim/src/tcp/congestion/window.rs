@@ -2,6 +2,8 @@
 
 use tidegate_control::units::{Span, Time};
 
+use super::super::delivery_rate::Rate;
+
 /// The congestion window, in segments.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp) struct Window {
@@ -70,12 +72,71 @@ pub(in crate::tcp) struct Sample {
     pub limited: bool,
     /// Not in recovery: it may grow.
     pub may_grow: bool,
+    /// For algorithms that set a rate.
+    pub progress: Option<Progress>,
+}
+
+/// How far losses are from being repaired.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::tcp) enum Repair {
+    /// Nothing is missing.
+    #[default]
+    None,
+    /// Lost segments are being sent again.
+    Recovery,
+    /// The retransmission timer has fired.
+    Loss,
+}
+
+/// Deliveries and losses, as algorithms that set a rate see them.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::tcp) struct Progress {
+    /// The rate sample of this acknowledgement, if it gave one.
+    pub rate: Option<Rate>,
+    /// The application had nothing to send.
+    pub app_limited: bool,
+    /// Segments delivered since the connection began.
+    pub total: u64,
+    /// When the last of them was.
+    pub at: Time,
+    /// Segments found to be lost now,
+    pub losses: u32,
+    /// and since the connection began.
+    pub lost_total: u64,
+    /// Segments in the network before this acknowledgement,
+    pub prior_in_network: u32,
+    /// and after it.
+    pub in_network: u32,
+    /// The acknowledgement may have waited for a second segment.
+    pub delayed: bool,
+    /// What the sender repairs.
+    pub repair: Repair,
+    /// Smoothed round-trip time; zero before the first sample.
+    pub smoothed: Span,
+    /// When pacing lets the next burst leave.
+    pub paced_until: Time,
+    /// Payload bytes of a full segment.
+    pub mss: u32,
+}
+
+/// Sending begins again with nothing under way.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::tcp) struct Restart {
+    /// When.
+    pub now: Time,
+    /// Time since something was sent.
+    pub pause: Span,
+    /// For algorithms that set a rate.
+    pub progress: Option<Progress>,
 }
 
 /// A congestion control algorithm.
 pub(in crate::tcp) trait Algorithm {
-    /// Whether loss leaves the window as it is.
-    const IGNORES_LOSS: bool = false;
+    /// Whether the algorithm alone moves the window: a loss, a pause or an unused window does not (Linux:
+    /// `cong_control`).
+    const OWN_WINDOW: bool = false;
+    /// Whether it needs rate samples and sets a pacing rate.
+    const BY_RATE: bool = false;
 
     /// Data was acknowledged.
     fn on_ack(&mut self, window: &mut Window, sample: &Sample);
@@ -83,9 +144,21 @@ pub(in crate::tcp) trait Algorithm {
     /// Segments were lost; returns the window at the end of recovery.
     fn threshold_after_loss(&mut self, window: &Window) -> u32;
 
-    /// The retransmission timer fired.
-    fn on_timeout(&mut self, _now: Time) {}
+    /// The retransmission timer fired, with so many segments left in the network.
+    fn on_timeout(&mut self, window: &mut Window, _now: Time, in_network: u32, _progress: Option<&Progress>) {
+        window.cwnd = in_network + 1;
+    }
+
+    /// The loss was none: `prior` was the window before it.
+    fn on_undo(&mut self, window: &mut Window, prior: u32) {
+        window.cwnd = window.cwnd.max(prior);
+    }
 
     /// Sending begins again after a pause.
-    fn on_restart(&mut self, _pause: Span) {}
+    fn on_restart(&mut self, _window: &mut Window, _restart: &Restart) {}
+
+    /// Payload bytes per second at which bursts leave; zero: as fast as the window allows.
+    fn pacing_rate(&self) -> f64 {
+        0.0
+    }
 }

@@ -31,6 +31,7 @@ impl Sender {
             }
             return 0;
         }
+        self.before_ack();
         let high = self.recovery.as_ref().map_or(0, |recovery| recovery.high);
         let cumulative = self.flight.acknowledge(ack, mss, high);
         let mut selective = Delivery::default();
@@ -68,11 +69,12 @@ impl Sender {
         } else if cumulative.packets > 0 || (selective.packets > 0 && self.head_is_older(&selective)) {
             self.arm(config, now, true);
         }
+        let progress = self.progress_of(config, now, [&cumulative, &selective], newly_lost);
         if self.phase == Phase::Recovery || self.phase == Phase::Reduced {
             self.reduce(delivered, newly_lost, news.advanced);
-            self.grow(config, now, delivered, rtt, false);
+            self.grow(config, now, delivered, rtt, false, progress);
         } else if delivered > 0 {
-            self.grow(config, now, delivered, rtt, ack > before);
+            self.grow(config, now, delivered, rtt, ack > before, progress);
         }
         if ack > before {
             self.tune_buffer(config);

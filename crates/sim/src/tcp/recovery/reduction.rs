@@ -40,7 +40,7 @@ impl Sender {
 
     /// Proportional rate reduction: sends so that the window reaches the threshold within a round trip.
     pub(super) fn reduce(&mut self, delivered: u32, newly_lost: u32, advanced: bool) {
-        if delivered == 0 || self.control.ignores_loss() {
+        if delivered == 0 || self.control.has_own_window() {
             return;
         }
         let in_network = self.flight.in_network();
@@ -68,7 +68,7 @@ impl Sender {
 
     pub(super) fn end_reduction(&mut self) {
         let reducing = self.phase == Phase::Reduced || self.recovery().undo;
-        if self.window.ssthresh < UNBOUNDED && reducing && !self.control.ignores_loss() {
+        if self.window.ssthresh < UNBOUNDED && reducing && !self.control.has_own_window() {
             self.window.cwnd = self.window.ssthresh;
         }
     }
@@ -107,7 +107,7 @@ impl Sender {
         let (cwnd, threshold) = (recovery.prior_cwnd, recovery.prior_threshold);
         recovery.undo = false;
         if threshold > 0 {
-            self.window.cwnd = self.window.cwnd.max(cwnd);
+            self.control.on_undo(&mut self.window, cwnd);
             self.window.ssthresh = self.window.ssthresh.max(threshold);
         }
     }

@@ -86,10 +86,9 @@ impl Sender {
             recovery.undo_retransmissions = if outstanding > 0 { outstanding as i32 } else { -1 };
             recovery.first_retransmission = 0;
         }
-        self.control.on_timeout(now);
-        if !self.control.ignores_loss() {
-            self.window.cwnd = self.flight.in_network() + 1;
-        }
+        let in_network = self.flight.in_network();
+        let progress = self.progress(config, 1, false, None);
+        self.control.on_timeout(&mut self.window, now, in_network, progress.as_ref());
         self.window.count = 0;
         self.phase = Phase::Loss;
         let recovery = self.recovery();
