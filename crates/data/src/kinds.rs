@@ -123,7 +123,11 @@ pub static KINDS: &[Kind] = &[
         |d| { begins(d, "date,") }
     ),
     kind!(GEOIP, "`geoip = \"FILE\"` in a scenario's [tor] reads it", is_geoip),
-    kind!(TORRC, "`tidegate import FOLDER` reads it with its network", is_torrc),
+    kind!(
+        TORRC,
+        "`tidegate relay --import FILE` reads it, and `tidegate import FOLDER` with its network",
+        is_torrc
+    ),
     kind!("a scenario", "`tidegate run FILE` reads it", is_scenario),
     kind!(MATRIX, LATENCY, latency_csv::is_matrix),
 ];
@@ -204,21 +208,24 @@ fn is_geoip(document: &Document) -> bool {
 
 /// Whether a line sets an option that most files of tor set.
 fn is_torrc(document: &Document) -> bool {
-    let options = [
-        "%include ",
-        "ORPort ",
-        "SocksPort ",
-        "SOCKSPort ",
-        "DirPort ",
-        "ControlPort ",
-        "ExitPolicy ",
-        "BandwidthRate ",
-        "TestingTorNetwork ",
-        "AuthoritativeDirectory ",
-        "ClientOnly ",
-        "ExitRelay ",
+    const OPTIONS: [&str; 11] = [
+        "%include",
+        "ORPort",
+        "SocksPort",
+        "DirPort",
+        "ControlPort",
+        "ExitPolicy",
+        "BandwidthRate",
+        "TestingTorNetwork",
+        "AuthoritativeDirectory",
+        "ClientOnly",
+        "ExitRelay",
     ];
-    options.iter().any(|option| has_line(document, option))
+    let first_words = document.lines().filter_map(|(_, line)| {
+        let (word, value) = line.trim_start().split_once([' ', '\t'])?;
+        (!value.trim().is_empty()).then(|| word.trim_start_matches(['+', '/']))
+    });
+    first_words.into_iter().any(|word| OPTIONS.iter().any(|option| option.eq_ignore_ascii_case(word)))
 }
 
 fn is_scenario(document: &Document) -> bool {

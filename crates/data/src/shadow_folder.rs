@@ -207,7 +207,7 @@ impl Folder {
         for (flag, usual) in [("--defaults-torrc", "torrc-defaults"), ("-f", "torrc")] {
             let named = words.windows(2).find(|pair| pair[0] == flag).map(|pair| pair[1]);
             if let Some(file) = self.find(&host.name, named.unwrap_or(usual)) {
-                torrc::read(&file, &mut options);
+                torrc::read_options(&file, &mut options);
             }
         }
         torrc::read_arguments(&words, &mut options);

@@ -9,11 +9,13 @@ use tidegate_data::formats::{DOWNLOADS, LATENCIES};
 use tidegate_data::latency_graph::BareNumbers;
 use tidegate_data::{
     consensus, geoip, gml, graphml, latency_csv, latency_graph, microdescriptor, open, relays, shadow_file,
-    tgen,
+    tgen, torrc,
 };
 
 const TPF: &str = "@type torperf 1.1\nFILESIZE=51200 START=1000.00 BUILDTIMES=0.25,0.5,0.75 DATARESPONSE=1000.50 \
     DATACOMPLETE=1001.25 DIDTIMEOUT=0 ENDPOINTREMOTE=a.example:192.0.2.7:80\n";
+
+const TORRC: &str = "ORPort 9001\nContactInfo \"a \\\"b\\\"\"\nExitPolicy accept *:80, \\\n  reject *:*\n";
 
 /// A reader without its result.
 type Read = fn(&Document) -> Result<(), DataError>;
@@ -53,6 +55,7 @@ fn readers() -> Vec<(&'static str, Read, String)> {
         ("tpf", |d| DOWNLOADS.read(Path::new("input"), d).map(drop), TPF.to_owned()),
         ("onionperf", |d| DOWNLOADS.read(Path::new("input"), d).map(drop), ONIONPERF.to_owned()),
         ("shadow", |d| shadow_file::read(d).map(drop), SHADOW.to_owned()),
+        ("torrc", |d| torrc::read(d).map(drop), TORRC.to_owned()),
         ("capacities", |d| relays::capacities(d).map(drop), CAPACITIES.to_owned()),
         ("users", |d| relays::users(d).map(drop), "{\"de\": 0.5, \"us\": 0.25, \"ap\": 0.25}\n".to_owned()),
     ]
@@ -97,7 +100,8 @@ fn every_cut_is_refused_or_harmless() {
     for (name, reader, text) in readers() {
         // Line-based tables are complete after any line; other formats have an end.
         let has_an_end =
-            !["microdescriptors", "geoip", "pings", "servers", "countries", "shadow", "tpf"].contains(&name);
+            !["microdescriptors", "geoip", "pings", "servers", "countries", "shadow", "tpf", "torrc"]
+                .contains(&name);
         for part in 0..50 {
             let cut = text.len() * part / 50;
             let result = read(reader, text.as_bytes()[..cut].to_vec());

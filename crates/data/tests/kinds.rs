@@ -8,7 +8,7 @@ use tidegate_data::formats::{
     SPEED_TESTS, TRAFFIC_MODELS,
 };
 use tidegate_data::kinds::{self, KINDS};
-use tidegate_data::microdescriptor;
+use tidegate_data::{microdescriptor, torrc};
 
 const NS: &str = include_str!("../fixtures/consensus-ns");
 const ID: &str = "000102030405060708090A0B0C0D0E0F10111213";
@@ -84,7 +84,7 @@ fn reader<T>(formats: &'static Formats<T>) -> Read<'static> {
 
 #[test]
 fn every_reader_names_the_files_of_all_others() {
-    let readers: [Read<'_>; 10] = [
+    let readers: [Read<'_>; 11] = [
         reader(&LATENCIES),
         reader(&RELAY_FILES),
         reader(&CONSENSUSES),
@@ -99,6 +99,7 @@ fn every_reader_names_the_files_of_all_others() {
             &[kinds::MICRODESCRIPTORS],
             Box::new(|document| microdescriptor::read(document).map(drop)),
         ),
+        ("a torrc", &[kinds::TORRC], Box::new(|document| torrc::read(document).map(drop))),
     ];
     for (contents, own, read) in readers {
         for (kind, text) in samples() {
