@@ -1,6 +1,6 @@
 //! Shared parts of all roles on sockets: the thread, signals and listeners.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::mpsc;
 use std::thread;
@@ -92,4 +92,12 @@ pub fn serve_page(
         })
     });
     told.recv().map_err(Failure::other)?
+}
+
+/// Returns whether an address is loopback, private or link-local.
+pub fn is_private(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
+    }
 }

@@ -7,6 +7,7 @@ mod more;
 mod overlay;
 mod playground;
 mod recipes;
+mod relay_import;
 mod results;
 #[path = "../../../tests/skipped.rs"]
 mod skipped;

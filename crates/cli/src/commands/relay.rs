@@ -1,8 +1,14 @@
 //! `tidegate relay`: runs a relay of an overlay on sockets.
 
+mod exit_policy;
+mod left_out;
+mod torrc;
+
 use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,7 +22,7 @@ use tidegate_control::units::Rate;
 use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_net::flashflow::config::check_permissions;
 use tidegate_net::gate::Gate;
-use tidegate_net::identity::{Identity, hex, random};
+use tidegate_net::identity::{Identity, fill, hex, random};
 use tidegate_net::live::addresses::Addresses;
 use tidegate_net::live::directory::is_nickname;
 use tidegate_net::live::exit::Exit;
@@ -28,6 +34,7 @@ use tidegate_net::live::relay::{
 use tidegate_net::live::renewal::{Change, Keys};
 use tidegate_net::{clock, os};
 use tidegate_proto::combinations::{Neighbours, check_on_sockets};
+use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::defence::OPTIONS;
 use tidegate_proto::flashflow::relay::Config as Permissions;
 use tidegate_proto::links::{Config, Limits};
@@ -36,21 +43,28 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use toml::Spanned;
 
+use self::torrc::Imported;
 use crate::failure::Failure;
-use crate::roles::{end_with_parent, listen_all, run_on_this_thread};
+use crate::roles::{end_with_parent, is_private, listen_all, run_on_this_thread};
 
 /// Run a relay of an overlay; its exit policy makes it an exit (see docs/live.md)
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  tidegate relay --keygen relay.keys\n  tidegate relay --config relay.toml"
+    after_help = "Examples:\n  tidegate relay --keygen relay.keys\n  tidegate relay --config relay.toml\n  tidegate relay --import /etc/tor/torrc --out relay.toml"
 )]
 pub struct RelayArgs {
     /// Read the relay's configuration from this TOML file
-    #[arg(long, required_unless_present = "keygen")]
+    #[arg(long, required_unless_present_any = ["keygen", "import"])]
     config: Option<PathBuf>,
     /// Generate keys into this file, which must not exist, and exit
     #[arg(long, conflicts_with = "config")]
     keygen: Option<PathBuf>,
+    /// Make a configuration from this torrc of tor, say what it leaves out, and exit
+    #[arg(long, value_name = "TORRC", conflicts_with_all = ["config", "keygen"])]
+    import: Option<PathBuf>,
+    /// Write that configuration to this file, which must not exist [default: standard output]
+    #[arg(long, requires = "import")]
+    out: Option<PathBuf>,
     /// Allow a `tor.authority` with a public address; the configuration must allow it too
     #[arg(long)]
     allow_public_authority: bool,
@@ -232,14 +246,6 @@ fn measurement(
     Ok(Some(Measurement { identity: Arc::new(identity), permissions }))
 }
 
-/// Returns whether an address is loopback, private or link-local.
-fn is_private(address: IpAddr) -> bool {
-    match address.to_canonical() {
-        IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
-    }
-}
-
 /// Reads one address, or an IPv4 and an IPv6 address.
 fn addresses(given: &Spanned<Value>, source: &SourceFile) -> Result<Addresses, InputError> {
     let wrong = |cause: String| {
@@ -332,9 +338,18 @@ fn threads(file: &RelayFile, config: &Config, source: &SourceFile) -> Result<Non
 
 /// Reads and checks a configuration file.
 fn load(path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
-    let source = SourceFile::read(path)?;
-    let file: RelayFile = source.parse_toml()?;
     let folder = path.parent().unwrap_or(Path::new(""));
+    check(&SourceFile::read(path)?, folder, allow_public, |path| keys::load(path, clock::unix()))
+}
+
+/// Checks a configuration. `folder` is that of its files; `keys` reads the file of keys.
+fn check(
+    source: &SourceFile,
+    folder: &Path,
+    allow_public: bool,
+    keys: impl FnOnce(&Path) -> Result<RouterKeys, String>,
+) -> Result<Loaded, InputError> {
+    let file: RelayFile = source.parse_toml()?;
     let nickname = file.nickname.get_ref();
     if !is_nickname(nickname) {
         let cause = format!("`{}` is not a nickname", nickname.escape_debug());
@@ -346,9 +361,9 @@ fn load(path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
         })
     });
     let rules = rules.collect::<Result<Vec<Rule>, InputError>>()?;
-    let listen = addresses(&file.listen, &source)?;
+    let listen = addresses(&file.listen, source)?;
     let reached = file.address.as_ref().unwrap_or(&file.listen);
-    let address = addresses(reached, &source)?;
+    let address = addresses(reached, source)?;
     if let Some(unspecified) = address.all().into_iter().find(|address| address.ip().is_unspecified())
         && (file.directory.is_some() || file.tor.is_some())
     {
@@ -369,26 +384,26 @@ fn load(path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
         )),
     });
     let status = status.transpose()?;
-    let announce = announce(&file, allow_public, &source)?;
+    let announce = announce(&file, allow_public, source)?;
     let neighbours = if file.tor.is_some() { Neighbours::Stock } else { Neighbours::Alike };
-    let mut config = links(file.system.as_ref(), neighbours, &source)?;
-    config.limits = Some(limits(file.limits.as_ref(), &source)?);
+    let mut config = links(file.system.as_ref(), neighbours, source)?;
+    config.limits = Some(limits(file.limits.as_ref(), source)?);
     if let Some(rate) = file.bandwidth {
         config.bandwidth = rate.0 as f64 / 8.0;
     }
     let path = folder.join(&file.keys);
-    let router = keys::load(&path, clock::unix()).map_err(|why| {
+    let router = keys(&path).map_err(|why| {
         InputError::new(path.display().to_string(), why, "create it with `tidegate relay --keygen FILE`")
     })?;
-    let lifetimes = table("key-lifetimes", file.key_lifetimes.as_ref(), &source)?;
+    let lifetimes = table("key-lifetimes", file.key_lifetimes.as_ref(), source)?;
     let keys = Keys { router, file: Some(path), lifetimes };
     let directory = file.tor.as_ref().map(|tor| *tor.authority.get_ref());
     let (nickname, exit) = (nickname.clone(), Exit { policy, directory });
     let extends = Gate::allowing_private(file.extend_to_private_addresses);
-    let measurement = measurement(file.measurement.as_ref(), folder, &source)?;
-    let published = published(&file, &source)?;
-    let threads = threads(&file, &config, &source)?;
-    let defences = defences(&file, &source)?;
+    let measurement = measurement(file.measurement.as_ref(), folder, source)?;
+    let published = published(&file, source)?;
+    let threads = threads(&file, &config, source)?;
+    let defences = defences(&file, source)?;
     let settings = RelayConfig {
         nickname,
         address,
@@ -454,6 +469,47 @@ fn log_event(event: &Event) {
     }
 }
 
+/// Makes a configuration from a torrc.
+fn import(path: &Path, out: Option<&Path>) -> Result<(), InputError> {
+    let Imported { text, taken, off, left } = torrc::import(path)?;
+    let file = out.map_or_else(|| "the imported configuration".to_owned(), |out| out.display().to_string());
+    // Check the configuration now, so that an error appears here and not at the relay's start.
+    let source = SourceFile { file, text };
+    check(&source, Path::new(""), false, |_| Ok(RouterKeys::generate(&mut fill)))?;
+    let SourceFile { file, text } = source;
+    match out {
+        None => print!("{text}"),
+        Some(out) => write_new(out, &text).map_err(|cause| {
+            InputError::new(
+                &file,
+                format!("cannot be written: {cause}"),
+                "name a file that does not exist yet",
+            )
+        })?,
+    }
+    let names = |names: BTreeSet<String>| names.into_iter().collect::<Vec<_>>().join(", ");
+    eprintln!("imported: {}", names(taken));
+    if !off.is_empty() {
+        eprintln!("off in every relay: {}", names(off));
+    }
+    left.iter().for_each(|line| eprintln!("left out: {line}"));
+    if out.is_some() {
+        eprintln!("next: tidegate relay --keygen relay.keys, in the folder of {file}");
+    }
+    Ok(())
+}
+
+/// Writes a file that does not exist yet, whole or not at all.
+fn write_new(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = File::create_new(path)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+    if written.is_err() {
+        // The first error matters.
+        let _ = std::fs::remove_file(path);
+    }
+    written
+}
+
 /// Runs the subcommand.
 pub fn main(arguments: &RelayArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = &arguments.keygen {
@@ -468,7 +524,11 @@ pub fn main(arguments: &RelayArgs) -> Result<ExitCode, Failure> {
         println!("identity = \"{}\"", hex(&keys.ed25519()));
         return Ok(ExitCode::SUCCESS);
     }
-    let path = arguments.config.as_deref().expect("clap requires --config without --keygen");
+    if let Some(path) = &arguments.import {
+        import(path, arguments.out.as_deref())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let path = arguments.config.as_deref().expect("clap requires --config without --keygen and --import");
     let Loaded { listen, status, mut settings } = load(path, arguments.allow_public_authority)?;
     end_with_parent(arguments.owned);
     run_on_this_thread(async {
