@@ -126,6 +126,26 @@ fn a_private_network_is_joined_and_a_public_one_is_not() {
 }
 
 #[test]
+fn contact_and_family_are_kept_and_keys_of_families_are_found() {
+    let folder = Folder::new("family");
+    let key = [&b"== ed25519v1-secret: fmly-id ==\0"[..], &[9; 64]].concat();
+    fs::create_dir(folder.0.join("keys")).unwrap();
+    fs::write(folder.at("keys/a.secret_family_key"), key).unwrap();
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    fs::set_permissions(folder.at("keys/a.secret_family_key"), private).unwrap();
+    let member = "0123456789abcdef0123456789ABCDEF01234567";
+    let torrc = format!(
+        "ORPort 9001\nContactInfo \"Tide <a@b>\"\nMyFamily ${member},{member}\nDataDirectory {}\nFamilyId *\nFamilyId x\n",
+        folder.0.display()
+    );
+    let (config, said) = imported(&folder.write("torrc", &torrc));
+    assert_eq!(config["contact"].as_str(), Some("Tide <a@b>"));
+    assert_eq!(config["family"].as_array().unwrap().len(), 2);
+    assert_eq!(config["family-keys"], toml::Value::from(vec![folder.at("keys/a.secret_family_key")]));
+    assert!(said.contains("torrc:6: FamilyId x: ") && said.contains("no readable key"), "{said}");
+}
+
+#[test]
 fn the_relay_starts_with_what_is_written_and_no_file_is_overwritten() {
     let folder = Folder::new("starts");
     let options = folder.write("options", "ORPort 127.0.0.1:auto\nMetricsPort 0\n");

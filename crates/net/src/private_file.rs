@@ -55,11 +55,27 @@ pub(crate) fn replace(path: &Path, text: &str) -> Result<(), String> {
 /// # Errors
 /// If it is missing, is not UTF-8, or is readable by others.
 pub fn read(path: &Path) -> Result<Zeroizing<String>, String> {
-    let open = fs::metadata(path).and_then(|about| os::open_to_others(&about));
-    if let Some(mode) = open.map_err(|cause| format!("cannot be read: {cause}"))? {
-        return Err(format!("can be read by others (mode {mode:o}) and holds keys; run chmod 600 on it"));
-    }
+    check_mode(path)?;
     fs::read_to_string(path).map(Zeroizing::new).map_err(|cause| format!("cannot be read: {cause}"))
+}
+
+/// Reads a private file of bytes.
+///
+/// # Errors
+/// If it is missing, or is readable by others.
+pub fn read_bytes(path: &Path) -> Result<Zeroizing<Vec<u8>>, String> {
+    check_mode(path)?;
+    fs::read(path).map(Zeroizing::new).map_err(|cause| format!("cannot be read: {cause}"))
+}
+
+fn check_mode(path: &Path) -> Result<(), String> {
+    let open = fs::metadata(path).and_then(|about| os::open_to_others(&about));
+    match open.map_err(|cause| format!("cannot be read: {cause}"))? {
+        Some(mode) => {
+            Err(format!("can be read by others (mode {mode:o}) and holds keys; run chmod 600 on it"))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Decodes hexadecimal of any length; `None` if the text is not hexadecimal.

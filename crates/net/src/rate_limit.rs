@@ -8,7 +8,7 @@ pub trait RateLimit {
     fn leave(&self, channel: ChannelId, bytes: u64) -> impl Future<Output = ()>;
     /// Counts received bytes.
     fn received(&self, bytes: u64);
-    /// Counts bytes of streams that were sent to servers and received from them. Only measurements count them.
+    /// Counts bytes of streams that were sent to servers and received from them.
     fn outside(&self, _sent: u64, _received: u64) {}
 }
 

@@ -7,6 +7,7 @@ use std::num::NonZeroUsize;
 use tidegate_net::gate::Gate;
 use tidegate_net::identity::fill;
 use tidegate_net::live::addresses::Addresses;
+use tidegate_net::live::descriptor::Operator;
 use tidegate_net::live::exit::Exit;
 use tidegate_net::live::policy::Policy;
 use tidegate_net::live::relay::{Announce, RelayConfig, Status, run};
@@ -32,6 +33,7 @@ pub fn settings(keys: impl Into<Keys>, address: impl Into<Addresses>) -> RelayCo
         measurement: None,
         published: None,
         defences: BTreeMap::new(),
+        operator: Operator::default(),
         threads: NonZeroUsize::MIN,
     }
 }

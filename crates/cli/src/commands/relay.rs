@@ -22,8 +22,9 @@ use tidegate_control::units::Rate;
 use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_net::flashflow::config::check_permissions;
 use tidegate_net::gate::Gate;
-use tidegate_net::identity::{Identity, fill, hex, random};
+use tidegate_net::identity::{Identity, fill, hex, random, unhex};
 use tidegate_net::live::addresses::Addresses;
+use tidegate_net::live::descriptor::Operator;
 use tidegate_net::live::directory::is_nickname;
 use tidegate_net::live::exit::Exit;
 use tidegate_net::live::keys;
@@ -32,9 +33,10 @@ use tidegate_net::live::relay::{
     Announce, Changes, Event, Measurement, Order, RelayConfig, Status, not_on_threads, run,
 };
 use tidegate_net::live::renewal::{Change, Keys};
-use tidegate_net::{clock, os};
+use tidegate_net::{clock, os, private_file};
 use tidegate_proto::combinations::{Neighbours, check_on_sockets};
 use tidegate_proto::crypto::cert::RouterKeys;
+use tidegate_proto::crypto::family::FamilyKey;
 use tidegate_proto::defence::OPTIONS;
 use tidegate_proto::flashflow::relay::Config as Permissions;
 use tidegate_proto::links::{Config, Limits};
@@ -91,6 +93,14 @@ struct RelayFile {
     /// Bandwidth that the directory gets; `bandwidth` by default. A lower one attracts fewer circuits (tor's
     /// MaxAdvertisedBandwidth). A higher one overstates the relay, for experiments.
     published_bandwidth: Option<Spanned<Rate>>,
+    /// How to reach the operator, for the descriptor in a Tor network (tor's ContactInfo).
+    contact: Option<Spanned<String>>,
+    /// Fingerprints of the operator's other relays (tor's MyFamily).
+    #[serde(default)]
+    family: Vec<Spanned<String>>,
+    /// Files of `tor --keygen-family` of families that the relay belongs to (tor's FamilyId).
+    #[serde(default)]
+    family_keys: Vec<Spanned<PathBuf>>,
     /// Exit rules; the first match decides. Without rules the relay is not an exit.
     #[serde(default)]
     exit_policy: Vec<Spanned<String>>,
@@ -297,6 +307,56 @@ fn announce(file: &RelayFile, allow_public: bool, source: &SourceFile) -> Result
     })
 }
 
+/// Longest contact, bytes: authorities refuse descriptors above 20,000 bytes (tor: `MAX_DESCRIPTOR_UPLOAD_SIZE`).
+const LONGEST_CONTACT: usize = 1000;
+/// Maximum number of relays of a family, for the same reason. Family keys have no such limit.
+const LARGEST_FAMILY: usize = 300;
+
+/// Reads the operator's contact and family.
+fn operator(file: &RelayFile, folder: &Path, source: &SourceFile) -> Result<Operator, InputError> {
+    let contact = file.contact.as_ref().map(|contact| match contact.get_ref() {
+        text if text.len() > LONGEST_CONTACT || text.contains(char::is_control) => Err(source.error(
+            contact.span(),
+            "`contact` is not one line of at most 1000 bytes",
+            "write a name and an address in one line",
+        )),
+        text => Ok(text.trim().to_owned()),
+    });
+    let contact = contact.transpose()?.filter(|contact| !contact.is_empty());
+    let member = |member: &Spanned<String>| {
+        unhex(member.get_ref().trim_start_matches('$')).ok_or_else(|| {
+            let cause = format!("family: `{}` is not a fingerprint", member.get_ref().escape_debug());
+            source.error(member.span(), cause, "write 40 hexadecimal digits, as `--keygen` prints them")
+        })
+    };
+    let family = file.family.iter().map(member).collect::<Result<Vec<_>, _>>()?;
+    if let Some(first) = file.family.get(LARGEST_FAMILY) {
+        let cause = format!("`family` names {} relays", family.len());
+        return Err(source.error(first.span(), cause, "name at most 300, or use `family-keys`"));
+    }
+    let key = |key: &Spanned<PathBuf>| {
+        let path = folder.join(key.get_ref());
+        let fail = |why: String| {
+            let cause = format!("family-keys: {} {why}", path.display());
+            source.error(key.span(), cause, "create it with `tor --keygen-family NAME`")
+        };
+        let contents = private_file::read_bytes(&path).map_err(fail)?;
+        FamilyKey::from_file(&contents).map(Arc::new).map_err(|why| fail(why.to_string()))
+    };
+    let family_keys = file.family_keys.iter().map(key).collect::<Result<Vec<_>, _>>()?;
+    let first = file.contact.as_ref().map(Spanned::span);
+    let first = first.or_else(|| file.family.first().map(Spanned::span));
+    let first = first.or_else(|| file.family_keys.first().map(Spanned::span));
+    match first.filter(|_| file.directory.is_some()) {
+        Some(span) => {
+            let cause =
+                "`contact`, `family` and `family-keys` have no effect: a [directory] does not list them";
+            Err(source.error(span, cause, "remove them, or publish the relay in a Tor network by [tor]"))
+        }
+        None => Ok(Operator { contact, family, family_keys }),
+    }
+}
+
 /// Reads the bandwidth that the directory gets, bytes per second.
 fn published(file: &RelayFile, source: &SourceFile) -> Result<Option<u64>, InputError> {
     let published = file.published_bandwidth.as_ref().map(|rate| match rate.get_ref() {
@@ -404,6 +464,7 @@ fn check(
     let published = published(&file, source)?;
     let threads = threads(&file, &config, source)?;
     let defences = defences(&file, source)?;
+    let operator = operator(&file, folder, source)?;
     let settings = RelayConfig {
         nickname,
         address,
@@ -416,6 +477,7 @@ fn check(
         measurement,
         published,
         defences,
+        operator,
         threads,
     };
     Ok(Loaded { listen, status, settings })

@@ -207,6 +207,11 @@ fn mistakes_are_told_with_place_and_cure() {
     for (line, cause) in [
         ("nicknam = \"b\"\n", "did you mean `nickname`?"),
         ("exit-policy = [\"allow *:*\"]\n", "is not an exit policy rule"),
+        ("contact = \"a\\nb\"\n", "`contact` is not one line"),
+        ("family = [\"$0123\"]\n", "family: `$0123` is not a fingerprint"),
+        ("family-keys = [\"relay.keys\"]\n", "relay.keys is not a file of `tor --keygen-family`"),
+        ("family-keys = [\"none\"]\n", "cannot be read"),
+        ("contact = \"a\"\n[directory]\naddress = \"127.0.0.1:80\"\n", "have no effect"),
         ("[tor]\nauthority = \"192.0.2.1:80\"\n", "not in a private network"),
         ("[tor]\nauthority = \"192.0.2.1:80\"\nallow-public-authority = true\n", "--allow-public-authority"),
         ("[system]\nname = \"x\"\ntransport = \"pctpc\"\n", "did you mean `pctcp`?"),

@@ -32,17 +32,40 @@ struct Shared {
     bucket: Mutex<Bucket>,
     written: AtomicU64,
     read: AtomicU64,
+    /// Bytes of exit streams to and from servers.
+    sent: AtomicU64,
+    received: AtomicU64,
 }
 
 #[derive(Default)]
 struct Bucket {
     tokens: Option<TokenBucket>,
     rate: Option<u64>,
+    exhaustion: Exhaustion,
+}
+
+/// How often the bucket was empty when a connection wanted to write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Exhaustion {
+    /// Number of minutes in which it was, as tor counts them.
+    pub minutes: u64,
+    /// The last time, at most a minute before the real one.
+    pub last: Option<Time>,
+}
+
+impl Exhaustion {
+    fn note(&mut self, now: Time) {
+        if self.last.is_none_or(|last| now.since(last) >= MINUTE) {
+            self.minutes += 1;
+            self.last = Some(now);
+        }
+    }
 }
 
 /// Refill interval and burst of the bucket.
 const REFILL: Span = Span::from_millis(10);
 const BURST: Span = Span::from_millis(100);
+const MINUTE: Span = Span::from_secs(60);
 
 /// A limit in bytes per second as a rate; infinity means unlimited.
 pub(crate) fn as_rate(bytes_per_s: f64) -> Rate {
@@ -91,7 +114,15 @@ impl Limit {
             drop_fractions: false,
         });
         let rate = plan.map(|plan| plan.rate_bytes_per_s);
-        *self.bucket() = Bucket { tokens: plan.map(TokenBucket::new), rate };
+        let mut bucket = self.bucket();
+        // The reported count belongs to the reported limit.
+        let exhaustion = if bucket.rate == rate { bucket.exhaustion } else { Exhaustion::default() };
+        *bucket = Bucket { tokens: plan.map(TokenBucket::new), rate, exhaustion };
+    }
+
+    /// How often the limit stopped connections.
+    pub(crate) fn exhaustion(&self) -> Exhaustion {
+        self.bucket().exhaustion
     }
 
     /// The limit, bytes per second; `None` if unlimited.
@@ -105,6 +136,13 @@ impl Limit {
         (shared.written.load(Ordering::Relaxed), shared.read.load(Ordering::Relaxed))
     }
 
+    /// Bytes that the relay wrote and read so far, to relays and clients and to servers, as tor counts them.
+    pub(crate) fn carried(&self) -> (u64, u64) {
+        let (written, read) = self.totals();
+        let shared = &self.shared.0;
+        (written + shared.sent.load(Ordering::Relaxed), read + shared.received.load(Ordering::Relaxed))
+    }
+
     fn bucket(&self) -> MutexGuard<'_, Bucket> {
         self.shared.0.bucket.lock().expect("no shard panics while it takes tokens")
     }
@@ -112,13 +150,16 @@ impl Limit {
     /// When `bytes` may leave; `None` means now.
     fn take(&self, bytes: u64) -> Option<Time> {
         let mut bucket = self.bucket();
-        let bucket = bucket.tokens.as_mut()?;
+        let Bucket { tokens, exhaustion, .. } = &mut *bucket;
+        let tokens = tokens.as_mut()?;
         // The time is read under the lock, so it never runs backwards for the bucket.
-        if bucket.available(clock::now()) == 0 {
-            return Some(bucket.next_refill());
+        let now = clock::now();
+        if tokens.available(now) == 0 {
+            exhaustion.note(now);
+            return Some(tokens.next_refill());
         }
         // A batch is not split: the bucket goes into debt.
-        bucket.overdraw(bytes);
+        tokens.overdraw(bytes);
         None
     }
 }
@@ -139,6 +180,8 @@ impl RateLimit for Limit {
         if let Some(measured) = &self.measured {
             measured.outside(sent, received);
         }
+        self.shared.0.sent.fetch_add(sent, Ordering::Relaxed);
+        self.shared.0.received.fetch_add(received, Ordering::Relaxed);
     }
 
     fn received(&self, bytes: u64) {
@@ -146,5 +189,28 @@ impl RateLimit for Limit {
             measured.received(bytes);
         }
         self.shared.0.read.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exhaustion_counts_minutes() {
+        let mut exhaustion = Exhaustion::default();
+        for second in [0, 1, 59, 60, 61, 200] {
+            exhaustion.note(Time::ZERO + Span::from_secs(second));
+        }
+        let last = Some(Time::ZERO + Span::from_secs(200));
+        assert_eq!(exhaustion, Exhaustion { minutes: 3, last });
+    }
+
+    #[test]
+    fn streams_of_exits_count_as_carried() {
+        let limit = Limit::new(f64::INFINITY);
+        limit.received(5);
+        limit.outside(3, 4);
+        assert_eq!((limit.totals(), limit.carried()), ((0, 5), (3, 9)));
     }
 }

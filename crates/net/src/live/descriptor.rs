@@ -1,17 +1,22 @@
-//! A relay's descriptor for Tor's authorities (dir-spec, "Server descriptor format").
+//! A relay's descriptor and extra-info document for Tor's authorities (dir-spec, "Server descriptor format" and "Extra-info
+//! document format").
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
 use tidegate_proto::crypto::cert::{Certified, RouterKeys};
+use tidegate_proto::crypto::family::FamilyKey;
 
 use super::addresses::Addresses;
+use super::history::Line;
 use super::policy::Policy;
 
-/// Supported protocol versions besides `Relay`, and those of relays that serve directory streams.
+/// Supported protocol versions besides `Relay`, and those of relays that serve directory streams. Not among them: `Desc=3-4`
+/// and `Microdesc=3`, which readers of descriptors support, and `Padding=2`, since circuits' padding machines are not run.
 const PROTOCOLS: &str =
     "Conflux=1 Cons=1-2 Desc=1-2 FlowCtrl=1-2 HSIntro=4-5 HSRend=1-2 Link=4-5 LinkAuth=3 Microdesc=1-2";
 const DIRECTORY_PROTOCOLS: &str = "DirCache=2 HSDir=2";
@@ -25,36 +30,111 @@ fn protocols(directory: bool) -> String {
     format!("{of_directories} {PROTOCOLS} Relay={RELAY_VERSIONS}").trim_start().to_owned()
 }
 
+/// Who operates a relay.
+#[derive(Clone, Default)]
+pub struct Operator {
+    /// How to reach the operator: one line.
+    pub contact: Option<String>,
+    /// Fingerprints of the other relays of the operator.
+    pub family: Vec<[u8; 20]>,
+    /// Keys of families that the relay belongs to (proposal 321).
+    pub family_keys: Vec<Arc<FamilyKey>>,
+}
+
+/// The identity of a family, as tor's `FamilyId` names it.
+pub fn family_id(key: &FamilyKey) -> String {
+    STANDARD_NO_PAD.encode(key.public())
+}
+
 /// The contents of a descriptor besides keys.
 pub(crate) struct Facts<'a> {
     /// Nickname: 1 to 19 letters and digits.
     pub nickname: &'a str,
     /// OR addresses: IPv4, and optionally IPv6.
     pub address: Addresses,
-    /// Bandwidth, bytes per second.
+    /// The rate limit, bytes per second.
     pub bandwidth: u64,
+    /// The bandwidth that was observed, bytes per second.
+    pub observed: u64,
+    /// Time since the relay's start, seconds.
+    pub uptime: u64,
     /// The exit policy.
     pub policy: &'a Policy,
     /// Whether the relay serves directory streams.
     pub directory: bool,
+    /// Its operator.
+    pub operator: &'a Operator,
+    /// The hour of an overload, if one is to be reported.
+    pub overloaded: Option<u64>,
+    /// The rate limit's exhaustion, if it is to be reported.
+    pub exhausted: Option<Exhausted>,
+    /// Bytes written and read per period.
+    pub history: [Option<Line>; 2],
     /// Publication time, seconds since 1970.
     pub published: u64,
 }
 
-/// Writes and signs a descriptor.
-pub(crate) fn build(keys: &RouterKeys, certified: &Certified, facts: &Facts<'_>) -> String {
-    let mut text = String::new();
-    write(&mut text, keys, certified, facts).expect("a string takes all");
-    let ed25519 = Sha256::digest([ED25519_PREFIX, text.as_bytes()].concat());
-    text += &STANDARD_NO_PAD.encode(certified.sign(&ed25519));
-    text += "\nrouter-signature\n";
-    let signature = keys.sign_rsa(&Sha1::digest(text.as_bytes()));
-    text += &armour("SIGNATURE", &signature);
-    text
+/// When a rate limit was last exhausted, and in how many minutes so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exhausted {
+    /// Hour, in seconds since 1970.
+    pub hour: u64,
+    /// Number of minutes.
+    pub minutes: u64,
 }
 
-fn write(text: &mut String, keys: &RouterKeys, certified: &Certified, facts: &Facts<'_>) -> std::fmt::Result {
-    let Facts { nickname, bandwidth, published, .. } = *facts;
+/// Writes and signs a descriptor, followed by its extra-info document.
+pub(crate) fn build(keys: &RouterKeys, certified: &Certified, facts: &Facts<'_>) -> String {
+    let (extra, digests) = extra_info(keys, certified, facts);
+    let mut text = String::new();
+    write(&mut text, keys, certified, facts, &digests).expect("a string takes all");
+    sign(&mut text, keys, certified);
+    text + &extra
+}
+
+/// Signs a document from its first byte up to `router-sig-ed25519 `. Returns the SHA-1 that the RSA identity signed.
+fn sign(text: &mut String, keys: &RouterKeys, certified: &Certified) -> [u8; 20] {
+    text.push_str("router-sig-ed25519 ");
+    let ed25519 = Sha256::digest([ED25519_PREFIX, text.as_bytes()].concat());
+    text.push_str(&STANDARD_NO_PAD.encode(certified.sign(&ed25519)));
+    text.push_str("\nrouter-signature\n");
+    let digest = Sha1::digest(text.as_bytes());
+    text.push_str(&armour("SIGNATURE", &keys.sign_rsa(&digest)));
+    digest.into()
+}
+
+/// The extra-info document, and the arguments of the line that refers to it.
+fn extra_info(keys: &RouterKeys, certified: &Certified, facts: &Facts<'_>) -> (String, String) {
+    let mut text = format!("extra-info {} {}\n", facts.nickname, upper(&keys.fingerprint()));
+    text.push_str(&format!("identity-ed25519\n{}", armour("ED25519 CERT", &certified.signing_certificate)));
+    text.push_str(&format!("published {}\n", calendar(facts.published)));
+    for (line, name) in facts.history.iter().zip(["write-history", "read-history"]) {
+        if let Some((end, numbers)) = line {
+            text.push_str(&format!("{name} {} {numbers}\n", calendar(*end)));
+        }
+    }
+    if let Some(Exhausted { hour, minutes }) = facts.exhausted {
+        let rate = facts.bandwidth;
+        // One bucket limits what the relay writes; reading waits for no tokens.
+        text.push_str(&format!("overload-ratelimits 1 {} {rate} {rate} 0 {minutes}\n", calendar(hour)));
+    }
+    let signed = sign(&mut text, keys, certified);
+    let digests = format!("{} {}", upper(&signed), STANDARD_NO_PAD.encode(Sha256::digest(text.as_bytes())));
+    (text, digests)
+}
+
+fn upper(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02X}")).collect()
+}
+
+fn write(
+    text: &mut String,
+    keys: &RouterKeys,
+    certified: &Certified,
+    facts: &Facts<'_>,
+    extra_info: &str,
+) -> std::fmt::Result {
+    let Facts { nickname, bandwidth, observed, uptime, published, .. } = *facts;
     let address = facts.address.first();
     let [identity, tap] = keys.rsa_public();
     let (onion_cross, sign) = keys.onion_cross_certificate(published);
@@ -67,15 +147,16 @@ fn write(text: &mut String, keys: &RouterKeys, certified: &Certified, facts: &Fa
     writeln!(text, "platform Tidegate {}", env!("CARGO_PKG_VERSION"))?;
     writeln!(text, "proto {}", protocols(facts.directory))?;
     writeln!(text, "published {}", calendar(published))?;
-    let fingerprint: Vec<String> =
-        keys.fingerprint().chunks(2).map(|pair| format!("{:02X}{:02X}", pair[0], pair[1])).collect();
+    let fingerprint: Vec<String> = keys.fingerprint().chunks(2).map(upper).collect();
     writeln!(text, "fingerprint {}", fingerprint.join(" "))?;
-    writeln!(text, "uptime 0\nbandwidth {bandwidth} {bandwidth} {bandwidth}")?;
+    writeln!(text, "uptime {uptime}\nbandwidth {bandwidth} {bandwidth} {observed}")?;
+    writeln!(text, "extra-info-digest {extra_info}")?;
     write!(text, "onion-key\n{}", armour("RSA PUBLIC KEY", &tap))?;
     write!(text, "signing-key\n{}", armour("RSA PUBLIC KEY", &identity))?;
     write!(text, "onion-key-crosscert\n{}", armour("CROSSCERT", &keys.tap_cross_certificate()))?;
     write!(text, "ntor-onion-key-crosscert {sign}\n{}", armour("ED25519 CERT", &onion_cross))?;
     writeln!(text, "ntor-onion-key {}", STANDARD_NO_PAD.encode(keys.onion()))?;
+    write_operator(text, keys, facts)?;
     // Authorities reject IPv6 rules here; the summary below covers them.
     for rule in facts.policy.rules().iter().filter(|rule| !rule.is_of_ipv6()) {
         writeln!(text, "{rule}")?;
@@ -88,7 +169,30 @@ fn write(text: &mut String, keys: &RouterKeys, certified: &Certified, facts: &Fa
     if facts.directory {
         writeln!(text, "hidden-service-dir\ntunnelled-dir-server")?;
     }
-    write!(text, "router-sig-ed25519 ")
+    if let Some(hour) = facts.overloaded {
+        writeln!(text, "overload-general 1 {}", calendar(hour))?;
+    }
+    Ok(())
+}
+
+fn write_operator(text: &mut String, keys: &RouterKeys, facts: &Facts<'_>) -> std::fmt::Result {
+    let Operator { contact, family, family_keys } = facts.operator;
+    if !family.is_empty() {
+        // As tor does, the relay lists itself, in the order of fingerprints.
+        let mut members: Vec<String> = family.iter().map(|member| format!("${}", upper(member))).collect();
+        members.push(format!("${}", upper(&keys.fingerprint())));
+        members.sort_unstable();
+        members.dedup();
+        writeln!(text, "family {}", members.join(" "))?;
+    }
+    for key in family_keys {
+        let certificate = key.certify(&keys.ed25519(), facts.published);
+        write!(text, "family-cert\n{}", armour("FAMILY CERT", &certificate))?;
+    }
+    if let Some(contact) = contact {
+        writeln!(text, "contact {contact}")?;
+    }
+    Ok(())
 }
 
 fn armour(what: &str, bytes: &[u8]) -> String {
@@ -117,7 +221,10 @@ fn calendar(unix: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_proto::crypto::cert::Signing;
+
     use super::*;
+    use crate::identity::fill;
 
     /// Protocols and versions of a list such as `Link=4-5 Relay=2`.
     fn versions(list: &str) -> Vec<(&str, u8)> {
@@ -145,6 +252,88 @@ mod tests {
             assert!(ours.contains(&wanted), "{wanted:?} of {text}");
         }
         assert!(!versions(&protocols(false)).contains(&("HSDir", 2)), "only directories store descriptors");
+    }
+
+    fn documents(operator: &Operator, change: impl FnOnce(&mut Facts<'_>)) -> String {
+        let keys = RouterKeys::generate(&mut fill);
+        let certified = keys.certify(Signing::new([7; 32], 1_800_000_000), 1_800_000_000, b"tls", [8; 32]);
+        let policy = Policy::default();
+        let mut facts = Facts {
+            nickname: "tide",
+            address: Addresses::from(std::net::SocketAddr::from(([192, 0, 2, 1], 9001))),
+            bandwidth: 5000,
+            observed: 0,
+            uptime: 0,
+            policy: &policy,
+            directory: false,
+            operator,
+            overloaded: None,
+            exhausted: None,
+            history: [None, None],
+            published: 1_795_345_325,
+        };
+        change(&mut facts);
+        build(&keys, &certified, &facts)
+    }
+
+    #[test]
+    fn a_new_relay_claims_nothing_it_has_not_done() {
+        let text = documents(&Operator::default(), |_| {});
+        assert!(text.contains("\nuptime 0\nbandwidth 5000 5000 0\n"), "{text}");
+        for line in [
+            "family",
+            "contact",
+            "overload",
+            "history",
+            "hidden-service-dir",
+            "tunnelled",
+            "DirCache",
+            "Padding",
+        ] {
+            assert!(!text.contains(line), "{line}: {text}");
+        }
+    }
+
+    #[test]
+    fn documents_have_history_overload_and_operator() {
+        let operator = Operator {
+            contact: Some("tide <a@example>".into()),
+            family: vec![[0xab; 20]],
+            family_keys: vec![Arc::new(
+                FamilyKey::from_file(&[&b"== ed25519v1-secret: fmly-id ==\0"[..], &[9; 64]].concat())
+                    .unwrap(),
+            )],
+        };
+        let text = documents(&operator, |facts| {
+            facts.observed = 77;
+            facts.uptime = 3600;
+            facts.overloaded = Some(1_795_341_600);
+            facts.exhausted = Some(Exhausted { hour: 1_795_341_600, minutes: 12 });
+            facts.history = [Some((1_795_345_325, "(86400 s) 1024,2048".into())), None];
+        });
+        let (descriptor, extra) = text.split_once("extra-info tide ").unwrap();
+        for line in [
+            "uptime 3600\nbandwidth 5000 5000 77\n",
+            "\nfamily $",
+            "$ABABABABABABABABABABABABABABABABABABABAB",
+            "\nfamily-cert\n-----BEGIN FAMILY CERT-----\nAQwAB",
+            "\ncontact tide <a@example>\n",
+            "\noverload-general 1 2026-11-22 10:00:00\nrouter-sig-ed25519 ",
+        ] {
+            assert!(descriptor.contains(line), "{line}: {descriptor}");
+        }
+        for line in [
+            "\nwrite-history 2026-11-22 11:02:05 (86400 s) 1024,2048\n",
+            "\noverload-ratelimits 1 2026-11-22 10:00:00 5000 5000 0 12\nrouter-sig-ed25519 ",
+        ] {
+            assert!(extra.contains(line), "{line}: {extra}");
+        }
+        // The digest is that of the document as it follows.
+        let extra = format!("extra-info tide {extra}");
+        let whole = STANDARD_NO_PAD.encode(Sha256::digest(extra.as_bytes()));
+        let signed = extra.split_inclusive("router-signature\n").next().unwrap();
+        let line = format!("\nextra-info-digest {} {whole}\n", upper(&Sha1::digest(signed.as_bytes())));
+        assert!(descriptor.contains(&line), "{line}: {descriptor}");
     }
 
     #[test]

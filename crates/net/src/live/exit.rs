@@ -16,9 +16,11 @@ use tokio::net::{TcpSocket, TcpStream};
 use super::bandwidth::Limit;
 use super::channel::Links;
 use super::directory_stream::{self, DirectoryStream, SharedDescriptors};
+use super::history::Overload;
 use super::lookups::{Holder, Lookups};
 use super::policy::Policy;
 use super::stream::{self, AtEnd, Local};
+use crate::clock;
 use crate::link::within;
 use crate::overlay::Overlay;
 use crate::sockets;
@@ -53,6 +55,8 @@ pub struct Request {
     pub lookups: Rc<Lookups>,
     /// The descriptors of onion services that it stores.
     pub descriptors: Arc<SharedDescriptors>,
+    /// Notes that ports are exhausted.
+    pub overload: Overload,
 }
 
 impl Request {
@@ -78,6 +82,7 @@ async fn open(overlay: &Exiting, exit: &Exit, request: &Request, local: &Local) 
     let key = request.key;
     if matches!(request.target, Target::Directory) {
         let served = DirectoryStream { key, from: request.of.0, local, descriptors: &request.descriptors };
+        let connect = |address| connect(address, &request.overload);
         return directory_stream::serve(overlay, exit.directory, served, connect).await;
     }
     let opening = async {
@@ -139,7 +144,7 @@ async fn to_host(
     }
     let mut last = EndReason::RESOLVE_FAILED;
     for address in addresses.into_iter().take(ADDRESSES) {
-        match connect(address).await {
+        match connect(address, &request.overload).await {
             Ok(socket) => return Ok(socket),
             Err(reason) => last = reason,
         }
@@ -147,7 +152,7 @@ async fn to_host(
     Err(last)
 }
 
-async fn connect(address: SocketAddr) -> Result<TcpStream, EndReason> {
+async fn connect(address: SocketAddr, overload: &Overload) -> Result<TcpStream, EndReason> {
     let connecting = async {
         let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
         // Before connecting: the window scale follows from it.
@@ -158,6 +163,10 @@ async fn connect(address: SocketAddr) -> Result<TcpStream, EndReason> {
         Ok(socket)
     };
     within(PATIENCE, connecting).await.map_err(|cause| match cause.kind() {
+        io::ErrorKind::AddrNotAvailable => {
+            overload.note(clock::unix());
+            EndReason::RESOURCE_LIMIT
+        }
         io::ErrorKind::ConnectionRefused => EndReason::CONNECT_REFUSED,
         io::ErrorKind::TimedOut => EndReason::TIMEOUT,
         io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => EndReason::NO_ROUTE,

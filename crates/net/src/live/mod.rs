@@ -18,6 +18,7 @@ pub mod directory_stream;
 mod division;
 pub mod exit;
 pub mod fetch;
+mod history;
 pub mod keys;
 mod lookups;
 pub mod onion_descriptors;

@@ -26,10 +26,11 @@ use super::bandwidth::{Limit, as_rate};
 use super::channel::{Accepted, Links};
 use super::consensus;
 use super::crossing::crossings;
-use super::descriptor::{self, Facts};
+use super::descriptor::{self, Exhausted, Facts, Operator};
 use super::directory::{self, Entry};
 use super::exit::Exit;
 use super::fetch::fetch;
+use super::history::{History, reported_exhaustion, reported_overload};
 use super::quic::Neighbour;
 use super::renewal::{Change, Keys, Renewed};
 use super::shard::{Common, Shard, ShardSettings, log_failed_handshake};
@@ -75,10 +76,13 @@ pub struct RelayConfig {
     pub status: Option<Status>,
     /// How it can be measured.
     pub measurement: Option<Measurement>,
-    /// Bandwidth that it publishes, bytes per second; its limit by default.
+    /// Bandwidth that it publishes, bytes per second; its limit by default. The limit or more is also stated as
+    /// observed.
     pub published: Option<u64>,
     /// Parameters against denial of service that override the consensus' ([`tidegate_proto::defence::OPTIONS`]).
     pub defences: BTreeMap<String, i32>,
+    /// Its operator, for descriptors.
+    pub operator: Operator,
     /// Number of threads; see [`not_on_threads`].
     pub threads: NonZeroUsize,
 }
@@ -103,6 +107,8 @@ pub struct Status {
 const HANDSHAKES: usize = 512;
 /// Published bandwidth of a relay without a limit, bytes per second: the largest value that directories count.
 const UNLIMITED: u64 = 1_000_000_000;
+/// Interval of noting the bytes that were carried.
+const NOTE: Span = Span::from_secs(1);
 /// Publication intervals: to our directory, to a Tor authority, and after a refusal.
 const ANNOUNCE: Span = Span::from_secs(30);
 const PUBLISH: Span = Span::from_secs(15 * 60);
@@ -170,6 +176,7 @@ struct RelayLoop {
     published: Rc<Cell<u64>>,
     /// Bandwidth that it publishes instead of its limit.
     says: Option<u64>,
+    history: Rc<RefCell<History>>,
     /// Parameters against denial of service: the operator's, and the consensus'.
     overrides: Rc<RefCell<BTreeMap<String, i32>>>,
     stated: Rc<RefCell<BTreeMap<String, i32>>>,
@@ -180,6 +187,7 @@ struct Announced {
     nickname: String,
     address: Addresses,
     keys: Renewed,
+    operator: Operator,
 }
 
 /// Runs a relay until dropped or drained. Must run inside a [`tokio::task::LocalSet`].
@@ -203,7 +211,7 @@ async fn run_on(
 ) -> io::Result<()> {
     let RelayConfig { nickname, address, keys, config, mut exit, extends, announce, .. } = settings;
     let (status, measurement, published) = (settings.status, settings.measurement, settings.published);
-    let (threads, defences) = (settings.threads.get(), settings.defences);
+    let (threads, defences, operator) = (settings.threads.get(), settings.defences, settings.operator);
     if let Some(why) = not_on_threads(threads, &config, measurement.is_some()) {
         return Err(io::Error::other(why));
     }
@@ -241,7 +249,7 @@ async fn run_on(
     let (shard, between) = Shard::new(0, common, limit, links, (config, names, keys.own()), settings);
     let relay = RelayLoop::new(shard, others.0.clone(), (announce, published), defences);
     relay.defend(on_event);
-    let announced = Announced { nickname, address, keys };
+    let announced = Announced { nickname, address, keys, operator };
     let serving = async {
         tokio::select! {
             () = relay.accept_all(&listeners) => {}
@@ -251,6 +259,7 @@ async fn run_on(
             () = relay.renew(&announced.keys, on_event) => {}
             () = relay.follow_consensus(on_event) => {}
             () = relay.measure() => {}
+            () = relay.note_bytes() => {}
             () = relay.shard.bound_memory() => {}
             () = relay.obey(&mut orders, &own, on_event) => {}
         }
@@ -314,9 +323,11 @@ impl RelayLoop {
         (announce, says): (Announce, Option<u64>),
         defences: BTreeMap<String, i32>,
     ) -> RelayLoop {
+        let history = History::new(clock::unix(), shard.overlay.limit().carried());
         RelayLoop {
             shard,
             others,
+            history: Rc::new(RefCell::new(history)),
             handshakes: Rc::new(Admission::new(HANDSHAKES)),
             announce: Rc::new(RefCell::new(announce)),
             changed: Rc::default(),
@@ -460,8 +471,31 @@ impl RelayLoop {
         }
     }
 
+    /// Notes every second what the relay carried.
+    async fn note_bytes(&self) {
+        loop {
+            self.history.borrow_mut().note(clock::unix(), self.shard.overlay.limit().carried());
+            clock::until(clock::now() + NOTE).await;
+        }
+    }
+
     fn bandwidth(&self) -> u64 {
         self.says.or(self.shard.overlay.limit().rate()).unwrap_or(UNLIMITED)
+    }
+
+    /// The observed bandwidth. A relay that publishes its limit or more states that as observed, for experiments.
+    fn observed(&self) -> u64 {
+        let limit = self.shard.overlay.limit().rate();
+        let overstated = self.says.filter(|says| limit.is_some_and(|limit| *says >= limit));
+        overstated.unwrap_or_else(|| self.history.borrow().observed())
+    }
+
+    /// The exhaustion of the rate limit that a document of `now` reports.
+    fn exhausted(&self, now: u64) -> Option<Exhausted> {
+        let exhaustion = self.shard.overlay.limit().exhaustion();
+        let age = exhaustion.last.map(|last| clock::now().since(last).as_secs_f64() as u64);
+        let hour = reported_exhaustion(age.map(|age| now.saturating_sub(age)), now)?;
+        Some(Exhausted { hour, minutes: exhaustion.minutes })
     }
 
     async fn join(&self, who: &Announced, at: SocketAddr, token: Option<&str>) -> io::Result<Answer> {
@@ -477,13 +511,20 @@ impl RelayLoop {
     async fn publish(&self, who: &Announced, authorities: &[SocketAddr]) -> Option<io::Result<Answer>> {
         let exit = self.shard.settings().exit;
         self.published.set(clock::unix().max(self.published.get() + 1));
+        let published = self.published.get();
         let facts = Facts {
             nickname: &who.nickname,
             address: who.address,
             bandwidth: self.bandwidth(),
+            observed: self.observed(),
+            uptime: clock::now().as_secs_f64() as u64,
             policy: &exit.policy,
             directory: exit.directory.is_some(),
-            published: self.published.get(),
+            operator: &who.operator,
+            overloaded: reported_overload(self.shard.overload().last(), published),
+            exhausted: self.exhausted(published),
+            history: self.history.borrow().lines(),
+            published,
         };
         let certified = self.shard.links.certified().expect("a relay has keys");
         let text = descriptor::build(&who.keys.router(), &certified, &facts);

@@ -26,6 +26,7 @@ use super::crossing::{Crossing, carry};
 use super::directory_stream::SharedDescriptors;
 use super::division::{Divided, Division};
 use super::exit::{self, Exit, Exiting};
+use super::history::Overload;
 use super::lookups::{Lookups, NeighbourLookups};
 use super::stream::{Local, Locals, Outside};
 use crate::clock;
@@ -53,14 +54,17 @@ pub(crate) struct Common {
     pub lookups: NeighbourLookups,
     /// Descriptors of onion services.
     pub descriptors: Arc<SharedDescriptors>,
+    /// The last overload.
+    pub overload: Overload,
 }
 
 impl Common {
     /// State of this number of shards.
     pub(crate) fn new(count: usize, limit: SharedLimit) -> Common {
-        let (addresses, lookups, descriptors) = Default::default();
+        let (addresses, lookups, descriptors, overload) = Default::default();
         let defence = Defence::new(Seed::root(u64::from_le_bytes(random())));
-        Common { count, limit, addresses, division: Division::new(count), defence, lookups, descriptors }
+        let division = Division::new(count);
+        Common { count, limit, addresses, division, defence, lookups, descriptors, overload }
     }
 }
 
@@ -114,6 +118,7 @@ struct Exits {
     places: Shares<Option<IpAddr>, CircuitKey, StreamKey>,
     lookups: Rc<Lookups>,
     descriptors: Arc<SharedDescriptors>,
+    overload: Overload,
     /// Number of the shard for the log, if there are several.
     shard: Option<usize>,
 }
@@ -148,7 +153,8 @@ impl Exits {
         let local = Rc::new(Local::noting(Rc::new(Cell::new(now)), self.outside.clone()));
         self.leaving.borrow_mut().insert(key, local.clone());
         let (lookups, descriptors) = (self.lookups.clone(), self.descriptors.clone());
-        let request = exit::Request { key, target, of, lookups, descriptors };
+        let request =
+            exit::Request { key, target, of, lookups, descriptors, overload: self.overload.clone() };
         spawn_local(exit::serve(overlay, settings.exit.clone(), request, local));
     }
 
@@ -210,6 +216,7 @@ impl Shard {
             places: Shares::new(usize::MAX),
             lookups: Rc::new(Lookups::counting(common.lookups.clone())),
             descriptors: common.descriptors.clone(),
+            overload: common.overload.clone(),
             shard: (common.count > 1).then_some(number),
         };
         let (leaving, outside, closing) =
@@ -228,6 +235,11 @@ impl Shard {
     /// Obeys the defences with their present parameters.
     pub(crate) fn defend(&self) {
         self.overlay.with(|node, _| node.defend_with(self.common.defence.clone()));
+    }
+
+    /// The last overload of any shard.
+    pub(crate) fn overload(&self) -> &Overload {
+        &self.common.overload
     }
 
     /// The defences, which all shards share.
@@ -287,6 +299,7 @@ impl Shard {
     /// Keeps cells, streams' bytes and kernel buffers together below the memory limit: above it, streams end that hold
     /// bytes outside of the node, the idlest first, until 90 % of the limit is in use.
     pub(crate) async fn bound_memory(&self) {
+        let mut shed = 0;
         loop {
             let interval = if self.common.count > 1 { DIVIDED_CHECK } else { MEMORY_CHECK };
             clock::until(clock::now() + interval).await;
@@ -296,6 +309,10 @@ impl Shard {
             self.closing.borrow_mut().retain(|local| local.strong_count() > 0);
             let limit = self.overlay.with(|node, _| node.limits().map_or(u64::MAX, |limits| limits.memory.0));
             let held = self.held();
+            let before = std::mem::replace(&mut shed, self.overlay.with(|node, _| node.shed()));
+            if held > limit || shed > before {
+                self.common.overload.note(clock::unix());
+            }
             if held > limit {
                 let inside = held - self.outside.get();
                 self.relieve_memory((limit / 10 * 9).saturating_sub(inside));

@@ -35,7 +35,7 @@ pub const ONION_DESCRIPTOR: u8 = 8;
 /// See [`RSA_IDENTITY`].
 pub(crate) const ONION: u8 = 10;
 /// Type of the certified key: an Ed25519 key, or the SHA-256 of an X.509 certificate.
-const ED25519: u8 = 1;
+pub(super) const ED25519: u8 = 1;
 const X509: u8 = 3;
 /// The extension that holds the signing key.
 const SIGNED_WITH: u8 = 4;
@@ -191,7 +191,13 @@ fn hours(until: u64) -> [u8; 4] {
 }
 
 /// An Ed25519 certificate without its signature.
-fn body(kind: u8, key_type: u8, key: &[u8; 32], until: u64, signed_with: Option<&[u8; 32]>) -> Vec<u8> {
+pub(super) fn body(
+    kind: u8,
+    key_type: u8,
+    key: &[u8; 32],
+    until: u64,
+    signed_with: Option<&[u8; 32]>,
+) -> Vec<u8> {
     let mut body =
         [&[1, kind], &hours(until)[..], &[key_type], key, &[u8::from(signed_with.is_some())]].concat();
     if let Some(signer) = signed_with {

@@ -3,12 +3,14 @@
 //! [`negotiation`] agrees; [`encrypted`] combines them for the state machines, with relay messages in the formats of
 //! [`message`]. [`link`] begins a connection with the certificates
 //! of [`cert`]; [`wire`] splits it into cells. [`lifetimes`] says when relays renew keys; [`onion_keys`] keeps the
-//! current and the previous onion key. [`onion_services`] reads messages to introduction and rendezvous points. Time and randomness are arguments; nothing does IO.
+//! current and the previous onion key. [`onion_services`] reads messages to introduction and rendezvous points.
+//! [`family`] certifies that relays have one operator. Time and randomness are arguments; nothing does IO.
 
 pub mod cert;
 pub mod cgo;
 mod der;
 pub mod encrypted;
+pub mod family;
 pub mod fast;
 pub mod hop;
 pub mod layer;

@@ -283,7 +283,6 @@ const GROUPS: &[Group] = &[
     group("a draining relay waits 30 s for its circuits", &["shutdownwaitlength"]),
     group("a relay that should not run is not started", &["disablenetwork"]),
     group("a relay announces only `listen` and `address`", &["__orport"]),
-    group("the descriptor has neither a contact nor a family", &["contactinfo", "myfamily", "family*"]),
     group("the relay reports its bandwidth from the start", &["testingmintimetoreportbandwidth"]),
 ];
 

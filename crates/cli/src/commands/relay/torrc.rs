@@ -2,11 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tidegate_control::units::{Bytes, Rate, Span};
 use tidegate_data::document::DataError;
 use tidegate_data::torrc::{self, Change, Setting, seconds, size};
+use tidegate_net::identity::unhex;
+use tidegate_net::live::descriptor::family_id;
+use tidegate_net::private_file;
+use tidegate_proto::crypto::family::FamilyKey;
 use tidegate_proto::defence::OPTIONS;
 
 use super::{exit_policy, left_out};
@@ -48,6 +52,7 @@ pub(super) fn import(path: &Path) -> Result<Imported, DataError> {
         return Err(bridge.error(cause, "name the torrc of a relay"));
     }
     writer.identity(path);
+    writer.operator();
     writer.addresses(port)?;
     writer.rates()?;
     writer.exit()?;
@@ -149,6 +154,63 @@ impl<'a> Writer<'a> {
         self.key("nickname", &quoted(nickname));
         self.key("keys", "\"relay.keys\"");
         self.take(&["Nickname"]);
+    }
+
+    /// `contact`, `family` and `family-keys`.
+    fn operator(&mut self) {
+        self.take(&["ContactInfo", "MyFamily", "FamilyId", "FamilyKeyDirectory"]);
+        if let Some(contact) = self.options.last("ContactInfo").filter(|contact| !contact.value.is_empty()) {
+            self.key("contact", &quoted(&contact.value));
+        }
+        let mut family = Vec::new();
+        for setting in self.options.all("MyFamily") {
+            for member in setting.value.split(',').map(|member| member.trim().trim_start_matches('$')) {
+                match unhex::<20>(member) {
+                    Some(_) => family.push(quoted(&member.to_uppercase())),
+                    None if member.is_empty() => {}
+                    None => self.leave(setting, "a member that is not a fingerprint"),
+                }
+            }
+        }
+        if !family.is_empty() {
+            self.key("family", &format!("[{}]", family.join(", ")));
+        }
+        self.family_keys();
+    }
+
+    /// The files with the keys of `FamilyId`.
+    fn family_keys(&mut self) {
+        let wanted = self.options.all("FamilyId");
+        let Some(first) = wanted.first() else { return };
+        let folder = self.options.last("FamilyKeyDirectory").or_else(|| self.options.last("KeyDirectory"));
+        let folder = folder.map(|setting| PathBuf::from(&setting.value)).or_else(|| {
+            self.options.last("DataDirectory").map(|setting| Path::new(&setting.value).join("keys"))
+        });
+        let Some(folder) = folder else {
+            let why =
+                "no directory of keys is named; write the files of `tor --keygen-family` as `family-keys`";
+            return self.leave(first, why);
+        };
+        let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let mut files: Vec<(PathBuf, String)> = Vec::new();
+        for path in entries.filter(|path| path.extension().is_some_and(|end| end == "secret_family_key")) {
+            let key =
+                private_file::read_bytes(&path).ok().and_then(|bytes| FamilyKey::from_file(&bytes).ok());
+            files.extend(key.map(|key| (path, family_id(&key))));
+        }
+        files.sort();
+        let mut keys = Vec::new();
+        for setting in wanted {
+            let found = files.iter().filter(|(_, public)| setting.value == "*" || setting.value == *public);
+            let before = keys.len();
+            keys.extend(found.map(|(path, _)| quoted(&path.display().to_string())));
+            if keys.len() == before {
+                self.leave(setting, &format!("{} has no readable key of this family", folder.display()));
+            }
+        }
+        if !keys.is_empty() {
+            self.key("family-keys", &format!("[{}]", keys.join(", ")));
+        }
     }
 
     /// `listen` and `address`: one of IPv4 and one of IPv6.

@@ -1,0 +1,235 @@
+//! What a relay carried, for its descriptor: the observed bandwidth and the bytes per day (dir-spec, `bandwidth` and
+//! `write-history`; tor's `bwhist.c`), and when it was overloaded (`overload-general`).
+//!
+//! Times are seconds since 1970.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The observed bandwidth is the highest mean over this many seconds.
+const WINDOW: usize = 10;
+/// Length of a period, seconds, and number of finished periods that are kept.
+const DAY: u64 = 24 * 3600;
+const DAYS: usize = 5;
+/// Reported bytes are multiples of this, as tor's.
+const STEP: u64 = 1024;
+/// For how long an overload is reported after it was last seen, seconds (dir-spec, `overload-general`).
+const OVERLOADED: u64 = 72 * 3600;
+/// The same of the exhaustion of a rate limit (proposal 328, `overload-ratelimits`).
+const EXHAUSTED: u64 = 24 * 3600;
+
+/// A period: the most bytes in any [`WINDOW`], and all bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Period {
+    most: u64,
+    total: u64,
+}
+
+/// The bytes of one direction.
+#[derive(Debug)]
+struct Direction {
+    /// Bytes in the last seconds. The last one is `second`.
+    recent: [u64; WINDOW],
+    second: u64,
+    current: Period,
+    ends: u64,
+    /// Finished periods, the oldest first.
+    finished: VecDeque<Period>,
+}
+
+impl Direction {
+    fn new(now: u64) -> Direction {
+        let (recent, current, finished) = Default::default();
+        Direction { recent, second: now, current, ends: now + DAY, finished }
+    }
+
+    /// Moves on to second `now`.
+    fn advance(&mut self, now: u64) {
+        // After this long without bytes only the ends of periods remain to be noted.
+        if now.saturating_sub(self.second) > WINDOW as u64 {
+            self.recent = [0; WINDOW];
+            self.second = now - WINDOW as u64;
+            self.end_periods();
+        }
+        while self.second < now {
+            self.second += 1;
+            self.recent.rotate_left(1);
+            self.recent[WINDOW - 1] = 0;
+            self.end_periods();
+        }
+    }
+
+    fn end_periods(&mut self) {
+        while self.second >= self.ends {
+            self.finished.push_back(std::mem::take(&mut self.current));
+            self.ends += DAY;
+            if self.finished.len() > DAYS {
+                self.finished.pop_front();
+            }
+        }
+    }
+
+    fn note(&mut self, now: u64, bytes: u64) {
+        self.advance(now);
+        self.recent[WINDOW - 1] += bytes;
+        self.current.total += bytes;
+        self.current.most = self.current.most.max(self.recent.iter().sum());
+    }
+
+    /// The highest mean, bytes per second.
+    fn observed(&self) -> u64 {
+        let periods = self.finished.iter().chain([&self.current]);
+        periods.map(|period| period.most).max().unwrap_or(0) / WINDOW as u64
+    }
+
+    /// The finished periods as a line's arguments; `None` if there are none.
+    fn line(&self) -> Option<Line> {
+        let totals: Vec<String> =
+            self.finished.iter().map(|period| (period.total / STEP * STEP).to_string()).collect();
+        let text = format!("({DAY} s) {}", totals.join(","));
+        (!totals.is_empty()).then_some((self.ends - DAY, text))
+    }
+}
+
+/// When the last period of a line ended, and the rest of the line.
+pub(crate) type Line = (u64, String);
+
+/// What a relay carried since its start.
+#[derive(Debug)]
+pub(crate) struct History {
+    written: Direction,
+    read: Direction,
+    /// The counters at the last note.
+    totals: (u64, u64),
+}
+
+impl History {
+    /// Begins at `now`, with these counters of bytes written and read.
+    pub(crate) fn new(now: u64, totals: (u64, u64)) -> History {
+        History { written: Direction::new(now), read: Direction::new(now), totals }
+    }
+
+    /// Notes the counters at `now`.
+    pub(crate) fn note(&mut self, now: u64, totals: (u64, u64)) {
+        let before = std::mem::replace(&mut self.totals, totals);
+        // The clock may have been set back: then bytes count for the last second.
+        let now = now.max(self.written.second);
+        self.written.note(now, totals.0 - before.0);
+        self.read.note(now, totals.1 - before.1);
+    }
+
+    /// The observed bandwidth, bytes per second: the lower one of both directions. The current day counts, too; tor 0.4.9
+    /// counts finished days only, and says 0 on its first day.
+    pub(crate) fn observed(&self) -> u64 {
+        self.written.observed().min(self.read.observed())
+    }
+
+    /// The lines `write-history` and `read-history`, if a day has ended.
+    pub(crate) fn lines(&self) -> [Option<Line>; 2] {
+        [self.written.line(), self.read.line()]
+    }
+}
+
+/// The last overload of a relay: memory was short, or ports for exit streams were. Its threads share it.
+#[derive(Clone, Debug, Default)]
+pub struct Overload(Arc<AtomicU64>);
+
+impl Overload {
+    /// Notes an overload at `now`.
+    pub(crate) fn note(&self, now: u64) {
+        self.0.fetch_max(now, Ordering::Relaxed);
+    }
+
+    /// The last one, if there was any.
+    pub(crate) fn last(&self) -> Option<u64> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|last| *last > 0)
+    }
+}
+
+/// The hour of `last`, if it is at most `kept` seconds before `now`.
+fn hour_of(last: Option<u64>, now: u64, kept: u64) -> Option<u64> {
+    last.filter(|last| now.saturating_sub(*last) < kept).map(|last| last / 3600 * 3600)
+}
+
+/// The hour of an overload at `last` that is still to be reported at `now`.
+pub(crate) fn reported_overload(last: Option<u64>, now: u64) -> Option<u64> {
+    hour_of(last, now, OVERLOADED)
+}
+
+/// The same of the exhaustion of a rate limit.
+pub(crate) fn reported_exhaustion(last: Option<u64>, now: u64) -> Option<u64> {
+    hour_of(last, now, EXHAUSTED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Notes bytes in each of these seconds, in both directions.
+    fn carry(history: &mut History, seconds: std::ops::Range<u64>, bytes: u64) {
+        for second in seconds {
+            let (written, read) = history.totals;
+            history.note(second, (written + bytes, read + bytes));
+        }
+    }
+
+    #[test]
+    fn the_observed_bandwidth_is_the_highest_mean_of_ten_seconds() {
+        let mut history = History::new(1000, (0, 0));
+        assert_eq!(history.observed(), 0, "nothing is claimed before traffic");
+        carry(&mut history, 1000..1005, 1000);
+        assert_eq!(history.observed(), 500);
+        carry(&mut history, 1005..1030, 1000);
+        assert_eq!(history.observed(), 1000);
+        // A pause, and then a peak of one second.
+        carry(&mut history, 1100..1101, 20_000);
+        assert_eq!(history.observed(), 2000);
+        // Reading only does not count.
+        let (written, read) = history.totals;
+        history.note(1200, (written, read + 1_000_000));
+        assert_eq!(history.observed(), 2000);
+    }
+
+    #[test]
+    fn peaks_count_for_five_days_and_the_current_one() {
+        let mut history = History::new(0, (0, 0));
+        carry(&mut history, 0..1, 10_000);
+        for day in 1..=5 {
+            carry(&mut history, day * DAY..day * DAY + 1, 100);
+            assert_eq!(history.observed(), 1000, "day {day}");
+        }
+        carry(&mut history, 6 * DAY..6 * DAY + 1, 100);
+        assert_eq!(history.observed(), 10);
+        assert!(history.written.finished.len() == DAYS);
+    }
+
+    #[test]
+    fn lines_name_the_finished_days_in_whole_kilobytes() {
+        let mut history = History::new(7, (0, 0));
+        carry(&mut history, 7..10, 1000);
+        assert_eq!(history.lines(), [None, None]);
+        carry(&mut history, 7 + DAY..8 + DAY, 5000);
+        carry(&mut history, 7 + 3 * DAY..8 + 3 * DAY, 1);
+        let line = Some((7 + 3 * DAY, "(86400 s) 2048,4096,0".to_owned()));
+        assert_eq!(history.lines(), [line.clone(), line]);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_loses_no_bytes() {
+        let mut history = History::new(1000, (0, 0));
+        carry(&mut history, 1000..1002, 1000);
+        carry(&mut history, 500..502, 1000);
+        assert_eq!(history.observed(), 400);
+    }
+
+    #[test]
+    fn an_overload_is_reported_by_the_hour_for_three_days() {
+        let last = Some(100 * 3600 + 59);
+        assert_eq!(reported_overload(last, 100 * 3600 + 60), Some(100 * 3600));
+        assert_eq!(reported_overload(last, 172 * 3600 + 58), Some(100 * 3600));
+        assert_eq!(reported_overload(last, 172 * 3600 + 59), None);
+        assert_eq!(reported_overload(None, 5), None);
+        assert_eq!(reported_exhaustion(last, 125 * 3600), None);
+    }
+}
