@@ -159,7 +159,8 @@ async fn authority(seen: Rc<RefCell<Vec<(String, String)>>>, listener: TcpListen
         let mut text = String::new();
         let is_whole = |text: &str| {
             let asks = text.starts_with("GET ") && text.contains("\r\n\r\n");
-            asks || text.contains("-----END SIGNATURE-----\n")
+            // A descriptor and its extra-info document.
+            asks || text.matches("-----END SIGNATURE-----\n").count() == 2
         };
         while !is_whole(&text) {
             let mut buffer = [0; 4096];

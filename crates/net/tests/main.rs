@@ -17,6 +17,7 @@ mod more_streams;
 mod one_hop;
 mod pctcp;
 mod quic;
+mod reload;
 mod shards;
 #[path = "../../../tests/skipped.rs"]
 mod skipped;

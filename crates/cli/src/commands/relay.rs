@@ -2,6 +2,7 @@
 
 mod exit_policy;
 mod left_out;
+mod reload;
 mod torrc;
 
 use std::cell::RefCell;
@@ -35,6 +36,7 @@ use tidegate_net::live::relay::{
 use tidegate_net::live::renewal::{Change, Keys};
 use tidegate_net::{clock, os, private_file};
 use tidegate_proto::combinations::{Neighbours, check_on_sockets};
+use tidegate_proto::control::Place;
 use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::crypto::family::FamilyKey;
 use tidegate_proto::defence::OPTIONS;
@@ -43,8 +45,9 @@ use tidegate_proto::links::{Config, Limits};
 use tidegate_proto::system::SystemConfig;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use toml::Spanned;
+use toml::{Spanned, Table};
 
+use self::reload::Difference;
 use self::torrc::Imported;
 use crate::failure::Failure;
 use crate::roles::{end_with_parent, is_private, listen_all, run_on_this_thread};
@@ -483,21 +486,57 @@ fn check(
     Ok(Loaded { listen, status, settings })
 }
 
+/// Reads the configuration again and logs each key that differs from `before`. Returns the changes.
+fn reread(
+    path: &Path,
+    arguments: &RelayArgs,
+    before: &mut Table,
+    bound: &Addresses,
+) -> Result<Changes, InputError> {
+    let Loaded { settings, .. } = load(path, arguments.allow_public_authority)?;
+    let after: Table = SourceFile::read(path)?.parse_toml()?;
+    for Difference { key, before, after, fixed } in reload::differences(before, &after) {
+        match fixed {
+            None => tracing::info!(key, before, after, "changed"),
+            Some(why) => tracing::warn!(key, before, after, why, cure = "restart the relay", "not changed"),
+        }
+    }
+    let RelayConfig { address, exit, extends, config, published, announce, operator, defences, keys, .. } =
+        settings;
+    let place = Place { bandwidth: config.bandwidth, clock: config.clock };
+    if before.get("bandwidth") != after.get("bandwidth") && config.control.controller(&place).is_some() {
+        let why = "the controller (`control` of [system]) divides the rate of the relay's start";
+        tracing::warn!(key = "bandwidth", why, cure = "restart the relay", "partly changed");
+    }
+    *before = reload::in_force(before, after);
+    Ok(Changes {
+        address: address.with_ports(bound),
+        exit,
+        extends,
+        bandwidth: config.bandwidth,
+        published,
+        limits: config.limits.unwrap_or_default(),
+        announce,
+        operator,
+        defences,
+        lifetimes: keys.lifetimes,
+    })
+}
+
 /// Turns signals into orders: SIGHUP reloads, SIGTERM or Ctrl-C drains, a second one exits at once.
 async fn handle_signals(
     arguments: &RelayArgs,
     path: &Path,
+    mut before: Table,
+    bound: Addresses,
     orders: mpsc::Sender<Order>,
 ) -> Result<(), Failure> {
     let mut signals = os::Signals::new().map_err(other)?;
     let mut draining = false;
     loop {
         let order = if signals.next().await == os::Request::Reload {
-            match load(path, arguments.allow_public_authority) {
-                Ok(Loaded { settings: RelayConfig { config, exit, announce, defences, .. }, .. }) => {
-                    let (bandwidth, limits) = (config.bandwidth, config.limits.unwrap_or_default());
-                    Order::Reload(Box::new(Changes { exit, bandwidth, limits, announce, defences }))
-                }
+            match reread(path, arguments, &mut before, &bound) {
+                Ok(changes) => Order::Reload(Box::new(changes)),
                 Err(why) => {
                     tracing::warn!(cause = %why, "not reloaded");
                     continue;
@@ -592,13 +631,13 @@ pub fn main(arguments: &RelayArgs) -> Result<ExitCode, Failure> {
     }
     let path = arguments.config.as_deref().expect("clap requires --config without --keygen and --import");
     let Loaded { listen, status, mut settings } = load(path, arguments.allow_public_authority)?;
+    let running: Table = SourceFile::read(path)?.parse_toml()?;
     end_with_parent(arguments.owned);
     run_on_this_thread(async {
         let listeners = listen_all(&listen.all())?;
         let bound: Vec<_> = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
-        if let Some(bound) = Addresses::new(&bound) {
-            settings.address = settings.address.with_ports(&bound);
-        }
+        let bound = Addresses::new(&bound).expect("a relay listens on one address, or one per family");
+        settings.address = settings.address.with_ports(&bound);
         if let Some((address, circuits)) = status {
             let listener = TcpListener::bind(address).await;
             let listener = listener
@@ -619,7 +658,7 @@ pub fn main(arguments: &RelayArgs) -> Result<ExitCode, Failure> {
         let (orders, taken) = mpsc::channel(1);
         tokio::select! {
             result = run(settings, listeners, taken, &hear) => result.map_err(other),
-            result = handle_signals(arguments, path, orders) => result,
+            result = handle_signals(arguments, path, running, bound, orders) => result,
         }
     })?;
     Ok(ExitCode::SUCCESS)

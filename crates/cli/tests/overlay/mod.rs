@@ -336,8 +336,20 @@ fn a_relay_reloads_shows_itself_and_drains() {
     std::fs::write(at("relay.toml"), format!("{config}bandwdth = \"1 Mbit/s\"\n")).unwrap();
     relay.signal("-HUP");
     assert!(relay.wait("not reloaded")["cause"].as_str().unwrap().contains("did you mean `bandwidth`?"));
-    std::fs::write(at("relay.toml"), format!("{config}exit-policy = [\"accept *:80\"]\n")).unwrap();
+    let changed = config.replace("\"a\"", "\"b\"")
+        + "exit-policy = [\"accept *:80\"]\n[dos]\nDoSStreamCreationEnabled = 1\n";
+    std::fs::write(at("relay.toml"), changed).unwrap();
     relay.signal("-HUP");
+    for (event, key, before, after) in [
+        ("changed", "dos.DoSStreamCreationEnabled", "default", "1"),
+        ("changed", "exit-policy", "default", "[\"accept *:80\"]"),
+        ("not changed", "nickname", "\"a\"", "\"b\""),
+    ] {
+        let said = relay.wait(event);
+        let values = (&said["key"], &said["before"], &said["after"]);
+        assert_eq!(values, (&key.into(), &before.into(), &after.into()), "{said}");
+    }
+    relay.wait("defends against denial of service");
     relay.wait("reloaded");
 
     // A port that is taken is said.

@@ -4,7 +4,7 @@
 //! certificates do not identify their owners. If both sides announce QUIC in the handshake over TLS, channels move to
 //! a QUIC connection, with the same handshake on its first stream.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -51,9 +51,9 @@ pub struct Links {
     shown: RefCell<Option<Shown>>,
     client: Arc<ClientConfig>,
     names: SharedNames,
-    addresses: Vec<IpAddr>,
+    addresses: RefCell<Vec<IpAddr>>,
     /// The relays that it may connect to.
-    gate: Gate,
+    gate: Cell<Gate>,
     quic: Option<Quic>,
     /// It announces this project's extensions.
     extensions: bool,
@@ -124,8 +124,8 @@ impl Links {
             shown: RefCell::new(None),
             client: tls::any_server().map_err(io::Error::other)?,
             names,
-            addresses,
-            gate: Gate::Public,
+            addresses: RefCell::new(addresses),
+            gate: Cell::new(Gate::Public),
             quic,
             extensions: true,
             measurement: None,
@@ -152,7 +152,7 @@ impl Links {
     /// # Errors
     /// If TLS cannot be set up.
     pub(crate) fn shard(shown: Shown, names: SharedNames, addresses: Vec<IpAddr>) -> io::Result<Links> {
-        let links = Links { addresses, ..Links::client(names, false)? };
+        let links = Links { addresses: RefCell::new(addresses), ..Links::client(names, false)? };
         links.present(shown);
         Ok(links.without_extensions())
     }
@@ -184,8 +184,8 @@ impl Links {
             shown: RefCell::new(None),
             client,
             names,
-            addresses: Vec::new(),
-            gate: Gate::Public,
+            addresses: RefCell::default(),
+            gate: Cell::new(Gate::Public),
             quic,
             extensions: true,
             measurement: None,
@@ -196,7 +196,13 @@ impl Links {
     /// Sets which addresses it may connect to: hosts on the Internet by default.
     #[must_use]
     pub fn with_gate(self, gate: Gate) -> Links {
-        Links { gate, ..self }
+        Links { gate: Cell::new(gate), ..self }
+    }
+
+    /// Changes the node's addresses and which addresses it may connect to. Open connections stay.
+    pub(crate) fn reload(&self, addresses: Vec<IpAddr>, gate: Gate) {
+        self.addresses.replace(addresses);
+        self.gate.set(gate);
     }
 
     /// Accepts FlashFlow's coordinators and measurers, too, with this TLS configuration.
@@ -221,7 +227,7 @@ impl Links {
     }
 
     fn start(&self, keys: Option<Arc<Certified>>, address: SocketAddr) -> Start {
-        let ours = self.addresses.clone();
+        let ours = self.addresses.borrow().clone();
         let quic = self.quic.is_some();
         Start {
             keys,
@@ -243,7 +249,7 @@ impl Links {
         router: &Router,
         also: Option<SocketAddr>,
     ) -> io::Result<(Carrier, Peer, Vec<u8>)> {
-        let tcp = sockets::connect(self.gate, router.address, also).await?;
+        let tcp = sockets::connect(self.gate.get(), router.address, also).await?;
         let router = Router { address: tcp.peer_addr()?, ..*router };
         let tcp = buffered(tcp)?;
         let stream = TlsConnector::from(self.client.clone()).connect(tls::name(), tcp).await?;
@@ -255,7 +261,7 @@ impl Links {
 
     /// Connects to `router` over QUIC, and authenticates it.
     async fn connect_quic(&self, quic: &Quic, router: &Router) -> io::Result<(Carrier, Vec<u8>, Neighbour)> {
-        self.gate.check(router.address)?;
+        self.gate.get().check(router.address)?;
         let neighbour = quic.connect(router.address).await?;
         let certificate = neighbour.certificate().ok_or(io::ErrorKind::InvalidData)?;
         let lane = Carrier::Quic(Box::new(neighbour.open().await?));

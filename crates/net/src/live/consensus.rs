@@ -18,7 +18,7 @@ const PATH: &str = "/tor/status-vote/current/consensus-microdesc";
 /// Shortest time until it is read again.
 const SHORTEST: Span = Span::from_secs(5);
 /// Longest time until it is read again: the voting interval of the public network.
-pub(crate) const LONGEST: Span = Span::from_secs(3600);
+const LONGEST: Span = Span::from_secs(3600);
 /// Pause after it could not be read.
 const AGAIN: Span = Span::from_secs(10);
 

@@ -2,7 +2,7 @@
 //! a directory.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
@@ -12,6 +12,7 @@ use std::sync::Arc;
 use tidegate_control::units::Span;
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::control::Place;
+use tidegate_proto::crypto::lifetimes::KeyLifetimes;
 use tidegate_proto::crypto::names::SharedNames;
 use tidegate_proto::defence::{Counted, DefenceParameters};
 use tidegate_proto::flashflow::relay::Config as Permissions;
@@ -46,7 +47,7 @@ use crate::overlay::PeerLink;
 use crate::runtime::Running;
 
 /// Where a relay publishes itself.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Announce {
     /// Nowhere.
     None,
@@ -144,18 +145,28 @@ pub enum Order {
     Drain,
 }
 
-/// The configuration that can change while a relay runs. PredicTor's bandwidth cannot.
+/// The configuration that can change while a relay runs. The rate that a controller divides cannot.
 pub struct Changes {
+    /// The addresses where others reach it.
+    pub address: Addresses,
     /// The exit configuration.
     pub exit: Exit,
+    /// The relays that circuits may be extended to.
+    pub extends: Gate,
     /// Maximum forwarding rate, bytes per second; infinity means unlimited.
     pub bandwidth: f64,
+    /// Bandwidth that it publishes, bytes per second; its limit by default.
+    pub published: Option<u64>,
     /// Limits of what neighbours can make it store and do.
     pub limits: Limits,
     /// Where it publishes itself.
     pub announce: Announce,
+    /// Its operator, for descriptors.
+    pub operator: Operator,
     /// Parameters against denial of service that override the consensus'.
     pub defences: BTreeMap<String, i32>,
+    /// For how long keys are used.
+    pub lifetimes: KeyLifetimes,
 }
 
 /// How long a draining relay waits for its circuits.
@@ -168,25 +179,27 @@ struct RelayLoop {
     shard: Shard,
     others: Rc<OtherShards>,
     handshakes: Rc<Admission>,
-    announce: Rc<RefCell<Announce>>,
-    /// Wakes the publisher.
+    announced: Rc<RefCell<Announced>>,
+    /// Wakes the publisher, and the reader of the consensus.
     changed: Rc<Notify>,
+    moved: Rc<Notify>,
     /// Publication time of the last descriptor. The next one needs a later second, or an authority takes it for the
     /// same.
     published: Rc<Cell<u64>>,
-    /// Bandwidth that it publishes instead of its limit.
-    says: Option<u64>,
+    keys: Rc<Renewed>,
     history: Rc<RefCell<History>>,
     /// Parameters against denial of service: the operator's, and the consensus'.
     overrides: Rc<RefCell<BTreeMap<String, i32>>>,
     stated: Rc<RefCell<BTreeMap<String, i32>>>,
 }
 
-/// The published identity of a relay.
+/// What a relay publishes, and where.
 struct Announced {
     nickname: String,
     address: Addresses,
-    keys: Renewed,
+    announce: Announce,
+    /// Bandwidth that it publishes instead of its limit.
+    says: Option<u64>,
     operator: Operator,
 }
 
@@ -218,20 +231,20 @@ async fn run_on(
     let own = own_addresses(&listeners, status.as_ref())?;
     own.iter().for_each(|own| exit.policy.refuse(*own));
     let names = SharedNames::default();
-    let keys = Renewed::new(keys, !matches!(announce, Announce::Overlay(..)));
+    let keys = Rc::new(Renewed::new(keys, uses_rsa(&announce)));
     // An expired onion key was published before, so replace it first.
     keys.renew_onion().await.into_iter().for_each(|change| on_event(Event::Keys(change)));
     let (identity, certified) = keys.everyday(None).await;
     let quic = if config.transport == Transport::Quic { &own[..] } else { &[] };
-    let named: Vec<IpAddr> = address.all().iter().map(SocketAddr::ip).collect();
     let rate = as_rate(config.bandwidth);
     let measured = measurement.map(|own| Measured::new(&own.identity, rate, own.permissions));
     let measured = measured.transpose().map_err(io::Error::other)?;
-    let links = Links::relay(certified, names.clone(), named.clone(), &identity, quic)?.with_gate(extends);
+    let settings = shard_settings(exit, &announce, config.limits, (address, extends));
+    let links = Links::relay(certified, names.clone(), settings.addresses.clone(), &identity, quic)?;
+    let links = links.with_gate(extends);
     let links = links.with_measurement(measured.as_ref().map(Measured::tls));
     let links = Rc::new(if threads > 1 { links.without_extensions() } else { links });
     let limit = Limit::new(config.bandwidth).with_measurement(measured);
-    let settings = shard_settings(exit, &announce, config.limits);
     let common = Common::new(threads, limit.share());
     let mut crossings = crossings(threads);
     let first = crossings.remove(0);
@@ -241,22 +254,20 @@ async fn run_on(
         settings: settings.clone(),
         keys: keys.own(),
         shown: links.shown().expect("a relay has keys"),
-        addresses: named.clone(),
-        extends,
     })?;
     let failed = others.failed();
     let others = EndOnDrop(Rc::new(others));
     let (shard, between) = Shard::new(0, common, limit, links, (config, names, keys.own()), settings);
-    let relay = RelayLoop::new(shard, others.0.clone(), (announce, published), defences);
+    let announced = Announced { nickname: nickname.clone(), address, announce, says: published, operator };
+    let relay = RelayLoop::new(shard, others.0.clone(), announced, keys, defences);
     relay.defend(on_event);
-    let announced = Announced { nickname, address, keys, operator };
     let serving = async {
         tokio::select! {
             () = relay.accept_all(&listeners) => {}
             () = relay.accept_quic() => {}
             () = relay.serve_opened() => {}
-            () = relay.announce(&announced, on_event) => {}
-            () = relay.renew(&announced.keys, on_event) => {}
+            () = relay.announce(on_event) => {}
+            () = relay.renew(on_event) => {}
             () = relay.follow_consensus(on_event) => {}
             () = relay.measure() => {}
             () = relay.note_bytes() => {}
@@ -269,7 +280,7 @@ async fn run_on(
     tokio::select! {
         () = serving => {}
         () = &mut crossing => {}
-        result = relay.show(status, &announced.nickname) => return result,
+        result = relay.show(status, &nickname) => return result,
         shard = failed => return Err(io::Error::other(format!("the thread of shard {shard} ended"))),
     }
     // Refuse new connections. Clients that wait select another relay.
@@ -310,17 +321,29 @@ pub fn not_on_threads(threads: usize, config: &Config, is_measured: bool) -> Opt
     }
 }
 
+/// Whether TLS uses an RSA key, which stock tor requires.
+fn uses_rsa(announce: &Announce) -> bool {
+    !matches!(announce, Announce::Overlay(..))
+}
+
 /// Settings of shards.
-fn shard_settings(exit: Exit, announce: &Announce, limits: Option<Limits>) -> ShardSettings {
+fn shard_settings(
+    exit: Exit,
+    announce: &Announce,
+    limits: Option<Limits>,
+    (address, extends): (Addresses, Gate),
+) -> ShardSettings {
     let refuses_single_hop = matches!(announce, Announce::Tor(_));
-    ShardSettings { exit: Arc::new(exit), refuses_single_hop, limits }
+    let addresses = address.all().iter().map(SocketAddr::ip).collect();
+    ShardSettings { exit: Arc::new(exit), refuses_single_hop, limits, addresses, extends }
 }
 
 impl RelayLoop {
     fn new(
         shard: Shard,
         others: Rc<OtherShards>,
-        (announce, says): (Announce, Option<u64>),
+        announced: Announced,
+        keys: Rc<Renewed>,
         defences: BTreeMap<String, i32>,
     ) -> RelayLoop {
         let history = History::new(clock::unix(), shard.overlay.limit().carried());
@@ -329,10 +352,11 @@ impl RelayLoop {
             others,
             history: Rc::new(RefCell::new(history)),
             handshakes: Rc::new(Admission::new(HANDSHAKES)),
-            announce: Rc::new(RefCell::new(announce)),
+            announced: Rc::new(RefCell::new(announced)),
             changed: Rc::default(),
+            moved: Rc::default(),
+            keys,
             published: Rc::default(),
-            says,
             overrides: Rc::new(RefCell::new(defences)),
             stated: Rc::default(),
         }
@@ -357,17 +381,7 @@ impl RelayLoop {
         while let Some(order) = orders.recv().await {
             match order {
                 Order::Reload(changes) => {
-                    let Changes { mut exit, bandwidth, limits, announce, defences } = *changes;
-                    own.iter().for_each(|own| exit.policy.refuse(*own));
-                    let before = self.shard.settings().limits;
-                    let settings = shard_settings(exit, &announce, before.map(|_| limits));
-                    *self.announce.borrow_mut() = announce;
-                    self.shard.overlay.limit().set(bandwidth);
-                    self.others.reload(&settings);
-                    self.shard.reload(settings);
-                    self.overrides.replace(defences);
-                    self.defend(on_event);
-                    self.changed.notify_one();
+                    self.reload(*changes, own, on_event);
                     on_event(Event::Reloaded);
                 }
                 Order::Drain => {
@@ -380,6 +394,32 @@ impl RelayLoop {
         }
         // The sender is gone, so no order will come.
         std::future::pending().await
+    }
+
+    /// Changes the configuration.
+    fn reload(&self, changes: Changes, own: &[SocketAddr], on_event: &dyn Fn(Event)) {
+        let Changes { address, mut exit, extends, bandwidth, published, limits, announce, .. } = changes;
+        own.iter().for_each(|own| exit.policy.refuse(*own));
+        let limits = self.shard.settings().limits.map(|_| limits);
+        let settings = shard_settings(exit, &announce, limits, (address, extends));
+        self.shard.overlay.limit().set(bandwidth);
+        self.others.reload(&settings);
+        self.shard.reload(settings);
+        self.keys.reload(changes.lifetimes, uses_rsa(&announce));
+        self.overrides.replace(changes.defences);
+        let mut announced = self.announced.borrow_mut();
+        let moves = announced.announce != announce;
+        let nickname = std::mem::take(&mut announced.nickname);
+        *announced = Announced { nickname, address, announce, says: published, operator: changes.operator };
+        drop(announced);
+        if moves {
+            // What the consensus of another network says does not hold here.
+            self.stated.take();
+            self.shard.defence().know_relays(BTreeSet::new());
+            self.moved.notify_one();
+        }
+        self.defend(on_event);
+        self.changed.notify_one();
     }
 
     /// Obeys the parameters against denial of service in all shards.
@@ -396,17 +436,27 @@ impl RelayLoop {
         }
     }
 
+    /// The authorities of its Tor network, if it is in one.
+    fn authorities(&self) -> Option<Vec<SocketAddr>> {
+        match &self.announced.borrow().announce {
+            Announce::Tor(authorities) => Some(authorities.clone()),
+            Announce::None | Announce::Overlay(..) => None,
+        }
+    }
+
     /// Reads the consensus of a Tor network whenever there is a new one, and obeys it.
     async fn follow_consensus(&self, on_event: &dyn Fn(Event)) {
         loop {
-            let Announce::Tor(authorities) = self.announce.borrow().clone() else {
+            let Some(authorities) = self.authorities() else {
                 // A reload can name authorities.
-                clock::until(clock::now() + consensus::LONGEST).await;
+                self.moved.notified().await;
                 continue;
             };
             let read = consensus::read(&authorities).await;
             let pause = consensus::pause(&read, clock::unix());
             match read {
+                // A reload meanwhile named other authorities, or none.
+                _ if self.authorities().as_ref() != Some(&authorities) => continue,
                 Ok(read) => {
                     self.shard.defence().know_relays(read.relays);
                     self.stated.replace(read.parameters);
@@ -414,12 +464,16 @@ impl RelayLoop {
                 }
                 Err(why) => on_event(Event::Unread(why)),
             }
-            clock::until(clock::now() + pause).await;
+            tokio::select! {
+                () = clock::until(clock::now() + pause) => {}
+                () = self.moved.notified() => {}
+            }
         }
     }
 
     /// Renews keys, and publishes the new ones at once.
-    async fn renew(&self, keys: &Renewed, on_event: &dyn Fn(Event)) {
+    async fn renew(&self, on_event: &dyn Fn(Event)) {
+        let keys = &self.keys;
         let hear = |change: Change| {
             if matches!(change, Change::Onion | Change::Forgotten) {
                 self.shard.overlay.with(|node, _| node.onion().answer_with(keys.own()));
@@ -439,13 +493,13 @@ impl RelayLoop {
     }
 
     /// Publishes the relay periodically, and at once after a change.
-    async fn announce(&self, who: &Announced, on_event: &dyn Fn(Event)) {
+    async fn announce(&self, on_event: &dyn Fn(Event)) {
         loop {
-            let announce = self.announce.borrow().clone();
+            let announce = self.announced.borrow().announce.clone();
             let (answer, interval) = match &announce {
                 Announce::None => (None, Span::from_secs(3600)),
-                Announce::Overlay(at, token) => (Some(self.join(who, *at, token.as_deref()).await), ANNOUNCE),
-                Announce::Tor(authorities) => (self.publish(who, authorities).await, PUBLISH),
+                Announce::Overlay(at, token) => (Some(self.join(*at, token.as_deref()).await), ANNOUNCE),
+                Announce::Tor(authorities) => (self.publish(authorities).await, PUBLISH),
             };
             let pause = match answer {
                 None => interval,
@@ -480,13 +534,14 @@ impl RelayLoop {
     }
 
     fn bandwidth(&self) -> u64 {
-        self.says.or(self.shard.overlay.limit().rate()).unwrap_or(UNLIMITED)
+        self.announced.borrow().says.or(self.shard.overlay.limit().rate()).unwrap_or(UNLIMITED)
     }
 
     /// The observed bandwidth. A relay that publishes its limit or more states that as observed, for experiments.
     fn observed(&self) -> u64 {
         let limit = self.shard.overlay.limit().rate();
-        let overstated = self.says.filter(|says| limit.is_some_and(|limit| *says >= limit));
+        let overstated =
+            self.announced.borrow().says.filter(|says| limit.is_some_and(|limit| *says >= limit));
         overstated.unwrap_or_else(|| self.history.borrow().observed())
     }
 
@@ -498,36 +553,44 @@ impl RelayLoop {
         Some(Exhausted { hour, minutes: exhaustion.minutes })
     }
 
-    async fn join(&self, who: &Announced, at: SocketAddr, token: Option<&str>) -> io::Result<Answer> {
+    async fn join(&self, at: SocketAddr, token: Option<&str>) -> io::Result<Answer> {
         let facts = (self.bandwidth(), self.shard.settings().exit.policy.is_exit(), clock::unix());
-        let line = Entry::new(&who.nickname, who.address, &who.keys.router(), facts).line();
+        let line = {
+            let Announced { nickname, address, .. } = &*self.announced.borrow();
+            Entry::new(nickname, *address, &self.keys.router(), facts).line()
+        };
         let token = token.map_or(String::new(), |token| format!("token {token}\n"));
-        let proof = directory::proof(&who.keys.router());
+        let proof = directory::proof(&self.keys.router());
         fetch(at, "/relay", Some(format!("{token}{proof}\n{line}\n").as_bytes())).await
     }
 
-    /// Publishes the descriptor at all authorities (dir-spec, "Uploading server descriptors"). Returns the first answer that
-    /// is not a success, or else the last one.
-    async fn publish(&self, who: &Announced, authorities: &[SocketAddr]) -> Option<io::Result<Answer>> {
+    /// The descriptor and the extra-info document of now.
+    fn documents(&self) -> String {
         let exit = self.shard.settings().exit;
         self.published.set(clock::unix().max(self.published.get() + 1));
-        let published = self.published.get();
+        let (published, announced) = (self.published.get(), self.announced.borrow());
         let facts = Facts {
-            nickname: &who.nickname,
-            address: who.address,
+            nickname: &announced.nickname,
+            address: announced.address,
             bandwidth: self.bandwidth(),
             observed: self.observed(),
             uptime: clock::now().as_secs_f64() as u64,
             policy: &exit.policy,
             directory: exit.directory.is_some(),
-            operator: &who.operator,
+            operator: &announced.operator,
             overloaded: reported_overload(self.shard.overload().last(), published),
             exhausted: self.exhausted(published),
             history: self.history.borrow().lines(),
             published,
         };
         let certified = self.shard.links.certified().expect("a relay has keys");
-        let text = descriptor::build(&who.keys.router(), &certified, &facts);
+        descriptor::build(&self.keys.router(), &certified, &facts)
+    }
+
+    /// Publishes its documents at all authorities (dir-spec, "Uploading server descriptors"). Returns the first answer that
+    /// is not a success, or else the last one.
+    async fn publish(&self, authorities: &[SocketAddr]) -> Option<io::Result<Answer>> {
+        let text = self.documents();
         let mut last = None;
         for at in authorities {
             let answer = fetch(*at, "/tor/", Some(text.as_bytes())).await;

@@ -1,6 +1,6 @@
 //! Renewal of a running relay's keys. New keys are on disk before they are used.
 
-use std::cell::{Ref, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::path::PathBuf;
 
 use tidegate_control::units::Span;
@@ -8,6 +8,8 @@ use tidegate_proto::crypto::cert::{Certified, Renewal, RouterKeys, Signing};
 use tidegate_proto::crypto::lifetimes::KeyLifetimes;
 use tidegate_proto::crypto::onion_keys::OnionKey;
 use tidegate_proto::crypto::own_keys::OwnKeys;
+
+use tokio::sync::Notify;
 
 use super::channel::Links;
 use super::keys;
@@ -55,9 +57,13 @@ const AGAIN: Span = Span::from_secs(600);
 pub(crate) struct Renewed {
     router: RefCell<RouterKeys>,
     file: Option<PathBuf>,
-    lifetimes: KeyLifetimes,
+    lifetimes: Cell<KeyLifetimes>,
     /// Use RSA for TLS, as stock tor requires. A signature costs 0.5 ms per connection.
-    rsa: bool,
+    rsa: Cell<bool>,
+    /// The kind of the TLS key has changed.
+    rekeys: Cell<bool>,
+    /// Wakes the renewal after a change.
+    changed: Notify,
 }
 
 /// Generates a key on a blocking thread: RSA takes long.
@@ -69,7 +75,16 @@ impl Renewed {
     /// `rsa`: whether TLS uses an RSA key.
     pub(crate) fn new(keys: Keys, rsa: bool) -> Renewed {
         let Keys { router, file, lifetimes } = keys;
-        Renewed { router: RefCell::new(router), file, lifetimes, rsa }
+        let (lifetimes, rsa) = (Cell::new(lifetimes), Cell::new(rsa));
+        let (rekeys, changed) = (Cell::new(false), Notify::new());
+        Renewed { router: RefCell::new(router), file, lifetimes, rsa, rekeys, changed }
+    }
+
+    /// Changes the lifetimes of keys, and whether TLS uses an RSA key.
+    pub(crate) fn reload(&self, lifetimes: KeyLifetimes, rsa: bool) {
+        self.lifetimes.set(lifetimes);
+        self.rekeys.set(self.rekeys.get() || self.rsa.replace(rsa) != rsa);
+        self.changed.notify_one();
     }
 
     /// The current identity and onion keys.
@@ -87,8 +102,8 @@ impl Renewed {
 
     /// A new TLS key, and everyday keys for it, under `signing` or a new signing key.
     pub(crate) async fn everyday(&self, signing: Option<Signing>) -> (Identity, Certified) {
-        let identity = if self.rsa { drawn(Identity::for_links).await } else { Identity::generate() };
-        let [signing_until, link_until] = self.lifetimes.certified(clock::unix());
+        let identity = if self.rsa.get() { drawn(Identity::for_links).await } else { Identity::generate() };
+        let [signing_until, link_until] = self.lifetimes.get().certified(clock::unix());
         let signing = signing.unwrap_or_else(|| Signing::new(random(), signing_until));
         let certified = self.router().certify(signing, link_until, identity.certificate(), random());
         (identity, certified)
@@ -97,11 +112,11 @@ impl Renewed {
     /// Renews the onion keys if they are due, on disk first. Returns the change.
     pub(crate) async fn renew_onion(&self) -> Option<Change> {
         let now = clock::unix();
-        let wanted = self.router().onion_keys().wants_successor(now, &self.lifetimes);
+        let wanted = self.router().onion_keys().wants_successor(now, &self.lifetimes.get());
         let fresh = if wanted { Some(drawn(|| OnionKey::generate(&mut fill)).await) } else { None };
         let mut router = self.router.borrow_mut();
         let before = router.onion_keys();
-        let next = before.advanced(now, &self.lifetimes, fresh)?;
+        let next = before.advanced(now, &self.lifetimes.get(), fresh)?;
         let forgotten = before.previous().is_some() && next.previous().is_none();
         if let Some(path) = &self.file
             && let Err(why) = keys::replace(path, &router, &next)
@@ -130,17 +145,22 @@ impl Renewed {
     /// Renews keys when they are due, until dropped.
     pub(crate) async fn run(&self, links: &Links, on_change: impl Fn(Change)) {
         loop {
-            let now = clock::unix();
-            let onion = self.router().onion_keys().next_change(&self.lifetimes);
+            let (now, lifetimes) = (clock::unix(), self.lifetimes.get());
+            let onion = self.router().onion_keys().next_change(&lifetimes);
             let certified = links.certified().expect("a relay has keys");
-            let (everyday, which) = certified.renewal(&self.lifetimes);
-            let change = if now >= onion {
+            let (everyday, which) = certified.renewal(&lifetimes);
+            let change = if self.rekeys.take() {
+                Some(self.renew_everyday(links, Renewal::Link).await)
+            } else if now >= onion {
                 self.renew_onion().await
             } else if now >= everyday {
                 Some(self.renew_everyday(links, which).await)
             } else {
                 let pause = Span::from_secs(onion.min(everyday) - now);
-                clock::until(clock::now() + pause.min(LOOK)).await;
+                tokio::select! {
+                    () = clock::until(clock::now() + pause.min(LOOK)) => {}
+                    () = self.changed.notified() => {}
+                }
                 continue;
             };
             let failed = matches!(change, Some(Change::Failed(_)));

@@ -30,6 +30,7 @@ use super::history::Overload;
 use super::lookups::{Lookups, NeighbourLookups};
 use super::stream::{Local, Locals, Outside};
 use crate::clock;
+use crate::gate::Gate;
 use crate::identity::random;
 use crate::overlay::{Handle, Overlay, Owner, PeerLink};
 
@@ -77,6 +78,10 @@ pub(crate) struct ShardSettings {
     pub refuses_single_hop: bool,
     /// Limits of what neighbours can make the whole relay store and do; `None` trusts them.
     pub limits: Option<Limits>,
+    /// The addresses where others reach the relay.
+    pub addresses: Vec<IpAddr>,
+    /// The relays that circuits may be extended to.
+    pub extends: Gate,
 }
 
 /// Closed streams that may still hold data for their servers.
@@ -264,6 +269,7 @@ impl Shard {
 
     /// Changes the settings.
     pub(crate) fn reload(&self, settings: ShardSettings) {
+        self.links.reload(settings.addresses.clone(), settings.extends);
         self.settings.replace(settings);
         self.divide();
     }

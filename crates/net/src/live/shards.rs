@@ -25,7 +25,6 @@ use super::channel::{Accepted, Links, Shown};
 use super::crossing::Crossing;
 use super::shard::{Common, Shard, ShardSettings, log_failed_handshake};
 use super::status::{Counts, count};
-use crate::gate::Gate;
 
 /// Connections that wait for a shard to begin their handshakes.
 const WAITING: usize = 64;
@@ -80,10 +79,6 @@ pub(crate) struct Start {
     pub keys: OwnKeys,
     /// The keys of links.
     pub shown: Shown,
-    /// The relay's addresses.
-    pub addresses: Vec<IpAddr>,
-    /// The relays that circuits may be extended to.
-    pub extends: Gate,
 }
 
 /// The other shards of a relay.
@@ -237,9 +232,10 @@ fn run(
 ) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(LocalSet::new().run_until(async {
-        let Start { common, config, settings, keys, shown, addresses, extends } = start;
+        let Start { common, config, settings, keys, shown } = start;
         let names = SharedNames::default();
-        let links = Rc::new(Links::shard(shown, names.clone(), addresses)?.with_gate(extends));
+        let links = Links::shard(shown, names.clone(), settings.addresses.clone())?;
+        let links = Rc::new(links.with_gate(settings.extends));
         let limit = Limit::from(common.limit.clone());
         // Random choices of two shards must differ.
         let config = Config { nonces: config.nonces.fork_index(number as u64), ..config };
