@@ -3,6 +3,7 @@
 mod a_relay;
 mod attacks;
 mod closing;
+mod dashboard;
 mod defences;
 mod faults;
 mod flashflow;

@@ -157,7 +157,7 @@ fn numbers(overlay: &Exiting) -> Vec<Number> {
             ("shed_total", "Circuits and connections closed because memory was short", node.shed() as f64),
             ("switched_total", "Moves of circuits to another connection or path", node.moves() as f64),
             (
-                "repeated_turns",
+                "repeated_turns_total",
                 "Cells sent right after one of the same circuit while another waited",
                 node.repeated_turns() as f64,
             ),
@@ -173,7 +173,7 @@ fn numbers(overlay: &Exiting) -> Vec<Number> {
         numbers.extend(REFUSALS.map(|(name, about, of)| (name, about, of(&refused) as f64)));
         let closed = node.endings();
         numbers
-            .extend(closed.iter().map(|(ending, number)| (ending.counter(), ending.about(), number as f64)));
+            .extend(closed.iter().map(|(ending, number)| (ending.metric(), ending.about(), number as f64)));
         numbers
     })
 }
