@@ -69,8 +69,9 @@ NumCPUs 2
 MaxMemInQueues 1 GB
 SigningKeyLifetime 20 days
 DoSCircuitCreationEnabled 1
-DoSConnectionConnectDefenseTimePeriod 2 hours
+DoSCircuitCreationDefenseTimePeriod 2 hours
 DoSConnectionEnabled auto
+DoSConnectionConnectRate 9
 DoSCircuitCreationRate 0
 ";
 
@@ -83,7 +84,7 @@ fn an_exit_keeps_its_addresses_rates_policy_and_limits() {
         published-bandwidth = \"16777216 bit/s\"\nexit-policy = [\"accept *:80\", \"accept *:443\", \"reject *:*\"]\n\
         exit-to-private-addresses = false\nstatus = \"127.0.0.1:9035\"\nthreads = 2\n\
         [limits]\nmemory = \"1 GiB\"\n[key-lifetimes]\nsigning = \"20 d\"\n\
-        [dos]\nDoSCircuitCreationEnabled = 1\nDoSConnectionConnectDefenseTimePeriod = 7200\n";
+        [dos]\nDoSCircuitCreationEnabled = 1\nDoSCircuitCreationDefenseTimePeriod = 7200\n";
     let mut wanted: toml::Table = toml::from_str(wanted).unwrap();
     // The writer selects the unit; the values are compared.
     for (table, key) in [("limits", "memory"), ("key-lifetimes", "signing")] {
@@ -101,7 +102,8 @@ fn an_exit_keeps_its_addresses_rates_policy_and_limits() {
         "torrc:5: ControlPort 9051: the relay has no control port",
         "torrc:8: RelayBandwidthBurst 10 MBytes: the bucket",
         "torrc:17: MetricsPortPolicy accept 127.0.0.1: the page",
-        "torrc:24: DoSCircuitCreationRate 0: 0 means the value of the consensus",
+        "torrc:24: DoSConnectionConnectRate 9: it has no effect without DoSConnectionEnabled = 1",
+        "torrc:25: DoSCircuitCreationRate 0: 0 means the value of the consensus",
         "left out: the public Tor network: ",
         "off in every relay: SocksPort",
     ] {
@@ -220,10 +222,50 @@ fn every_option_of_tor_is_taken_or_has_a_reason() {
     assert!(unknown.is_empty(), "{unknown:#?}");
     let (_, said) = imported(&folder.write("torrc", "ORPort 9001\nORPrt 1\n"));
     assert!(said.contains("torrc:2: ORPrt 1: tor 0.4.9 has no such option"), "{said}");
-    let output = Command::new("tor")
-        .args(["--verify-config", "--quiet", "--defaults-torrc", "/dev/null", "-f"])
-        .arg(folder.write("exit", &format!("DataDirectory {}\n{EXIT}", folder.at("data"))))
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "tor refuses the torrc of these tests");
+}
+
+/// Tor prints the options that it reads; the reader finds the same values.
+#[test]
+fn values_are_those_that_tor_reads() {
+    let folder = Folder::new("values");
+    let text =
+        format!("DataDirectory {}\n{EXIT}ContactInfo \"a \\\"b\\\" \\x21 # c\" # d\n", folder.at("data"));
+    let torrc = folder.write("torrc", &text);
+    let command = [
+        "--verify-config",
+        "--quiet",
+        "--defaults-torrc",
+        "/dev/null",
+        "-f",
+        &torrc,
+        "--dump-config",
+        "short",
+    ];
+    let Ok(dumped) = Command::new("tor").args(command).output() else {
+        return skipped::skipped("the values that an installed tor reads", "tor");
+    };
+    assert!(dumped.status.success(), "tor refuses the torrc of these tests");
+    let dumped = String::from_utf8(dumped.stdout).unwrap();
+    let texts = [
+        "Address",
+        "ControlPort",
+        "ExitPolicy",
+        "MetricsPort",
+        "MetricsPortPolicy",
+        "Nickname",
+        "ORPort",
+        "SocksPort",
+    ];
+    let settings = tidegate_data::torrc::open(Path::new(&torrc)).unwrap();
+    let mut compared = 0;
+    for setting in &settings {
+        let line = match &*setting.name {
+            "ContactInfo" => format!("ContactInfo {:?}", setting.value),
+            name if texts.contains(&name) => format!("{name} {}", setting.value),
+            _ => continue,
+        };
+        assert!(dumped.lines().any(|dumped| dumped == line), "{line}: {dumped}");
+        compared += 1;
+    }
+    assert_eq!(compared, 11);
 }

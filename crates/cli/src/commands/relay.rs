@@ -1,5 +1,6 @@
 //! `tidegate relay`: runs a relay of an overlay on sockets.
 
+mod dos;
 mod exit_policy;
 mod left_out;
 mod reload;
@@ -39,7 +40,6 @@ use tidegate_proto::combinations::{Neighbours, check_on_sockets};
 use tidegate_proto::control::Place;
 use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::crypto::family::FamilyKey;
-use tidegate_proto::defence::OPTIONS;
 use tidegate_proto::flashflow::relay::Config as Permissions;
 use tidegate_proto::links::{Config, Limits};
 use tidegate_proto::system::SystemConfig;
@@ -118,7 +118,7 @@ struct RelayFile {
     limits: Option<Spanned<Value>>,
     /// Parameters against denial of service that override the consensus', by the names of tor's options.
     #[serde(default)]
-    dos: BTreeMap<String, Spanned<i64>>,
+    dos: BTreeMap<String, Spanned<Value>>,
     /// Lifetimes of onion, signing and link keys.
     key_lifetimes: Option<Spanned<Value>>,
     /// FlashFlow measurements: consent, coordinators and limits.
@@ -214,27 +214,6 @@ fn limits(given: Option<&Spanned<Value>>, source: &SourceFile) -> Result<Limits,
     Ok(limits)
 }
 
-/// Reads the `[dos]` table.
-fn defences(file: &RelayFile, source: &SourceFile) -> Result<BTreeMap<String, i32>, InputError> {
-    let read = |(name, value): (&String, &Spanned<i64>)| {
-        let Some((_, allowed)) = OPTIONS.iter().find(|(known, _)| known == name) else {
-            let known = OPTIONS.map(|(known, _)| known).join(", ");
-            let cause = format!("dos.{} is not an option against denial of service", name.escape_debug());
-            return Err(source.error(value.span(), cause, format!("use one of {known}")));
-        };
-        match i32::try_from(*value.get_ref()).ok().filter(|value| allowed.contains(value)) {
-            Some(value) => Ok((name.clone(), value)),
-            None => {
-                let cause = format!("dos.{name} is {}", value.get_ref());
-                let (low, high) = (allowed.start(), allowed.end());
-                let cure = format!("set {low} to {high}, or remove it to obey the consensus");
-                Err(source.error(value.span(), cause, cure))
-            }
-        }
-    };
-    file.dos.iter().map(read).collect()
-}
-
 /// Reads the `[measurement]` table: the permissions of `tidegate flashflow relay`, and the identity file.
 fn measurement(
     given: Option<&Spanned<Value>>,
@@ -312,7 +291,7 @@ fn announce(file: &RelayFile, allow_public: bool, source: &SourceFile) -> Result
 
 /// Longest contact, bytes: authorities refuse descriptors above 20,000 bytes (tor: `MAX_DESCRIPTOR_UPLOAD_SIZE`).
 const LONGEST_CONTACT: usize = 1000;
-/// Maximum number of relays of a family, for the same reason. Family keys have no such limit.
+/// Maximum number of relays of a family, for the same reason. Family keys are not limited.
 const LARGEST_FAMILY: usize = 300;
 
 /// Reads the operator's contact and family.
@@ -466,7 +445,7 @@ fn check(
     let measurement = measurement(file.measurement.as_ref(), folder, source)?;
     let published = published(&file, source)?;
     let threads = threads(&file, &config, source)?;
-    let defences = defences(&file, source)?;
+    let defences = dos::read(&file.dos, file.tor.is_some(), source)?;
     let operator = operator(&file, folder, source)?;
     let settings = RelayConfig {
         nickname,

@@ -186,17 +186,59 @@ fn children_of_a_demo_that_was_killed_end_by_themselves() {
     panic!("some outlive the demo");
 }
 
+/// What a relay says when it refuses its configuration.
+fn refusal(folder: &Path, config: &str) -> String {
+    let file = folder.join("relay.toml");
+    std::fs::write(&file, config).unwrap();
+    let output = tidegate(&["relay", "--config", &file.display().to_string()]);
+    assert_eq!(output.status.code(), Some(2), "{config}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn mistakes_in_dos_are_told_with_key_range_and_cure() {
+    let directory = std::env::temp_dir().join(format!("tidegate-dos-{}", std::process::id()));
+    std::fs::create_dir(&directory).unwrap();
+    let keys = directory.join("relay.keys").display().to_string();
+    assert!(tidegate(&["relay", "--keygen", &keys]).status.success());
+    let good = "nickname = \"a\"\nlisten = \"127.0.0.1:0\"\nkeys = \"relay.keys\"\n";
+    for (table, cause) in [
+        ("[dos]\nDoSConnectionsEnabled = 1\n", "did you mean `DoSConnectionEnabled`?"),
+        ("[dos]\ndosconnectionenabled = 1\n", "did you mean `DoSConnectionEnabled`?"),
+        ("[dos]\nrate = 1\n", "known here: DoSCircuitCreationEnabled, "),
+        (
+            "[dos]\nDoSConnectionEnabled = 2\n",
+            "dos.DoSConnectionEnabled is 2\n  help: set a whole number from 0 to 1",
+        ),
+        ("[dos]\nDoSConnectionEnabled = \"auto\"\n", "remove DoSConnectionEnabled to obey the consensus"),
+        ("[dos]\nDoSConnectionEnabled = true\n", "dos.DoSConnectionEnabled is true"),
+        ("[dos]\nDoSStreamCreationRate = -4\n", "from 1 to 2147483647"),
+        ("[dos]\nDoSStreamCreationRate = 1.5\n", "dos.DoSStreamCreationRate is 1.5"),
+        ("[dos]\nDoSStreamCreationRate = 3000000000\n", "dos.DoSStreamCreationRate is 3000000000"),
+        (
+            "[dos]\nDoSConnectionConnectDefenseTimePeriod = \"2 h\"\n",
+            "set a whole number from 10 to 2147483647 seconds",
+        ),
+        ("[dos]\nDoSStreamCreationRate = 3\n", "has no effect: the defence is off"),
+        (
+            "[dos]\nDoSStreamCreationEnabled = 0\nDoSStreamCreationRate = 3\n",
+            "set DoSStreamCreationEnabled = 1, or remove DoSStreamCreationRate",
+        ),
+        ("dos = 3\n", "expected a map"),
+    ] {
+        let said = refusal(&directory, &format!("{good}{table}"));
+        let line = if table.starts_with("dos") { ":4:" } else { ":5:" };
+        assert!(said.contains(cause) && (said.contains(line) || said.contains(":6:")), "{table}: {said}");
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
 #[test]
 fn mistakes_are_told_with_place_and_cure() {
     let directory = std::env::temp_dir().join(format!("tidegate-live-{}", std::process::id()));
     std::fs::create_dir(&directory).unwrap();
     let at = |name: &str| directory.join(name).display().to_string();
-    let refused = |config: &str| {
-        std::fs::write(at("relay.toml"), config).unwrap();
-        let output = tidegate(&["relay", "--config", &at("relay.toml")]);
-        assert_eq!(output.status.code(), Some(2), "{config}");
-        String::from_utf8(output.stderr).unwrap()
-    };
+    let refused = |config: &str| refusal(&directory, config);
     assert!(tidegate(&["relay", "--keygen", &at("relay.keys")]).status.success());
     assert_eq!(
         tidegate(&["relay", "--keygen", &at("relay.keys")]).status.code(),

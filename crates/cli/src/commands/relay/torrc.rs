@@ -1,6 +1,6 @@
 //! `tidegate relay --import`: a relay's configuration from a torrc of tor.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -13,10 +13,10 @@ use tidegate_net::private_file;
 use tidegate_proto::crypto::family::FamilyKey;
 use tidegate_proto::defence::OPTIONS;
 
-use super::{exit_policy, left_out};
+use super::{dos, exit_policy, left_out};
 use crate::roles::is_private;
 
-/// What was made from a torrc.
+/// The result of an import.
 pub(super) struct Imported {
     /// The relay's configuration.
     pub text: String,
@@ -384,7 +384,7 @@ impl<'a> Writer<'a> {
 
     /// `[dos]`: options with tor's names.
     fn defences(&mut self) {
-        let mut table = String::new();
+        let mut table = BTreeMap::new();
         for (name, allowed) in &OPTIONS {
             self.taken.insert(*name);
             let Some(setting) = self.options.last(name).filter(|setting| setting.value != "auto") else {
@@ -395,7 +395,7 @@ impl<'a> Writer<'a> {
                 false => setting.value.parse::<i32>().ok(),
             };
             match value {
-                Some(value) if allowed.contains(&value) => table.push_str(&format!("{name} = {value}\n")),
+                Some(value) if allowed.contains(&value) => drop(table.insert((*name).to_owned(), value)),
                 Some(0) => self.leave(setting, "0 means the value of the consensus, as a missing key does"),
                 _ => {
                     let (low, high) = (allowed.start(), allowed.end());
@@ -403,8 +403,19 @@ impl<'a> Writer<'a> {
                 }
             }
         }
-        if !table.is_empty() {
-            self.tables.push_str(&format!("\n[dos]\n{table}"));
+        let has_consensus = self.tables.contains("\n[tor]\n");
+        let mut lines = String::new();
+        for (name, value) in &table {
+            match dos::without_effect(name, &table, has_consensus) {
+                None => lines.push_str(&format!("{name} = {value}\n")),
+                Some(enabled) => {
+                    let setting = self.options.last(name).expect("it was read");
+                    self.leave(setting, &format!("it has no effect without {enabled} = 1"));
+                }
+            }
+        }
+        if !lines.is_empty() {
+            self.tables.push_str(&format!("\n[dos]\n{lines}"));
         }
     }
 
@@ -457,7 +468,7 @@ impl Ports {
         let families = match address {
             Some(address) => vec![address.is_ipv6()],
             None if has("ipv6only") => vec![true],
-            // A bare port is also one of IPv6 if the relay has such an address and no other port for it.
+            // A bare port also means IPv6 if the relay has an IPv6 address without a port of its own.
             None if !has("ipv4only") && self.public[1].is_some() && self.is_free(1) => vec![false, true],
             None => vec![false],
         };
