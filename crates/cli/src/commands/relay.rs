@@ -541,6 +541,7 @@ fn log_event(event: &Event) {
         Event::Unread(why) => {
             tracing::warn!(cause = why, "consensus not read; the last parameters stay in force")
         }
+        Event::History(why) => tracing::warn!(cause = why, "history of carried bytes not stored"),
         Event::Keys(Change::Onion) => tracing::info!(key = "onion", "renewed"),
         Event::Keys(Change::Forgotten) => tracing::info!(key = "onion", "forgotten"),
         Event::Keys(Change::Signing) => tracing::info!(key = "signing", "renewed"),

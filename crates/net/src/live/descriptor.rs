@@ -30,7 +30,7 @@ fn protocols(directory: bool) -> String {
     format!("{of_directories} {PROTOCOLS} Relay={RELAY_VERSIONS}").trim_start().to_owned()
 }
 
-/// Who operates a relay.
+/// The operator of a relay.
 #[derive(Clone, Default)]
 pub struct Operator {
     /// How to reach the operator: one line.

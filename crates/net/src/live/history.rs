@@ -1,4 +1,4 @@
-//! What a relay carried, for its descriptor: the observed bandwidth and the bytes per day (dir-spec, `bandwidth` and
+//! The traffic of a relay, as its descriptor reports it: the observed bandwidth and the bytes per day (dir-spec, `bandwidth` and
 //! `write-history`; tor's `bwhist.c`), and when it was overloaded (`overload-general`).
 //!
 //! Times are seconds since 1970.
@@ -6,6 +6,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
 
 /// The observed bandwidth is the highest mean over this many seconds.
 const WINDOW: usize = 10;
@@ -83,7 +85,7 @@ impl Direction {
         periods.map(|period| period.most).max().unwrap_or(0) / WINDOW as u64
     }
 
-    /// The finished periods as a line's arguments; `None` if there are none.
+    /// The finished periods as a line's arguments; `None` before the first one has ended.
     fn line(&self) -> Option<Line> {
         let totals: Vec<String> =
             self.finished.iter().map(|period| (period.total / STEP * STEP).to_string()).collect();
@@ -92,10 +94,51 @@ impl Direction {
     }
 }
 
+/// A direction in a file: the end of the current period; the most bytes in a window and all bytes of each period, the oldest
+/// first, the current one last.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredDirection {
+    ends: u64,
+    periods: Vec<[u64; 2]>,
+}
+
+impl From<&Direction> for StoredDirection {
+    fn from(direction: &Direction) -> StoredDirection {
+        let periods = direction.finished.iter().chain([&direction.current]);
+        let periods = periods.map(|period| [period.most, period.total]).collect();
+        StoredDirection { ends: direction.ends, periods }
+    }
+}
+
+impl StoredDirection {
+    /// The direction at `now`; `None` if the file is wrong, or of the future.
+    fn restore(self, now: u64) -> Option<Direction> {
+        let mut periods: VecDeque<Period> =
+            self.periods.into_iter().map(|[most, total]| Period { most, total }).collect();
+        let current = periods.pop_back()?;
+        if periods.len() > DAYS || self.ends > now + DAY || self.ends < DAY {
+            return None;
+        }
+        let (recent, finished) = ([0; WINDOW], periods);
+        let mut direction = Direction { recent, second: now, current, ends: self.ends, finished };
+        direction.end_periods();
+        Some(direction)
+    }
+}
+
+/// The file of a history: TOML.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stored {
+    written: StoredDirection,
+    read: StoredDirection,
+}
+
 /// When the last period of a line ended, and the rest of the line.
 pub(crate) type Line = (u64, String);
 
-/// What a relay carried since its start.
+/// The traffic of a relay in the last days.
 #[derive(Debug)]
 pub(crate) struct History {
     written: Direction,
@@ -108,6 +151,25 @@ impl History {
     /// Begins at `now`, with these counters of bytes written and read.
     pub(crate) fn new(now: u64, totals: (u64, u64)) -> History {
         History { written: Direction::new(now), read: Direction::new(now), totals }
+    }
+
+    /// Continues a history of [`text`](Self::text) at `now`.
+    ///
+    /// # Errors
+    /// If the text is not a history, or lies in the future.
+    pub(crate) fn restored(text: &str, now: u64, totals: (u64, u64)) -> Result<History, String> {
+        let Stored { written, read } =
+            toml::from_str(text).map_err(|cause| format!("is not a history: {}", cause.message()))?;
+        let (written, read) = (written.restore(now), read.restore(now));
+        let both = written.zip(read).ok_or("is not a history of the past")?;
+        Ok(History { written: both.0, read: both.1, totals })
+    }
+
+    /// The history as the text of a file.
+    pub(crate) fn text(&self) -> String {
+        let stored = Stored { written: (&self.written).into(), read: (&self.read).into() };
+        let text = toml::to_string(&stored).expect("numbers are TOML");
+        format!("# What a relay carried per day, for its descriptor. The relay replaces this file.\n{text}")
     }
 
     /// Notes the counters at `now`.
@@ -213,6 +275,26 @@ mod tests {
         carry(&mut history, 7 + 3 * DAY..8 + 3 * DAY, 1);
         let line = Some((7 + 3 * DAY, "(86400 s) 2048,4096,0".to_owned()));
         assert_eq!(history.lines(), [line.clone(), line]);
+    }
+
+    #[test]
+    fn a_history_continues_after_a_restart() {
+        let mut history = History::new(7 * DAY, (0, 0));
+        carry(&mut history, 7 * DAY..7 * DAY + 1, 10_000);
+        carry(&mut history, 8 * DAY..8 * DAY + 1, 20);
+        let text = history.text();
+        let again = |now| History::restored(&text, now, (5, 5));
+        let restored = again(8 * DAY + 9).unwrap();
+        assert_eq!((restored.observed(), restored.lines()), (history.observed(), history.lines()));
+        assert_eq!(restored.text(), text);
+        let later = again(13 * DAY).unwrap();
+        assert_eq!((later.observed(), later.written.finished.len()), (2, DAYS), "the peak is too old");
+        for wrong in
+            ["", "written = 1", &text.replace("10000", "-1"), &text.replace("periods = [", "periods = 5 #")]
+        {
+            assert!(History::restored(wrong, 8 * DAY, (0, 0)).is_err(), "{wrong}");
+        }
+        assert!(again(6 * DAY).unwrap_err().contains("of the past"));
     }
 
     #[test]

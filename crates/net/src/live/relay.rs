@@ -44,6 +44,7 @@ use crate::gate::Gate;
 use crate::identity::Identity;
 use crate::link::Carrier;
 use crate::overlay::PeerLink;
+use crate::private_file;
 use crate::runtime::Running;
 
 /// Where a relay publishes itself.
@@ -108,8 +109,9 @@ pub struct Status {
 const HANDSHAKES: usize = 512;
 /// Published bandwidth of a relay without a limit, bytes per second: the largest value that directories count.
 const UNLIMITED: u64 = 1_000_000_000;
-/// Interval of noting the bytes that were carried.
+/// Intervals of noting the bytes that were carried, and of storing their history.
 const NOTE: Span = Span::from_secs(1);
+const STORE: Span = Span::from_secs(3600);
 /// Publication intervals: to our directory, to a Tor authority, and after a refusal.
 const ANNOUNCE: Span = Span::from_secs(30);
 const PUBLISH: Span = Span::from_secs(15 * 60);
@@ -132,6 +134,8 @@ pub enum Event {
     Defends(Box<DefenceParameters>),
     /// The consensus could not be read, and why.
     Unread(String),
+    /// The history of carried bytes could not be read or written, and why.
+    History(String),
 }
 
 /// An HTTP answer: status code, reason phrase, body.
@@ -193,7 +197,7 @@ struct RelayLoop {
     stated: Rc<RefCell<BTreeMap<String, i32>>>,
 }
 
-/// What a relay publishes, and where.
+/// The publication of a relay, and its place.
 struct Announced {
     nickname: String,
     address: Addresses,
@@ -241,8 +245,7 @@ async fn run_on(
     let measured = measured.transpose().map_err(io::Error::other)?;
     let settings = shard_settings(exit, &announce, config.limits, (address, extends));
     let links = Links::relay(certified, names.clone(), settings.addresses.clone(), &identity, quic)?;
-    let links = links.with_gate(extends);
-    let links = links.with_measurement(measured.as_ref().map(Measured::tls));
+    let links = links.with_gate(extends).with_measurement(measured.as_ref().map(Measured::tls));
     let links = Rc::new(if threads > 1 { links.without_extensions() } else { links });
     let limit = Limit::new(config.bandwidth).with_measurement(measured);
     let common = Common::new(threads, limit.share());
@@ -260,7 +263,7 @@ async fn run_on(
     let (shard, between) = Shard::new(0, common, limit, links, (config, names, keys.own()), settings);
     let announced = Announced { nickname: nickname.clone(), address, announce, says: published, operator };
     let relay = RelayLoop::new(shard, others.0.clone(), announced, keys, defences);
-    relay.defend(on_event);
+    relay.begin(on_event);
     let serving = async {
         tokio::select! {
             () = relay.accept_all(&listeners) => {}
@@ -270,7 +273,7 @@ async fn run_on(
             () = relay.renew(on_event) => {}
             () = relay.follow_consensus(on_event) => {}
             () = relay.measure() => {}
-            () = relay.note_bytes() => {}
+            () = relay.note_bytes(on_event) => {}
             () = relay.shard.bound_memory() => {}
             () = relay.obey(&mut orders, &own, on_event) => {}
         }
@@ -290,6 +293,7 @@ async fn run_on(
         () = crossing => {}
         () = relay.measure() => {}
     }
+    relay.store_history(on_event);
     if let Some(quic) = relay.shard.links.quic() {
         quic.close().await;
     }
@@ -362,6 +366,12 @@ impl RelayLoop {
         }
     }
 
+    /// Continues the stored history, and obeys the operator's parameters against denial of service.
+    fn begin(&self, on_event: &dyn Fn(Event)) {
+        self.restore_history(on_event);
+        self.defend(on_event);
+    }
+
     /// The counts of all shards.
     async fn counts(&self, circuits: bool) -> Vec<Counts> {
         let own = count(&self.shard.overlay, circuits.then_some(&self.shard.leaving));
@@ -413,7 +423,7 @@ impl RelayLoop {
         *announced = Announced { nickname, address, announce, says: published, operator: changes.operator };
         drop(announced);
         if moves {
-            // What the consensus of another network says does not hold here.
+            // The consensus of another network does not hold here.
             self.stated.take();
             self.shard.defence().know_relays(BTreeSet::new());
             self.moved.notify_one();
@@ -525,11 +535,37 @@ impl RelayLoop {
         }
     }
 
-    /// Notes every second what the relay carried.
-    async fn note_bytes(&self) {
+    /// Notes every second what the relay carried, and stores it every hour.
+    async fn note_bytes(&self, on_event: &dyn Fn(Event)) {
+        let mut stored = clock::now();
         loop {
             self.history.borrow_mut().note(clock::unix(), self.shard.overlay.limit().carried());
+            if clock::now().since(stored) >= STORE {
+                self.store_history(on_event);
+                stored = clock::now();
+            }
             clock::until(clock::now() + NOTE).await;
+        }
+    }
+
+    /// Continues the stored history of an earlier process.
+    fn restore_history(&self, on_event: &dyn Fn(Event)) {
+        let Some(path) = self.keys.history_file().filter(|path| path.exists()) else { return };
+        let text = std::fs::read_to_string(&path).map_err(|cause| format!("cannot be read: {cause}"));
+        let carried = self.shard.overlay.limit().carried();
+        match text.and_then(|text| History::restored(&text, clock::unix(), carried)) {
+            Ok(history) => drop(self.history.replace(history)),
+            Err(why) => on_event(Event::History(format!("{} {why}", path.display()))),
+        }
+    }
+
+    fn store_history(&self, on_event: &dyn Fn(Event)) {
+        let Some(path) = self.keys.history_file() else { return };
+        let new = private_file::beside(&path);
+        let written =
+            std::fs::write(&new, self.history.borrow().text()).and_then(|()| std::fs::rename(&new, &path));
+        if let Err(cause) = written {
+            on_event(Event::History(format!("{} cannot be written: {cause}", path.display())));
         }
     }
 

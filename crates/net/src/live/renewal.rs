@@ -87,6 +87,14 @@ impl Renewed {
         self.changed.notify_one();
     }
 
+    /// The file for the relay's history, beside the key file, if there is one.
+    pub(crate) fn history_file(&self) -> Option<PathBuf> {
+        let file = self.file.as_ref()?;
+        let mut name = file.file_name()?.to_owned();
+        name.push(".history");
+        Some(file.with_file_name(name))
+    }
+
     /// The current identity and onion keys.
     pub(crate) fn router(&self) -> Ref<'_, RouterKeys> {
         self.router.borrow()

@@ -61,7 +61,7 @@ mod tests {
             .collect()
     }
 
-    /// The secret key that tor 0.4.9.11 generated for this test.
+    /// A secret key that tor 0.4.9.11 generated.
     fn file() -> Vec<u8> {
         let secret = "1835a58d9d2e4ae7c02ef87578fa70e439c8d379ce72b9a2a9efd12826508a69\
             7bbbb49c8eddff8902d92774cc1f4d340248f75df04fad502c865a598d72b630";

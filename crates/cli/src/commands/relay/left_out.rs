@@ -1,6 +1,6 @@
-//! Why a relay's configuration has no place for an option of tor.
+//! Reasons to leave options of tor out of a relay's configuration.
 
-/// What a group of options does in tor, and why a relay of Tidegate leaves them out. A name that ends with `*` stands for all
+/// A reason to leave options out, and their names. A name that ends with `*` stands for all
 /// options that begin with it; names are in lower case.
 struct Group {
     why: &'static str,
@@ -298,7 +298,7 @@ fn group_of(option: &str) -> Option<&'static Group> {
     GROUPS.iter().find(|group| group.options.iter().any(|pattern| stands_for(pattern, &name)))
 }
 
-/// Why a relay leaves an option out; `None` if tor 0.4.9 has no such option, or if it is read.
+/// Why a relay leaves an option out; `None` for an option that is read or that tor 0.4.9 does not know.
 pub(super) fn why(option: &str) -> Option<&'static str> {
     group_of(option).map(|group| group.why)
 }
