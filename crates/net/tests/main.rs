@@ -5,6 +5,7 @@ mod attacks;
 mod closing;
 mod dashboard;
 mod defences;
+mod documents;
 mod faults;
 mod flashflow;
 mod hls;

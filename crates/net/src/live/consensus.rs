@@ -30,7 +30,7 @@ pub(crate) struct Consensus {
     /// Addresses of relays.
     pub relays: BTreeSet<IpAddr>,
     /// When a newer one exists, seconds since 1970.
-    fresh_until: Option<u64>,
+    pub fresh_until: Option<u64>,
 }
 
 /// Reads the consensus of the first authority that answers with one.

@@ -1,19 +1,23 @@
 //! Directory streams of a relay (BEGIN_DIR). The relay itself stores and serves the descriptors of onion services
-//! (rend-spec-v3, "Where to publish a hidden service descriptor"). The network's directory answers everything else.
+//! (rend-spec-v3, "Where to publish a hidden service descriptor"). It keeps other documents that the network's directory
+//! serves to everybody. The directory answers the rest.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tidegate_control::units::Span;
 use tidegate_proto::cell::EndReason;
 use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::node::{Node as _, StreamKey};
 use tidegate_proto::relay::Relay;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::bandwidth::Limit;
 use super::channel::Links;
+use super::document_cache::{self, Answer, DocumentCache, Wanted, for_everybody};
 use super::onion_descriptors::{Descriptors, LONGEST, blinded_key};
 use super::stream::{self, AtEnd, Local};
 use crate::clock;
@@ -34,6 +38,9 @@ const PUBLISH: &str = "/tor/hs/3/publish";
 /// Descriptors that a relay's directory streams share.
 pub(crate) type SharedDescriptors = Mutex<Descriptors>;
 
+/// Documents that they share.
+pub(crate) type SharedDocuments = Mutex<DocumentCache>;
+
 /// A relay on sockets.
 type OnSockets = Overlay<Relay<Encrypted>, Limit, Rc<Links>>;
 
@@ -47,6 +54,8 @@ pub struct DirectoryStream<'a> {
     pub local: &'a Local,
     /// The relay's descriptors of onion services.
     pub descriptors: &'a SharedDescriptors,
+    /// The relay's directory documents.
+    pub documents: &'a SharedDocuments,
 }
 
 /// Whether a request is about descriptors of onion services; `None` if that is not clear yet.
@@ -94,6 +103,55 @@ fn parse(request: &[u8]) -> Option<Asked> {
             Some(std::str::from_utf8(body).map_or(Asked::Bad, |body| Asked::Publish(body.to_owned())))
         }
     }
+}
+
+/// The document that a request asks for; `None` if it is incomplete, and `Some(None)` if it asks for something else.
+fn wanted(request: &[u8]) -> Option<Option<Wanted>> {
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS];
+    let mut parsed = httparse::Request::new(&mut fields);
+    match parsed.parse(request) {
+        Ok(httparse::Status::Complete(_)) => {}
+        Ok(httparse::Status::Partial) => return (request.len() > HEAD).then_some(None),
+        Err(_) => return Some(None),
+    }
+    let field = |name: &str| {
+        let field = parsed.headers.iter().find(|field| field.name.eq_ignore_ascii_case(name));
+        // A field that is not text means nothing to the directory, too.
+        let value = field.and_then(|field| std::str::from_utf8(field.value).ok());
+        value.unwrap_or_default().to_owned()
+    };
+    let path = parsed.path.filter(|path| parsed.method == Some("GET") && Wanted::is_document(path));
+    Some(path.map(|path| Wanted {
+        path: path.to_owned(),
+        encodings: field("Accept-Encoding"),
+        known: field("X-Or-Diff-From-Consensus"),
+    }))
+}
+
+/// The request for a document. The fields of one client, such as the time of its last consensus, are not among it.
+fn request(wanted: &Wanted, at: SocketAddr) -> String {
+    let Wanted { path, encodings, known } = wanted;
+    let mut text = format!("GET {path} HTTP/1.0\r\nHost: {at}\r\n");
+    for (name, value) in [("Accept-Encoding", encodings), ("X-Or-Diff-From-Consensus", known)] {
+        if !value.is_empty() {
+            text.push_str(&format!("{name}: {value}\r\n"));
+        }
+    }
+    text + "\r\n"
+}
+
+/// The whole answer of a directory.
+async fn answer_of(mut directory: TcpStream, request: &str) -> io::Result<Vec<u8>> {
+    within(PATIENCE, async {
+        directory.write_all(request.as_bytes()).await?;
+        let mut answer = Vec::new();
+        directory.take(document_cache::LONGEST as u64 + 1).read_to_end(&mut answer).await?;
+        if answer.len() > document_cache::LONGEST {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        Ok(answer)
+    })
+    .await
 }
 
 /// An answer with this status and body.
@@ -152,14 +210,52 @@ pub async fn serve<C: Future<Output = Result<TcpStream, EndReason>>>(
             let answer = act(overlay, &served, asked.ok().flatten());
             stream::answer(overlay, key, local, &answer).await;
         }
-        Some(false) => match connect(address).await {
-            Ok(socket) => {
-                stream::run(overlay, key, local, socket, (Vec::new(), AtEnd::End)).await;
-            }
-            Err(reason) => overlay.with(|node, now| node.end_stream(now, key, reason)),
-        },
+        Some(false) => answer_documents(overlay, address, &served, connect).await,
         None => overlay.with(|node, now| node.end_stream(now, key, EndReason::TIMEOUT)),
     }
+}
+
+/// Answers from the kept documents, or from those of the directory at this address.
+async fn answer_documents<C: Future<Output = Result<TcpStream, EndReason>>>(
+    overlay: &OnSockets,
+    address: SocketAddr,
+    served: &DirectoryStream<'_>,
+    connect: impl FnOnce(SocketAddr) -> C,
+) {
+    let (key, local) = (served.key, served.local);
+    let cache = || -> MutexGuard<'_, DocumentCache> { served.documents.lock().expect("no shard panics") };
+    let asked = within(PATIENCE, async { Ok(local.heard(wanted).await) }).await.ok().flatten().flatten();
+    let kept = asked.as_ref().and_then(|wanted| cache().find(clock::unix(), wanted));
+    if let Some(kept) = kept {
+        return stream::answer(overlay, key, local, &kept.bytes).await;
+    }
+    let permitted = asked.and_then(|wanted| Some((wanted, cache().fetch()?)));
+    let socket = match connect(address).await {
+        Ok(socket) => socket,
+        Err(reason) => return overlay.with(|node, now| node.end_stream(now, key, reason)),
+    };
+    let Some((wanted, _fetch)) = permitted else {
+        return stream::run(overlay, key, local, socket, (Vec::new(), AtEnd::End)).await;
+    };
+    let text = request(&wanted, address);
+    let fetched = tokio::select! {
+        biased;
+        () = local.over() => return,
+        fetched = answer_of(socket, &text) => fetched,
+    };
+    let Ok(fetched) = fetched else {
+        return overlay.with(|node, now| node.end_stream(now, key, EndReason::MISC));
+    };
+    let answer: Arc<Answer> = match for_everybody(&fetched) {
+        Some(bytes) => {
+            let mut cache = cache();
+            let answer = cache.answer(bytes);
+            cache.keep(clock::unix(), wanted, answer.clone());
+            answer
+        }
+        None => cache().answer(fetched),
+    };
+    stream::answer(overlay, key, local, &answer.bytes).await;
 }
 
 #[cfg(test)]
@@ -192,6 +288,24 @@ mod tests {
         assert_eq!(parse(post.as_bytes()), Some(Asked::Publish("hello".into())));
         let get = "GET /tor/hs/3/abc HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n";
         assert_eq!(parse(get.as_bytes()), Some(Asked::Find("abc".into())));
+    }
+
+    #[test]
+    fn requests_for_documents_keep_what_selects_the_answer() {
+        let text = "GET /tor/micro/d/a-b HTTP/1.0\r\nHost: x\r\naccept-encoding: deflate\r\nIf-Modified-Since: y\r\n\r\n";
+        for cut in 0..text.len() {
+            assert_eq!(wanted(&text.as_bytes()[..cut]), None, "{cut} bytes");
+        }
+        let asked = wanted(text.as_bytes()).unwrap().unwrap();
+        let at = "192.0.2.1:80".parse().unwrap();
+        let wanted_text =
+            "GET /tor/micro/d/a-b HTTP/1.0\r\nHost: 192.0.2.1:80\r\nAccept-Encoding: deflate\r\n\r\n";
+        assert_eq!(request(&asked, at), wanted_text);
+        for other in
+            ["POST /tor/ HTTP/1.0\r\n\r\n", "GET /tor/status-vote/next/x HTTP/1.0\r\n\r\n", "x\r\n\r\n"]
+        {
+            assert_eq!(wanted(other.as_bytes()), Some(None), "{other}");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use super::bandwidth::Limit;
 use super::channel::Links;
-use super::directory_stream::{self, DirectoryStream, SharedDescriptors};
+use super::directory_stream::{self, DirectoryStream, SharedDescriptors, SharedDocuments};
 use super::history::Overload;
 use super::lookups::{Holder, Lookups};
 use super::policy::Policy;
@@ -55,6 +55,8 @@ pub struct Request {
     pub lookups: Rc<Lookups>,
     /// The descriptors of onion services that it stores.
     pub descriptors: Arc<SharedDescriptors>,
+    /// The directory documents that it keeps.
+    pub documents: Arc<SharedDocuments>,
     /// Notes that ports are exhausted.
     pub overload: Overload,
 }
@@ -81,7 +83,8 @@ pub async fn serve(overlay: Exiting, exit: Arc<Exit>, request: Request, local: R
 async fn open(overlay: &Exiting, exit: &Exit, request: &Request, local: &Local) {
     let key = request.key;
     if matches!(request.target, Target::Directory) {
-        let served = DirectoryStream { key, from: request.of.0, local, descriptors: &request.descriptors };
+        let (from, descriptors, documents) = (request.of.0, &*request.descriptors, &*request.documents);
+        let served = DirectoryStream { key, from, local, descriptors, documents };
         let connect = |address| connect(address, &request.overload);
         return directory_stream::serve(overlay, exit.directory, served, connect).await;
     }

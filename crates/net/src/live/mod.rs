@@ -16,6 +16,7 @@ pub mod descriptor;
 pub mod directory;
 pub mod directory_stream;
 mod division;
+mod document_cache;
 pub mod exit;
 pub mod fetch;
 mod history;

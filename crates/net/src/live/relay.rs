@@ -426,6 +426,7 @@ impl RelayLoop {
             // The consensus of another network does not hold here.
             self.stated.take();
             self.shard.defence().know_relays(BTreeSet::new());
+            self.shard.documents().clear();
             self.moved.notify_one();
         }
         self.defend(on_event);
@@ -468,6 +469,7 @@ impl RelayLoop {
                 // A reload meanwhile named other authorities, or none.
                 _ if self.authorities().as_ref() != Some(&authorities) => continue,
                 Ok(read) => {
+                    self.shard.documents().votes_at(read.fresh_until);
                     self.shard.defence().know_relays(read.relays);
                     self.stated.replace(read.parameters);
                     self.defend(on_event);

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::IpAddr;
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use tidegate_control::random::Seed;
 use tidegate_control::shares::Shares;
@@ -23,8 +23,9 @@ use tokio::task::spawn_local;
 use super::bandwidth::{Limit, SharedLimit};
 use super::channel::Links;
 use super::crossing::{Crossing, carry};
-use super::directory_stream::SharedDescriptors;
+use super::directory_stream::{SharedDescriptors, SharedDocuments};
 use super::division::{Divided, Division};
+use super::document_cache::DocumentCache;
 use super::exit::{self, Exit, Exiting};
 use super::history::Overload;
 use super::lookups::{Lookups, NeighbourLookups};
@@ -55,6 +56,8 @@ pub(crate) struct Common {
     pub lookups: NeighbourLookups,
     /// Descriptors of onion services.
     pub descriptors: Arc<SharedDescriptors>,
+    /// Directory documents.
+    pub documents: Arc<SharedDocuments>,
     /// The last overload.
     pub overload: Overload,
 }
@@ -62,10 +65,10 @@ pub(crate) struct Common {
 impl Common {
     /// State of this number of shards.
     pub(crate) fn new(count: usize, limit: SharedLimit) -> Common {
-        let (addresses, lookups, descriptors, overload) = Default::default();
+        let (addresses, lookups, descriptors, documents, overload) = Default::default();
         let defence = Defence::new(Seed::root(u64::from_le_bytes(random())));
         let division = Division::new(count);
-        Common { count, limit, addresses, division, defence, lookups, descriptors, overload }
+        Common { count, limit, addresses, division, defence, lookups, descriptors, documents, overload }
     }
 }
 
@@ -123,6 +126,7 @@ struct Exits {
     places: Shares<Option<IpAddr>, CircuitKey, StreamKey>,
     lookups: Rc<Lookups>,
     descriptors: Arc<SharedDescriptors>,
+    documents: Arc<SharedDocuments>,
     overload: Overload,
     /// Number of the shard for the log, if there are several.
     shard: Option<usize>,
@@ -157,9 +161,15 @@ impl Exits {
         self.places.admit(now, of, key);
         let local = Rc::new(Local::noting(Rc::new(Cell::new(now)), self.outside.clone()));
         self.leaving.borrow_mut().insert(key, local.clone());
-        let (lookups, descriptors) = (self.lookups.clone(), self.descriptors.clone());
-        let request =
-            exit::Request { key, target, of, lookups, descriptors, overload: self.overload.clone() };
+        let request = exit::Request {
+            key,
+            target,
+            of,
+            lookups: self.lookups.clone(),
+            descriptors: self.descriptors.clone(),
+            documents: self.documents.clone(),
+            overload: self.overload.clone(),
+        };
         spawn_local(exit::serve(overlay, settings.exit.clone(), request, local));
     }
 
@@ -221,6 +231,7 @@ impl Shard {
             places: Shares::new(usize::MAX),
             lookups: Rc::new(Lookups::counting(common.lookups.clone())),
             descriptors: common.descriptors.clone(),
+            documents: common.documents.clone(),
             overload: common.overload.clone(),
             shard: (common.count > 1).then_some(number),
         };
@@ -240,6 +251,11 @@ impl Shard {
     /// Obeys the defences with their present parameters.
     pub(crate) fn defend(&self) {
         self.overlay.with(|node, _| node.defend_with(self.common.defence.clone()));
+    }
+
+    /// The directory documents of all shards.
+    pub(crate) fn documents(&self) -> MutexGuard<'_, DocumentCache> {
+        self.common.documents.lock().expect("no shard panics while it stores")
     }
 
     /// The last overload of any shard.

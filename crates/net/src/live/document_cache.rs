@@ -1,0 +1,261 @@
+//! Directory documents that a relay keeps for its directory streams: one answer of the authority serves all clients
+//! (dir-spec, "General-use HTTP URLs").
+//!
+//! Times are seconds since 1970.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Maximum of cached answers, bytes. The public network's consensus takes 3 MB, its microdescriptors 5 MB.
+const MEMORY: usize = 64 << 20;
+/// Maximum of cached answers and of those that streams still send, bytes. Above it, streams get their answers from the
+/// authority.
+const HELD: usize = 2 * MEMORY;
+/// Maximum number of cached answers.
+const PLACES: usize = 4096;
+/// Longest answer that is kept, bytes.
+pub(crate) const LONGEST: usize = 8 << 20;
+/// Maximum number of answers that are being fetched.
+const FETCHES: usize = 8;
+/// For how long an answer is kept: one that new votes replace, if the next vote is unknown, and any other one. An authority
+/// may lack microdescriptors that it gets later.
+const CURRENT: u64 = 10;
+const OTHER: u64 = 600;
+const CURRENT_PATH: &str = "/tor/status-vote/current/";
+/// Paths of documents that authorities serve to everybody.
+const PATHS: [&str; 5] = [CURRENT_PATH, "/tor/micro/", "/tor/keys/", "/tor/server/", "/tor/extra/"];
+
+/// A client's request.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Wanted {
+    /// The path.
+    pub path: String,
+    /// The `Accept-Encoding` field.
+    pub encodings: String,
+    /// The consensuses that a difference may start from: the field `X-Or-Diff-From-Consensus`.
+    pub known: String,
+}
+
+impl Wanted {
+    /// Whether a path is one of documents that can be kept.
+    pub(crate) fn is_document(path: &str) -> bool {
+        PATHS.iter().any(|start| path.starts_with(start))
+    }
+}
+
+/// A whole answer. It counts as held until its last stream has sent it.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// Head and body.
+    pub bytes: Vec<u8>,
+    held: Arc<AtomicUsize>,
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.held.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+    }
+}
+
+struct Entry {
+    answer: Arc<Answer>,
+    until: u64,
+    /// Number of the last use.
+    used: u64,
+}
+
+/// The permission to fetch an answer. It ends when it is dropped.
+pub(crate) struct Fetch(Arc<AtomicUsize>);
+
+impl Drop for Fetch {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The answers.
+#[derive(Default)]
+pub struct DocumentCache {
+    entries: BTreeMap<Wanted, Entry>,
+    bytes: usize,
+    uses: u64,
+    /// When the network votes again, if it is known.
+    fresh_until: Option<u64>,
+    held: Arc<AtomicUsize>,
+    fetches: Arc<AtomicUsize>,
+}
+
+impl DocumentCache {
+    /// Notes when the network votes again.
+    pub(crate) fn votes_at(&mut self, fresh_until: Option<u64>) {
+        self.fresh_until = fresh_until;
+    }
+
+    /// Forgets all answers: they were another network's.
+    pub(crate) fn clear(&mut self) {
+        self.entries.clear();
+        self.bytes = 0;
+        self.fresh_until = None;
+    }
+
+    /// The answer, if it is kept and not too old.
+    pub(crate) fn find(&mut self, now: u64, wanted: &Wanted) -> Option<Arc<Answer>> {
+        let uses = self.uses + 1;
+        let entry = self.entries.get_mut(wanted).filter(|entry| now < entry.until)?;
+        self.uses = uses;
+        entry.used = uses;
+        Some(entry.answer.clone())
+    }
+
+    /// The permission to fetch an answer that is not kept; `None` if too many are being fetched or held.
+    pub(crate) fn fetch(&self) -> Option<Fetch> {
+        let may = self.fetches.load(Ordering::Relaxed) < FETCHES && self.held.load(Ordering::Relaxed) < HELD;
+        may.then(|| {
+            self.fetches.fetch_add(1, Ordering::Relaxed);
+            Fetch(self.fetches.clone())
+        })
+    }
+
+    /// Makes an answer that counts as held.
+    pub(crate) fn answer(&self, bytes: Vec<u8>) -> Arc<Answer> {
+        self.held.fetch_add(bytes.len(), Ordering::Relaxed);
+        Arc::new(Answer { bytes, held: self.held.clone() })
+    }
+
+    /// Keeps an answer, in place of those that were not used for the longest time.
+    pub(crate) fn keep(&mut self, now: u64, wanted: Wanted, answer: Arc<Answer>) {
+        self.remove(&wanted);
+        self.entries.retain(|_, entry| {
+            let lasts = now < entry.until;
+            self.bytes -= if lasts { 0 } else { entry.answer.bytes.len() };
+            lasts
+        });
+        while self.entries.len() >= PLACES || self.bytes + answer.bytes.len() > MEMORY {
+            let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.used);
+            let oldest =
+                oldest.map(|(wanted, _)| wanted.clone()).expect("an answer is shorter than the memory");
+            self.remove(&oldest);
+        }
+        let lasts = if !wanted.path.starts_with(CURRENT_PATH) {
+            OTHER
+        } else {
+            self.fresh_until.map_or(0, |until| until.saturating_sub(now)).clamp(CURRENT, 3600)
+        };
+        self.bytes += answer.bytes.len();
+        self.uses += 1;
+        self.entries.insert(wanted, Entry { answer, until: now + lasts, used: self.uses });
+    }
+
+    fn remove(&mut self, wanted: &Wanted) {
+        if let Some(entry) = self.entries.remove(wanted) {
+            self.bytes -= entry.answer.bytes.len();
+        }
+    }
+}
+
+/// The head of an authority's answer with the fields that hold for every client, and the body. `None` if the answer is not a
+/// success, is not HTTP, or is cut.
+pub(crate) fn for_everybody(answer: &[u8]) -> Option<Vec<u8>> {
+    const FIELDS: [&str; 4] = ["Content-Type", "Content-Encoding", "Last-Modified", "Vary"];
+    let mut fields = [httparse::EMPTY_HEADER; 32];
+    let mut parsed = httparse::Response::new(&mut fields);
+    let Ok(httparse::Status::Complete(length)) = parsed.parse(answer) else { return None };
+    if parsed.code != Some(200) {
+        return None;
+    }
+    let body = &answer[length..];
+    let stated = parsed.headers.iter().find(|field| field.name.eq_ignore_ascii_case("content-length"));
+    let stated = stated.map(|field| std::str::from_utf8(field.value).ok()?.trim().parse::<usize>().ok());
+    if stated.is_some_and(|stated| stated != Some(body.len())) {
+        return None;
+    }
+    let mut head = b"HTTP/1.0 200 OK\r\n".to_vec();
+    // The date and the client's address are those of the fetch.
+    for field in
+        parsed.headers.iter().filter(|field| FIELDS.iter().any(|name| field.name.eq_ignore_ascii_case(name)))
+    {
+        head.extend_from_slice(&[field.name.as_bytes(), b": ", field.value, b"\r\n"].concat());
+    }
+    head.extend_from_slice(format!("Content-Length: {}\r\n\r\n", body.len()).as_bytes());
+    Some([&head, body].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(path: &str) -> Wanted {
+        Wanted { path: path.into(), encodings: String::new(), known: String::new() }
+    }
+
+    fn keep(cache: &mut DocumentCache, now: u64, path: &str, length: usize) {
+        let answer = cache.answer(vec![0; length]);
+        cache.keep(now, wanted(path), answer);
+    }
+
+    #[test]
+    fn a_consensus_is_kept_until_the_next_vote() {
+        let mut cache = DocumentCache::default();
+        let consensus = "/tor/status-vote/current/consensus-microdesc.z";
+        keep(&mut cache, 1000, consensus, 5);
+        assert!(cache.find(1009, &wanted(consensus)).is_some());
+        assert!(cache.find(1010, &wanted(consensus)).is_none());
+        cache.votes_at(Some(1500));
+        keep(&mut cache, 1010, consensus, 6);
+        assert_eq!(cache.find(1499, &wanted(consensus)).unwrap().bytes.len(), 6);
+        assert!(cache.find(1500, &wanted(consensus)).is_none());
+        keep(&mut cache, 1500, "/tor/micro/d/a", 7);
+        assert!(cache.find(2099, &wanted("/tor/micro/d/a")).is_some());
+        let other = Wanted { encodings: "deflate".into(), ..wanted("/tor/micro/d/a") };
+        assert!(cache.find(1501, &other).is_none(), "another encoding is another answer");
+        assert_eq!((cache.entries.len(), cache.bytes), (1, 7), "old answers are forgotten");
+        cache.clear();
+        assert!(cache.find(1501, &wanted("/tor/micro/d/a")).is_none() && cache.bytes == 0);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_the_least_used_answers_go() {
+        let mut cache = DocumentCache::default();
+        for number in 0..20 {
+            keep(&mut cache, 0, &format!("/tor/micro/d/{number}"), LONGEST);
+            assert!(cache.find(0, &wanted("/tor/micro/d/0")).is_some(), "it is used");
+        }
+        assert_eq!((cache.entries.len(), cache.bytes), (8, MEMORY));
+        assert!(cache.find(0, &wanted("/tor/micro/d/1")).is_none());
+        for number in 0..2 * PLACES {
+            keep(&mut cache, 0, &format!("/tor/keys/{number}"), 1);
+        }
+        assert!(cache.entries.len() == PLACES && cache.bytes <= MEMORY);
+    }
+
+    #[test]
+    fn fetches_and_answers_in_use_are_bounded() {
+        let cache = DocumentCache::default();
+        let fetches: Vec<_> = (0..FETCHES).map(|_| cache.fetch().unwrap()).collect();
+        assert!(cache.fetch().is_none());
+        drop(fetches);
+        let sending: Vec<_> = (0..HELD / LONGEST).map(|_| cache.answer(vec![0; LONGEST])).collect();
+        assert!(cache.fetch().is_none(), "streams hold them, though none is kept");
+        drop(sending);
+        assert!(cache.fetch().is_some());
+    }
+
+    #[test]
+    fn answers_lose_what_is_meant_for_one_client() {
+        let answer =
+            b"HTTP/1.0 200 OK\r\nDate: x\r\nContent-Type: text/plain\r\nX-Your-Address-Is: 192.0.2.1\r\n\
+            content-encoding: identity\r\nContent-Length: 4\r\n\r\nbody";
+        let kept = b"HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\ncontent-encoding: identity\r\nContent-Length: 4\r\n\r\nbody";
+        assert_eq!(for_everybody(answer).unwrap(), kept);
+        for bad in [
+            &b""[..],
+            b"HTTP/1.0 404 Not found\r\n\r\n",
+            b"HTTP/1.0 200 OK\r\n",
+            b"nonsense\r\n\r\n",
+            b"HTTP/1.0 200 OK\r\nContent-Length: 9\r\n\r\nbody",
+        ] {
+            assert_eq!(for_everybody(bad), None);
+        }
+    }
+}

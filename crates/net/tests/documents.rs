@@ -1,0 +1,85 @@
+//! Directory documents: a relay fetches each once, and serves it to all clients.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use tidegate_net::live::relay::RelayConfig;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio::task::spawn_local;
+
+use crate::a_relay;
+use crate::faults::neighbour::{BEGIN_DIR, DATA, END, Link, RELAY, circuit_from, message};
+use crate::one_hop::on_sockets;
+
+/// Answers each request by its path, and 404 for `/tor/none`. Returns its address and the requests so far.
+async fn directory() -> (SocketAddr, Rc<RefCell<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, requests) = (listener.local_addr().unwrap(), Rc::<RefCell<Vec<String>>>::default());
+    let seen = requests.clone();
+    spawn_local(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                assert!(stream.read_buf(&mut request).await.unwrap() > 0);
+            }
+            let request = String::from_utf8(request).unwrap();
+            let path = request.split(' ').nth(1).unwrap().to_owned();
+            let head = if path.contains("none") { "404 Not found" } else { "200 OK" };
+            let body = path.repeat(300);
+            seen.borrow_mut().push(path);
+            let answer = format!("HTTP/1.0 {head}\r\nDate: now\r\n\r\n{body}");
+            // A client that has gone does not need it.
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    (address, requests)
+}
+
+/// The answer to a request by a directory stream.
+async fn ask(link: &mut Link, stream: u16, path: &str) -> String {
+    link.say(RELAY, message(BEGIN_DIR, stream, &[])).await;
+    link.say(RELAY, message(DATA, stream, format!("GET {path} HTTP/1.0\r\nHost: x\r\n\r\n").as_bytes()))
+        .await;
+    let mut answer = Vec::new();
+    loop {
+        let body = link.hear().await.expect("an answer");
+        match body[0] {
+            DATA => {
+                let length = usize::from(u16::from_be_bytes([body[9], body[10]]));
+                answer.extend_from_slice(&body[11..11 + length]);
+            }
+            END => return String::from_utf8(answer).unwrap(),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_document_is_fetched_once_and_served_to_all() {
+    on_sockets(async {
+        let (directory, requests) = directory().await;
+        let change = |settings: &mut RelayConfig| settings.exit = a_relay::open_exit(Some(directory));
+        let a_relay::Running { router, .. } = a_relay::start(change).await;
+        let host = |number| std::net::Ipv4Addr::new(127, 0, 0, number).into();
+        let mut first = circuit_from(host(2), router.into()).await;
+        let mut second = circuit_from(host(3), router.into()).await;
+        let path = "/tor/micro/d/one";
+        let answer = ask(&mut first, 1, path).await;
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert_eq!(head, format!("HTTP/1.0 200 OK\r\nContent-Length: {}", 300 * path.len()));
+        assert_eq!(body, path.repeat(300));
+        assert_eq!(ask(&mut second, 1, path).await, answer);
+        assert_eq!(*requests.borrow(), [path]);
+
+        // What is not there is asked for again, and other paths are forwarded.
+        for (stream, path) in
+            [(2, "/tor/keys/none"), (3, "/tor/keys/none"), (4, "/tor/none"), (5, "/tor/other")]
+        {
+            let answer = ask(&mut second, stream, path).await;
+            assert!(answer.contains("\r\nDate: now\r\n") && answer.ends_with(&path.repeat(300)), "{answer}");
+        }
+        assert_eq!(requests.borrow().len(), 5);
+    });
+}
