@@ -65,7 +65,7 @@ fn a_document_is_fetched_once_and_served_to_all() {
         let host = |number| std::net::Ipv4Addr::new(127, 0, 0, number).into();
         let mut first = circuit_from(host(2), router.into()).await;
         let mut second = circuit_from(host(3), router.into()).await;
-        let path = "/tor/micro/d/one";
+        let path = "/tor/keys/all";
         let answer = ask(&mut first, 1, path).await;
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         assert_eq!(head, format!("HTTP/1.0 200 OK\r\nContent-Length: {}", 300 * path.len()));

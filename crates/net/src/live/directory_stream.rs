@@ -292,14 +292,14 @@ mod tests {
 
     #[test]
     fn requests_for_documents_keep_what_selects_the_answer() {
-        let text = "GET /tor/micro/d/a-b HTTP/1.0\r\nHost: x\r\naccept-encoding: deflate\r\nIf-Modified-Since: y\r\n\r\n";
+        let text = "GET /tor/keys/fp/a+b HTTP/1.0\r\nHost: x\r\naccept-encoding: deflate\r\nIf-Modified-Since: y\r\n\r\n";
         for cut in 0..text.len() {
             assert_eq!(wanted(&text.as_bytes()[..cut]), None, "{cut} bytes");
         }
         let asked = wanted(text.as_bytes()).unwrap().unwrap();
         let at = "192.0.2.1:80".parse().unwrap();
         let wanted_text =
-            "GET /tor/micro/d/a-b HTTP/1.0\r\nHost: 192.0.2.1:80\r\nAccept-Encoding: deflate\r\n\r\n";
+            "GET /tor/keys/fp/a+b HTTP/1.0\r\nHost: 192.0.2.1:80\r\nAccept-Encoding: deflate\r\n\r\n";
         assert_eq!(request(&asked, at), wanted_text);
         for other in
             ["POST /tor/ HTTP/1.0\r\n\r\n", "GET /tor/status-vote/next/x HTTP/1.0\r\n\r\n", "x\r\n\r\n"]

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Maximum of cached answers, bytes. The public network's consensus takes 3 MB, its microdescriptors 5 MB.
+/// Maximum of cached answers, bytes. The public network's consensus takes 3 MB.
 const MEMORY: usize = 64 << 20;
 /// Maximum of cached answers and of those that streams still send, bytes. Above it, streams get their answers from the
 /// authority.
@@ -18,13 +18,13 @@ const PLACES: usize = 4096;
 pub(crate) const LONGEST: usize = 8 << 20;
 /// Maximum number of answers that are being fetched.
 const FETCHES: usize = 8;
-/// For how long an answer is kept: one that new votes replace, if the next vote is unknown, and any other one. An authority
-/// may lack microdescriptors that it gets later.
-const CURRENT: u64 = 10;
+/// For how long an answer is kept: one that new votes replace, if the next vote is unknown, and any other one.
+const CURRENT: u64 = 1;
 const OTHER: u64 = 600;
 const CURRENT_PATH: &str = "/tor/status-vote/current/";
-/// Paths of documents that authorities serve to everybody.
-const PATHS: [&str; 5] = [CURRENT_PATH, "/tor/micro/", "/tor/keys/", "/tor/server/", "/tor/extra/"];
+/// Paths of documents that many clients ask for in the same words, and of which an answer is never a part. Each client asks for
+/// its own list of microdescriptors, and an authority may lack some that it gets later.
+const PATHS: [&str; 2] = [CURRENT_PATH, "/tor/keys/"];
 
 /// A client's request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -199,30 +199,30 @@ mod tests {
         let mut cache = DocumentCache::default();
         let consensus = "/tor/status-vote/current/consensus-microdesc.z";
         keep(&mut cache, 1000, consensus, 5);
-        assert!(cache.find(1009, &wanted(consensus)).is_some());
-        assert!(cache.find(1010, &wanted(consensus)).is_none());
+        assert!(cache.find(1000, &wanted(consensus)).is_some());
+        assert!(cache.find(1001, &wanted(consensus)).is_none());
         cache.votes_at(Some(1500));
         keep(&mut cache, 1010, consensus, 6);
         assert_eq!(cache.find(1499, &wanted(consensus)).unwrap().bytes.len(), 6);
         assert!(cache.find(1500, &wanted(consensus)).is_none());
-        keep(&mut cache, 1500, "/tor/micro/d/a", 7);
-        assert!(cache.find(2099, &wanted("/tor/micro/d/a")).is_some());
-        let other = Wanted { encodings: "deflate".into(), ..wanted("/tor/micro/d/a") };
+        keep(&mut cache, 1500, "/tor/keys/a", 7);
+        assert!(cache.find(2099, &wanted("/tor/keys/a")).is_some());
+        let other = Wanted { encodings: "deflate".into(), ..wanted("/tor/keys/a") };
         assert!(cache.find(1501, &other).is_none(), "another encoding is another answer");
         assert_eq!((cache.entries.len(), cache.bytes), (1, 7), "old answers are forgotten");
         cache.clear();
-        assert!(cache.find(1501, &wanted("/tor/micro/d/a")).is_none() && cache.bytes == 0);
+        assert!(cache.find(1501, &wanted("/tor/keys/a")).is_none() && cache.bytes == 0);
     }
 
     #[test]
     fn memory_is_bounded_and_the_least_used_answers_go() {
         let mut cache = DocumentCache::default();
         for number in 0..20 {
-            keep(&mut cache, 0, &format!("/tor/micro/d/{number}"), LONGEST);
-            assert!(cache.find(0, &wanted("/tor/micro/d/0")).is_some(), "it is used");
+            keep(&mut cache, 0, &format!("/tor/keys/all/{number}"), LONGEST);
+            assert!(cache.find(0, &wanted("/tor/keys/all/0")).is_some(), "it is used");
         }
         assert_eq!((cache.entries.len(), cache.bytes), (8, MEMORY));
-        assert!(cache.find(0, &wanted("/tor/micro/d/1")).is_none());
+        assert!(cache.find(0, &wanted("/tor/keys/all/1")).is_none());
         for number in 0..2 * PLACES {
             keep(&mut cache, 0, &format!("/tor/keys/{number}"), 1);
         }
