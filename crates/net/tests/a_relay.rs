@@ -38,6 +38,10 @@ pub fn settings(keys: impl Into<Keys>, address: impl Into<Addresses>) -> RelayCo
     }
 }
 
+/// A rate in bytes per second that relays beside stock tor have and publish as observed. A relay that has carried nothing has
+/// no weight, so a network of a few relays would be too small for tor.
+pub const WEIGHT: u64 = 10_000_000;
+
 /// An exit to every address, with the directory that its directory streams reach.
 pub fn open_exit(directory: Option<SocketAddr>) -> Exit {
     Exit { policy: Policy::new(vec!["accept *:*".parse().unwrap()], true, Vec::new()), directory }

@@ -52,7 +52,13 @@ fn settings(keys: RouterKeys, address: Addresses, transport: Transport, announce
     let rules =
         ["reject [2001:db8::]/32:25", "accept [::]/0:80", "accept *:*"].map(|rule| rule.parse().unwrap());
     RelayConfig {
-        config: Config { transport, limits: Some(Limits::default()), ..Config::default() },
+        config: Config {
+            transport,
+            bandwidth: a_relay::WEIGHT as f64,
+            limits: Some(Limits::default()),
+            ..Config::default()
+        },
+        published: Some(a_relay::WEIGHT),
         exit: Exit { policy: Policy::new(rules.to_vec(), true, Vec::new()), directory },
         announce,
         ..a_relay::settings(keys, address)

@@ -39,7 +39,8 @@ fn relays(authority: SocketAddr, said: Said) {
             for name in RELAYS {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
                 let address = listener.local_addr().unwrap();
-                let settings = RelayConfig {
+                let mut settings = RelayConfig {
+                    published: Some(a_relay::WEIGHT),
                     nickname: name.into(),
                     exit: a_relay::open_exit(Some(authority)),
                     announce: Announce::Tor(vec![authority]),
@@ -48,6 +49,7 @@ fn relays(authority: SocketAddr, said: Said) {
                         address,
                     )
                 };
+                settings.config.bandwidth = a_relay::WEIGHT as f64;
                 let said = said.clone();
                 let hear = move |event| {
                     if let Event::Keys(change) = event {
