@@ -1,6 +1,6 @@
 //! HTTP servers of the roles, with timeouts for slow or silent connections.
 //!
-//! Status pages serve GET only, on loopback only, and reject requests with a Host header that is not a loopback name
+//! Status pages serve GET and HEAD only, on loopback only, and reject requests with a Host header that is not a loopback name
 //! (DNS rebinding).
 
 use std::io;
@@ -13,7 +13,8 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderMap, HeaderValue,
+    ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST,
+    HeaderMap, HeaderValue, ORIGIN, VARY,
 };
 use axum::http::uri::{Authority, Uri};
 use axum::http::{Method, StatusCode};
@@ -214,19 +215,35 @@ async fn serve_all(listener: TcpListener, pages: Router, unread: Option<Span>) {
 /// rebinding).
 fn is_ours(headers: &HeaderMap) -> bool {
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()?.parse::<Authority>().ok());
-    host.is_some_and(|authority| {
-        let host = authority.host();
-        let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-        host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
-    })
+    host.is_some_and(|authority| is_loopback(authority.host()))
+}
+
+fn is_loopback(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
+}
+
+/// Lets pages of other ports of this machine read an answer (CORS); pages of other machines must not.
+pub(crate) async fn share_on_loopback(request: Request, next: Next) -> Response {
+    let origin = request.headers().get(ORIGIN).cloned().filter(|origin| {
+        let uri = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok());
+        uri.is_some_and(|uri| uri.host().is_some_and(is_loopback))
+    });
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    headers.insert(VARY, HeaderValue::from_static("origin"));
+    if let Some(origin) = origin {
+        headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    }
+    response
 }
 
 async fn guard(request: Request, next: Next) -> Response {
     let mut response = if !is_ours(request.headers()) {
         let why = "this page is served to this machine by its own name only: localhost or 127.0.0.1\n";
         (StatusCode::MISDIRECTED_REQUEST, why).into_response()
-    } else if request.method() != Method::GET {
-        (StatusCode::METHOD_NOT_ALLOWED, "GET only\n").into_response()
+    } else if ![Method::GET, Method::HEAD].contains(request.method()) {
+        (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "GET, HEAD")], "GET and HEAD only\n").into_response()
     } else {
         next.run(request).await
     };
@@ -303,10 +320,40 @@ mod tests {
             let missing = ask(address, "GET /b HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
             assert!(missing.starts_with("HTTP/1.1 404"), "{missing}");
             let post = ask(address, "POST /a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n").await;
-            assert!(post.starts_with("HTTP/1.1 405"), "{post}");
+            assert!(post.starts_with("HTTP/1.1 405") && post.contains("allow: GET, HEAD\r\n"), "{post}");
+            let head = ask(address, "HEAD /a HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+            assert!(head.starts_with("HTTP/1.1 200") && head.contains("content-length: 9\r\n"), "{head}");
+            assert!(head.ends_with("\r\n\r\n"), "{head}");
             let long = format!("GET /a HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(HEAD));
             assert!(!ask(address, &long).await.contains("this is a"));
         });
+    }
+
+    #[test]
+    fn pages_of_this_machine_read_what_is_shared() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let local = tokio::task::LocalSet::new();
+        runtime.block_on(local.run_until(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let page = axum::routing::get(|| async { "a" });
+            let router = Router::new().route("/a", page).layer(middleware::from_fn(share_on_loopback));
+            tokio::task::spawn_local(serve(listener, router));
+            for (origin, shared) in [
+                ("http://localhost:8000", true),
+                ("https://127.0.0.1", true),
+                ("http://[::1]:80", true),
+                ("http://localhost.evil.example", false),
+                ("https://evil.example", false),
+                ("null", false),
+            ] {
+                let request = format!("GET /a HTTP/1.1\r\nHost: localhost\r\nOrigin: {origin}\r\n\r\n");
+                let answer = ask(address, &request).await;
+                let header = format!("access-control-allow-origin: {origin}\r\n");
+                assert_eq!(answer.contains(&header), shared, "{answer}");
+                assert_eq!(answer.contains("access-control"), shared, "{answer}");
+            }
+        }));
     }
 
     /// 300 clients ask for 1 MB and read nothing.

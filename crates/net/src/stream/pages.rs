@@ -8,6 +8,7 @@ use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures_util::stream;
@@ -34,6 +35,7 @@ pub fn of_viewer(screen: Arc<Screen>) -> Router {
         .route("/stream.ts", get(live))
         .route("/hls/live.m3u8", get(playlist))
         .route("/hls/{segment}", get(segment))
+        .route_layer(middleware::from_fn(http::share_on_loopback))
         .route("/status.json", get(|State(screen): State<Arc<Screen>>| async move { json(&screen.status) }))
         .route(
             "/metrics",
@@ -70,6 +72,7 @@ async fn live(State(screen): State<Arc<Screen>>) -> Response {
     let payloads = stream::unfold(screen.live.subscribe(), |mut payloads| async move {
         loop {
             match payloads.recv().await {
+                Ok(payload) if payload.is_empty() => return None,
                 Ok(payload) => return Some((Ok::<_, Infallible>(payload), payloads)),
                 // A player that is too slow continues with new data.
                 Err(RecvError::Lagged(_)) => {}
