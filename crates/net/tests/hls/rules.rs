@@ -88,6 +88,8 @@ fn read(text: &str) -> Version {
         } else if let Some(value) = line.strip_prefix("#EXT-X-DISCONTINUITY-SEQUENCE:") {
             assert!(version.segments.is_empty() && discontinuities == 0, "4.3.3.3: before the first segment");
             (discontinuities, counts[2]) = (value.parse().unwrap(), counts[2] + 1);
+        } else if line == "#EXT-X-ENDLIST" {
+            assert!(text.ends_with("#EXT-X-ENDLIST\n"), "{text}");
         } else if line == "#EXT-X-DISCONTINUITY" {
             discontinuities += 1;
         } else if let Some(value) = line.strip_prefix("#EXTINF:") {

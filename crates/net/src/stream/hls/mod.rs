@@ -1,13 +1,16 @@
 //! Converts MPEG-TS to HLS segments (RFC 8216), sans-IO.
 //!
 //! A segment begins with the program's tables and a frame where decoding can begin. Its duration comes from time
-//! stamps. Files: `program` chooses the program and the stream that leads, `entry` looks into frames, `timeline` reads
-//! time stamps, `playlist` keeps the window of segments.
+//! stamps. Files: `program` chooses the program, `leader` is the stream where segments begin, `companions` are the
+//! others, `entry` looks into frames, `timeline` reads time stamps, `playlist` keeps the window of segments.
 
+mod companions;
 mod entry;
+mod leader;
 mod playlist;
 mod program;
 mod psi;
+mod repeats;
 mod timeline;
 
 use bytes::{Bytes, BytesMut};
@@ -15,20 +18,27 @@ use mpeg2ts_reader::packet::Packet;
 use tidegate_control::units::{Span, Time};
 use tidegate_stream::framer::TS;
 
-use entry::{Codec, Scanner, adts_parameters};
+use companions::Companions;
+use entry::adts_parameters;
+use leader::{Frame, Leader, Pending};
 use playlist::Playlist;
-use program::{Role, Stream, Tables};
-use timeline::{HZ, Timeline};
+use program::{Role, Tables};
+use repeats::Repeats;
+use timeline::{BACK, Clock, FORTH, HOLE, HZ, Start};
 
 /// Shortest segment that a key frame ends, unless the stream changes there.
 const SHORTEST: i64 = HZ * 9 / 10;
-/// A segment begins with any frame if no key frame came within this time.
-const WITHOUT_ENTRY: i64 = HZ * 12;
+/// A picture is silent if the sound is ahead by more than this. Multiplexers keep them within a second.
+const SILENT: i64 = HZ * 2;
+/// After this silence of the picture, segments begin with sound.
+const ABSENT: i64 = HZ * 12;
 /// Maximum size of a segment, and of packets that wait until a frame's kind is known, bytes.
-const MOST_BYTES: usize = 16 << 20;
+const MOST_BYTES: usize = 32 << 20;
 const MOST_PENDING: usize = 1 << 18;
 /// After this pause of the source, players get what there is.
-const IDLE: Span = Span::from_secs(5);
+///
+/// What follows may be no key frame, so shorter pauses leave the segment open.
+const IDLE: Span = Span::from_secs(12);
 /// Shortest duration of a listed segment, seconds. A shorter rest before a discontinuity is dropped.
 const LEAST: f64 = 0.01;
 
@@ -36,7 +46,10 @@ const LEAST: f64 = 0.01;
 #[derive(Debug, Default)]
 pub struct Hls {
     tables: Tables,
+    repeats: Repeats,
+    clock: Clock,
     leader: Option<Leader>,
+    companions: Companions,
     open: Option<Open>,
     /// Whether the next segment does not continue the last one.
     discontinuity: bool,
@@ -45,42 +58,14 @@ pub struct Hls {
     heard: Time,
 }
 
-/// The stream that decides where segments begin.
-#[derive(Debug)]
-struct Leader {
-    stream: Stream,
-    /// The audio stream besides a picture, for changes of its format.
-    sound: Option<u16>,
-    timeline: Timeline,
-    /// The frame at the end of the stream, until its kind is known.
-    pending: Option<Pending>,
-    /// When the search for a key frame began.
-    waits_since: Option<i64>,
-    /// Whether a segment ended at a pause, so that the next frame begins one whatever its kind.
-    resumes: bool,
-    /// Parameters of picture and sound.
-    parameters: [Vec<u8>; 2],
-    /// Whether the format changed since the last segment began.
-    changed: bool,
-}
-
-/// A frame of unknown kind, with all packets since its beginning.
-#[derive(Debug)]
-struct Pending {
-    shown: i64,
-    decoded: i64,
-    scanner: Scanner,
-    packets: BytesMut,
-    /// End of the frames before.
-    end: i64,
-}
-
 /// A segment that grows.
 #[derive(Debug)]
 struct Open {
     shown: i64,
     bytes: BytesMut,
     discontinuity: bool,
+    /// Whether it holds the beginning of a frame of sound.
+    has_sound: bool,
 }
 
 impl Hls {
@@ -90,15 +75,15 @@ impl Hls {
         for bytes in bytes.chunks_exact(TS) {
             let Some(packet) = Packet::try_new(bytes) else { continue };
             let pid = u16::from(packet.pid());
-            if packet.transport_error_indicator() {
+            let of_tables = self.tables.are_on(pid);
+            let is_held = of_tables || self.tables.program().is_some_and(|program| program.holds(pid));
+            if !is_held || packet.transport_error_indicator() || self.repeats.repeats(&packet) {
                 continue;
             }
-            if self.tables.are_on(pid) {
-                if self.tables.push(&packet) {
-                    self.change_program(now);
-                }
-            } else if self.tables.program().is_some_and(|program| program.holds(pid)) {
+            if !of_tables {
                 self.media(now, pid, &packet);
+            } else if self.tables.push(&packet) {
+                self.change_program(now);
             }
         }
     }
@@ -108,16 +93,18 @@ impl Hls {
         if now.since(self.heard) < IDLE || self.open.is_none() {
             return;
         }
-        if let Some(leader) = &mut self.leader
-            && let Some(pending) = leader.pending.take()
-        {
-            let entry = pending.scanner.end();
-            self.decided(now, pending, entry);
-        }
+        self.decide_pending(now);
         self.close(now, None);
         if let Some(leader) = &mut self.leader {
             leader.resumes = true;
         }
+    }
+
+    /// Lists the last segment and ends the playlist. More packets begin the playlist again.
+    pub fn end(&mut self, now: Time) {
+        self.decide_pending(now);
+        self.end_timeline(now);
+        self.playlist.end();
     }
 
     /// A segment that is still stored.
@@ -132,54 +119,64 @@ impl Hls {
 
     /// The tables changed: a program began, or its streams are others.
     fn change_program(&mut self, now: Time) {
+        self.repeats.clear();
         let program = self.tables.program();
         let leader = program.and_then(|program| program.leader());
         let sound = program.and_then(|program| program.audio()).map(|audio| audio.pid);
+        let sound = sound.filter(|pid| leader.is_some_and(|leader| leader.pid != *pid));
         if let (Some(known), Some(stream)) = (&mut self.leader, leader)
             && known.stream == stream
         {
             // Other streams changed: the segment goes on to the next key frame.
-            (known.changed, known.sound) = (true, sound);
+            (known.changed, self.companions.sound) = (true, sound);
             return;
         }
         self.end_timeline(now);
-        self.leader = leader.map(|stream| Leader {
-            stream,
-            sound,
-            timeline: Timeline::default(),
-            pending: None,
-            waits_since: None,
-            resumes: false,
-            parameters: Default::default(),
-            changed: false,
-        });
+        self.companions = Companions::new(sound);
+        self.leader = leader.map(Leader::new);
     }
 
     /// Ends the segment because what follows does not continue it.
     fn end_timeline(&mut self, now: Time) {
-        if let Some(leader) = &mut self.leader {
-            if let (Some(pending), Some(open)) = (leader.pending.take(), &mut self.open) {
-                open.bytes.extend_from_slice(&pending.packets);
-            }
-            (leader.waits_since, leader.resumes) = (None, false);
+        if let Some(leader) = &mut self.leader
+            && let (Some(pending), Some(open)) = (leader.pending.take(), &mut self.open)
+        {
+            open.bytes.extend_from_slice(&pending.packets);
         }
         self.close(now, None);
         self.discontinuity = true;
+        self.clock = Clock::default();
+        self.companions.restart();
+        if let Some(leader) = &mut self.leader {
+            (leader.waits_since, leader.resumes) = (None, false);
+            leader.track = timeline::Track::default();
+        }
     }
 
     fn media(&mut self, now: Time, pid: u16, packet: &Packet<'_>) {
         let Some(leader) = &mut self.leader else { return };
-        if leader.sound == Some(pid) && pid != leader.stream.pid {
-            leader.hear(packet);
+        let leads = pid == leader.stream.pid;
+        if leads {
+            leader.changed |= packet.adaptation_field().is_some_and(|field| field.discontinuity_indicator());
         }
-        if pid == leader.stream.pid {
-            if let Some(field) = packet.adaptation_field() {
-                leader.changed |= field.discontinuity_indicator();
-            }
-            if let Some(start) = timeline::start(packet) {
-                return self.frame(now, packet, &start);
-            }
+        match timeline::start(packet) {
+            Some(start) if leads => return self.frame(now, packet, &start),
+            Some(start) => self.companion(now, pid, &start),
+            None if leads => leader.track.grow(packet.payload().map_or(0, <[u8]>::len)),
+            None => {}
         }
+        if self.companions.keep(pid, packet.buffer()) {
+            if self.companions.is_full() {
+                self.release_held();
+            }
+            return;
+        }
+        self.append(now, leads, packet);
+    }
+
+    /// Adds a packet that begins no frame of the leading stream.
+    fn append(&mut self, now: Time, leads: bool, packet: &Packet<'_>) {
+        let Some(leader) = &mut self.leader else { return };
         let Some(pending) = &mut leader.pending else {
             if let Some(open) = &mut self.open {
                 open.bytes.extend_from_slice(packet.buffer());
@@ -191,62 +188,134 @@ impl Hls {
             return;
         };
         pending.packets.extend_from_slice(packet.buffer());
-        let mut entry = None;
-        if pid == leader.stream.pid
-            && let Some(payload) = packet.payload()
-        {
-            entry = pending.scanner.feed(payload);
-        }
-        if pending.packets.len() > MOST_PENDING {
-            entry = entry.or(Some(pending.scanner.end()));
-        }
-        if let Some(entry) = entry {
+        let known = match packet.payload() {
+            Some(payload) if leads => pending.scanner.feed(payload),
+            _ => None,
+        };
+        if known.is_some() || pending.packets.len() > MOST_PENDING {
+            let entry = known.unwrap_or(pending.scanner.end());
             let pending = leader.pending.take().expect("it is there");
             self.decided(now, pending, entry);
         }
     }
 
     /// A frame of the leading stream begins.
-    fn frame(&mut self, now: Time, packet: &Packet<'_>, start: &timeline::Start<'_>) {
+    fn frame(&mut self, now: Time, packet: &Packet<'_>, start: &Start<'_>) {
+        self.decide_pending(now);
+        if self.jumps(self.clock.time(start.decoded)) {
+            self.end_timeline(now);
+        }
+        let decoded = self.clock.time(start.decoded);
+        let shown = decoded + start.presented - start.decoded;
+        let end = self.ends_at().unwrap_or(shown);
         let Some(leader) = &mut self.leader else { return };
-        if let Some(pending) = leader.pending.take() {
-            let entry = pending.scanner.end();
-            self.decided(now, pending, entry);
+        let hole = if self.companions.sound().is_none() { HOLE.max(leader.track.unusual()) } else { HOLE };
+        let apart = leader.track.goes_back(shown) || shown - end > hole;
+        leader.track.advance(shown, decoded);
+        leader.track.grow(start.content.len());
+        self.clock.advance(decoded);
+        if !apart && let Some(held) = self.companions.settled(decoded) {
+            self.extend(&held);
         }
         let Some(leader) = &mut self.leader else { return };
-        let mut end = leader.timeline.end();
-        let (shown, decoded) = match leader.timeline.advance(start) {
-            Some(times) => times,
-            None => {
-                self.end_timeline(now);
-                let Some(leader) = &mut self.leader else { return };
-                leader.timeline = Timeline::default();
-                let times = leader.timeline.advance(start).expect("the first frame begins a time line");
-                end = times.0;
-                times
-            }
-        };
-        let Some(leader) = &mut self.leader else { return };
-        let flag = packet.adaptation_field().is_some_and(|field| field.random_access_indicator());
-        let codec = match leader.stream.role {
-            Role::Video(_) if packet.transport_scrambling_control().is_scrambled() => Codec::Other,
-            Role::Video(codec) => codec,
-            // Decoding can begin with any frame of sound.
-            _ => Codec::Other,
-        };
-        let flag = flag || !matches!(leader.stream.role, Role::Video(_));
         if (leader.stream.role == Role::Audio { adts: true })
             && let Some(parameters) = adts_parameters(start.content)
         {
-            leader.note(1, parameters);
+            leader.changed |= leader.note(1, parameters);
         }
-        let mut scanner = Scanner::new(codec, flag);
-        let entry = scanner.feed(start.content);
+        let (scanner, entry) = leader.scanner(packet, start);
         let packets = BytesMut::from(packet.buffer());
-        let pending = Pending { shown, decoded, scanner, packets, end };
+        let pending = Pending { frame: Frame { shown, decoded, end, apart }, scanner, packets };
         match entry {
             Some(entry) => self.decided(now, pending, entry),
             None => leader.pending = Some(pending),
+        }
+    }
+
+    /// Whether a frame of the leading stream begins another time line.
+    fn jumps(&self, decoded: i64) -> bool {
+        let Some(last) = self.leader.as_ref().and_then(|leader| leader.track.last) else { return false };
+        // A picture may stand still while the sound goes on.
+        let sound = self.companions.sound().and_then(|sound| sound.last);
+        decoded - last < -BACK || decoded - sound.map_or(last, |sound| sound.max(last)) > FORTH
+    }
+
+    /// A frame of another stream begins.
+    fn companion(&mut self, now: Time, pid: u16, start: &Start<'_>) {
+        let mut time = self.clock.time(start.presented);
+        let Some(leader) = &self.leader else { return };
+        let (last, sounds) = (leader.track.last, self.companions.sound == Some(pid));
+        if self.companions.jumps(pid, time, last) {
+            let heard = self.companions.sound().and_then(timeline::Track::end);
+            match last.filter(|_| heard.is_none_or(|heard| !self.is_silent(heard))) {
+                Some(last) => return self.companions.hold(pid, last),
+                None if sounds => self.end_timeline(now),
+                None => {}
+            }
+            time = self.clock.time(start.presented);
+        }
+        let end = self.ends_at().unwrap_or(time);
+        self.companions.advance(pid, time);
+        if sounds {
+            self.hear(start);
+            self.lead_by_sound(now, Frame { shown: time, decoded: time, end, apart: false });
+        }
+    }
+
+    /// Notes the format of the sound besides a picture.
+    fn hear(&mut self, start: &Start<'_>) {
+        let Some(leader) = &mut self.leader else { return };
+        let changed = adts_parameters(start.content).is_some_and(|parameters| leader.note(1, parameters));
+        match &mut self.open {
+            // The sound of this segment is of the new format from its beginning on.
+            Some(open) if leader.pending.is_none() && !open.has_sound => {
+                (open.discontinuity, open.has_sound) = (open.discontinuity | changed, true);
+            }
+            _ => leader.changed |= changed,
+        }
+    }
+
+    /// Whether the picture is silent while the sound is at this time.
+    fn is_silent(&self, time: i64) -> bool {
+        self.silence(time).is_some_and(|silence| silence > SILENT)
+    }
+
+    /// How long there has been no picture.
+    fn silence(&self, time: i64) -> Option<i64> {
+        let leader = self.leader.as_ref()?;
+        if leader.is_absent && self.companions.sound().is_some() {
+            return Some(i64::MAX);
+        }
+        leader.end().or(leader.waits_since).map(|end| time - end)
+    }
+
+    /// Ends and begins segments at the sound while there is no picture.
+    fn lead_by_sound(&mut self, now: Time, frame: Frame) {
+        let Some(silence) = self.silence(frame.shown) else {
+            if let Some(leader) = &mut self.leader {
+                leader.waits_since = Some(frame.shown);
+            }
+            return self.clock.advance(frame.decoded);
+        };
+        if silence <= SILENT {
+            return;
+        }
+        self.decide_pending(now);
+        self.clock.advance(frame.decoded);
+        let Some(leader) = &mut self.leader else { return };
+        let entry = silence > ABSENT;
+        if entry && !leader.is_absent {
+            (leader.is_absent, leader.changed) = (true, true);
+        }
+        if entry || self.open.is_some() {
+            self.cut(now, frame, entry, 0);
+        }
+    }
+
+    fn decide_pending(&mut self, now: Time) {
+        if let Some(pending) = self.leader.as_mut().and_then(|leader| leader.pending.take()) {
+            let entry = pending.scanner.end();
+            self.decided(now, pending, entry);
         }
     }
 
@@ -254,82 +323,82 @@ impl Hls {
     fn decided(&mut self, now: Time, pending: Pending, entry: bool) {
         let Some(leader) = &mut self.leader else { return };
         if entry && !pending.scanner.parameters.is_empty() {
-            leader.note(0, pending.scanner.parameters);
+            leader.changed |= leader.note(0, pending.scanner.parameters);
         }
-        let Pending { shown, decoded, packets, end, .. } = pending;
-        match &self.open {
-            None => {
-                let since = *leader.waits_since.get_or_insert(decoded);
-                if entry || leader.resumes || decoded - since > WITHOUT_ENTRY {
-                    self.begin(now, shown, None);
-                }
-            }
-            Some(open) => {
-                let most = (self.playlist.longest_segment() * HZ as f64) as i64;
-                let age = shown - open.shown;
-                let whole = shown.max(end) + leader.timeline.frame() - open.shown;
-                if entry && (age >= SHORTEST || age <= 0 || leader.changed)
-                    || whole > most
-                    || open.bytes.len() + packets.len() > MOST_BYTES
-                {
-                    self.begin(now, shown, Some(end));
-                }
-            }
+        if entry {
+            leader.changed |= std::mem::take(&mut leader.is_absent);
         }
-        if let Some(open) = &mut self.open {
-            open.bytes.extend_from_slice(&packets);
+        let begins_timeline = self.cut(now, pending.frame, entry, pending.packets.len());
+        self.extend(&pending.packets);
+        if begins_timeline {
+            self.release_held();
         }
     }
 
-    /// Begins a segment with a frame. `end` is the end of the frames before it, if they are of the same time line.
-    fn begin(&mut self, now: Time, shown: i64, end: Option<i64>) {
-        let Some(leader) = &mut self.leader else { return };
-        let changed = std::mem::take(&mut leader.changed);
+    /// Begins a segment with a frame, if it should. Returns whether it is the first one of a time line.
+    fn cut(&mut self, now: Time, frame: Frame, entry: bool, bytes: usize) -> bool {
+        let Some(leader) = &mut self.leader else { return false };
+        let Some(open) = &self.open else {
+            let begins = entry || leader.has_waited(frame.decoded);
+            return begins && self.begin(now, frame, false);
+        };
+        let most = (self.playlist.longest_segment(leader.patience()) * HZ as f64) as i64;
+        let age = frame.shown - open.shown;
+        let whole = frame.shown.max(frame.end) + leader.track.frame() - open.shown;
+        let due = entry && (age >= SHORTEST || frame.apart || leader.changed);
+        let full = whole > most || open.bytes.len() + bytes > MOST_BYTES;
+        (due || full) && self.begin(now, frame, frame.apart && (entry || age > most))
+    }
+
+    /// Begins a segment with a frame. Returns whether it does not continue the last one.
+    fn begin(&mut self, now: Time, frame: Frame, apart: bool) -> bool {
+        let Some(leader) = &mut self.leader else { return false };
+        self.discontinuity |= apart | std::mem::take(&mut leader.changed);
         (leader.waits_since, leader.resumes) = (None, false);
-        self.discontinuity |= changed;
-        let most = (self.playlist.longest_segment() * HZ as f64) as i64;
-        if let (Some(open), Some(end)) = (&self.open, end) {
-            let age = shown - open.shown;
-            // Time that goes back, and a hole that no segment can hold.
-            let apart = age <= 0 || age > most && shown - end > HZ;
-            self.discontinuity |= apart;
-            self.close(now, Some(if apart { end } else { shown }));
+        if apart {
+            leader.track.restart(frame.shown);
         }
+        self.close(now, Some(if apart { frame.end } else { frame.shown }));
         let discontinuity = std::mem::take(&mut self.discontinuity);
         let bytes = BytesMut::from(&self.tables.packets()[..]);
-        self.open = Some(Open { shown, bytes, discontinuity });
+        self.open = Some(Open { shown: frame.shown, bytes, discontinuity, has_sound: false });
+        discontinuity
+    }
+
+    fn extend(&mut self, packets: &[u8]) {
+        if let Some(open) = &mut self.open {
+            open.bytes.extend_from_slice(packets);
+        }
+    }
+
+    fn release_held(&mut self) {
+        let held = self.companions.release();
+        self.extend(&held);
+    }
+
+    /// When the last frame ends.
+    fn ends_at(&self) -> Option<i64> {
+        let picture = self.leader.as_ref().and_then(Leader::end);
+        let sound = self.companions.sound().and_then(timeline::Track::end);
+        match (picture, sound) {
+            (Some(picture), Some(sound)) if sound - picture <= SILENT => Some(picture),
+            (picture, sound) => sound.or(picture),
+        }
     }
 
     /// Lists the open segment, which ends at a time, or with its last frame.
     fn close(&mut self, now: Time, end: Option<i64>) {
         let Some(open) = self.open.take() else { return };
-        let end = end.or_else(|| self.leader.as_ref().map(|leader| leader.timeline.end()));
-        let seconds = end.map_or(0.0, |end| (end - open.shown) as f64 / HZ as f64);
+        let seconds = end.or_else(|| self.ends_at()).map_or(0.0, |end| (end - open.shown) as f64 / HZ as f64);
         if seconds < LEAST {
             self.discontinuity |= open.discontinuity;
             return;
         }
-        let seconds = seconds.min(self.playlist.longest_segment());
+        let patience = self.leader.as_ref().map(Leader::patience).unwrap_or_default();
+        let seconds = seconds.min(self.playlist.longest_segment(patience));
         self.playlist.push(now, seconds, open.discontinuity, open.bytes.freeze());
     }
 }
 
-impl Leader {
-    /// Notes the format of the sound besides a picture.
-    fn hear(&mut self, packet: &Packet<'_>) {
-        if let Some(start) = timeline::start(packet)
-            && let Some(parameters) = adts_parameters(start.content)
-        {
-            self.note(1, parameters);
-        }
-    }
-
-    /// Notes the parameters of the picture (0) or the sound (1).
-    fn note(&mut self, which: usize, parameters: Vec<u8>) {
-        let known = &mut self.parameters[which];
-        if *known != parameters {
-            self.changed |= !known.is_empty();
-            *known = parameters;
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

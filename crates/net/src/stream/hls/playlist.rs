@@ -10,8 +10,9 @@ use tidegate_control::units::{Span, Time};
 ///
 /// It cannot change later (section 6.2.1), so it leaves room for key frames that become rarer.
 const TARGET: u64 = 6;
-/// Largest target duration. Ordinary encoders set a key frame every 250 frames, 10 s at 25 frames per second.
-const LARGEST_TARGET: u64 = 12;
+/// Largest target duration, if the first group of pictures is that long. Ordinary encoders set a key frame every 250
+/// frames, 10 s at 25 frames per second.
+const LARGEST_TARGET: u64 = 30;
 /// Rounded, a segment must not be longer than the target (section 4.3.3.1).
 const ROUNDED: f64 = 0.45;
 /// Target durations that a playlist keeps when a segment leaves it (section 6.2.2).
@@ -35,6 +36,8 @@ pub(crate) struct Playlist {
     /// Discontinuities that left the playlist.
     discontinuities: u64,
     bytes: usize,
+    /// Whether the stream ended with the last segment.
+    has_ended: bool,
     /// Duration of the longest playlist so far.
     longest: f64,
 }
@@ -50,10 +53,11 @@ struct Segment {
 }
 
 impl Playlist {
-    /// The longest segment that may be added, seconds.
-    pub(crate) fn longest_segment(&self) -> f64 {
-        let target = if self.target == 0 { LARGEST_TARGET } else { self.target };
-        target as f64 + ROUNDED
+    /// The longest segment that may be added, seconds. `first` limits the first one, which decides.
+    pub(crate) fn longest_segment(&self, first: Span) -> f64 {
+        let largest = first.as_secs_f64().min(LARGEST_TARGET as f64);
+        let target = if self.target == 0 { largest } else { self.target as f64 };
+        target + ROUNDED
     }
 
     /// Adds a segment. `discontinuity` says that it does not continue the last one.
@@ -65,9 +69,15 @@ impl Playlist {
         self.bytes += bytes.len();
         self.segments.push_back(Segment { number: self.next, seconds, discontinuity, bytes, left: None });
         self.next += 1;
+        self.has_ended = false;
         self.longest = self.longest.max(self.duration());
         self.unlist(now);
         self.forget(now);
+    }
+
+    /// Says that no segment follows (section 4.3.3.4).
+    pub(crate) fn end(&mut self) {
+        self.has_ended = true;
     }
 
     fn listed(&self) -> impl Iterator<Item = &Segment> {
@@ -80,6 +90,10 @@ impl Playlist {
 
     /// Takes the oldest segments from the playlist as soon as the rules allow.
     fn unlist(&mut self, now: Time) {
+        // Unlisted segments make room first.
+        while self.unlisted > 0 && self.bytes > MOST_BYTES {
+            self.drop_first();
+        }
         let mut left = self.duration();
         while let Some(first) = self.segments.get_mut(self.unlisted) {
             let rest = left - first.seconds;
@@ -123,6 +137,12 @@ impl Playlist {
         self.segments.get(usize::try_from(at).ok()?).map(|segment| segment.bytes.clone())
     }
 
+    /// Bytes of all stored segments.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// The playlist as text; `None` before the first segment.
     pub(crate) fn text(&self) -> Option<String> {
         let first = self.listed().next()?.number;
@@ -138,6 +158,9 @@ impl Playlist {
                 text.push_str("#EXT-X-DISCONTINUITY\n");
             }
             let _ = write!(text, "#EXTINF:{:.3},\n{}.ts\n", segment.seconds, segment.number);
+        }
+        if self.has_ended {
+            text.push_str("#EXT-X-ENDLIST\n");
         }
         Some(text)
     }

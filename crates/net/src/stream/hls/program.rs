@@ -207,10 +207,13 @@ fn role(kind: u8, tags: &[(u8, Option<Vec<u8>>)]) -> Role {
         0x06 if registered(b"HEVC") => Role::Video(Codec::H265),
         0x06 if registered(b"AV01") => Role::Video(Codec::Other),
         0x0f => Role::Audio { adts: true },
-        0x03 | 0x04 | 0x11 | 0x1c | 0x80 | 0x81 | 0x83..=0x85 | 0x87 => Role::Audio { adts: false },
+        0x03 | 0x04 | 0x11 | 0x1c | 0x2d | 0x2e | 0x80..=0x85 | 0x87 => Role::Audio { adts: false },
         // DVB: AC-3, enhanced AC-3, DTS and AAC descriptors.
         0x06 if [0x6a, 0x7a, 0x7b, 0x7c].into_iter().any(tagged) => Role::Audio { adts: false },
-        0x06 if registered(b"Opus") || registered(b"AC-3") || registered(b"EAC3") => {
+        0x06 if [b"Opus", b"AC-3", b"EAC3", b"BSSD", b"DTS1", b"DTS2", b"DTS3"]
+            .into_iter()
+            .any(registered) =>
+        {
             Role::Audio { adts: false }
         }
         _ => Role::Other,

@@ -1,4 +1,4 @@
-//! Time stamps of one stream: 33 bits of a 90 kHz clock, made continuous over their wrap.
+//! Time stamps: 33 bits of a 90 kHz clock, made continuous over their wrap.
 
 use mpeg2ts_reader::packet::Packet;
 use mpeg2ts_reader::pes::{PesContents, PesHeader, PtsDts};
@@ -7,14 +7,15 @@ use mpeg2ts_reader::pes::{PesContents, PesHeader, PtsDts};
 pub(crate) const HZ: i64 = 90_000;
 /// Time stamps count up to this and begin again.
 const WRAP: i64 = 1 << 33;
-/// A step backwards of more than the first, or forwards of more than the second, is another time line.
+/// A larger step backwards, or forwards, is another time line.
 ///
 /// Pictures without decoding times go back by the depth of their reordering. Slide shows step forwards by seconds.
-const BACK: i64 = HZ;
-const FORTH: i64 = 10 * HZ;
-/// Duration of a frame before it is measured, and the longest that is believed.
+pub(crate) const BACK: i64 = HZ;
+pub(crate) const FORTH: i64 = 10 * HZ;
+/// A larger step forwards is a hole.
+pub(crate) const HOLE: i64 = HZ * 3 / 2;
+/// Duration of a frame before it is measured.
 const FRAME: i64 = HZ / 25;
-const LONGEST_FRAME: i64 = HZ;
 
 /// The beginning of a frame: its times, and its first bytes.
 pub(crate) struct Start<'a> {
@@ -44,40 +45,92 @@ fn difference(a: i64, b: i64) -> i64 {
     if apart < WRAP / 2 { apart } else { apart - WRAP }
 }
 
-/// The time line of a stream.
+/// The clock of a program: all of its streams share one.
 #[derive(Debug, Default)]
-pub(crate) struct Timeline {
+pub(crate) struct Clock {
     last: Option<i64>,
-    /// Latest end of a frame.
-    end: i64,
-    frame: Option<i64>,
 }
 
-impl Timeline {
-    /// Takes a frame's times. Returns when it is shown and decoded, or `None` if it begins another time line.
-    pub(crate) fn advance(&mut self, start: &Start<'_>) -> Option<(i64, i64)> {
-        let step = self.last.map_or(0, |last| difference(start.decoded, last));
-        if !(-BACK..=FORTH).contains(&step) {
-            return None;
+impl Clock {
+    /// The time of a stamp, continuous over the wrap.
+    pub(crate) fn time(&self, stamp: i64) -> i64 {
+        self.last.map_or(stamp, |last| last + difference(stamp, last))
+    }
+
+    /// Notes that the program is at this time.
+    pub(crate) fn advance(&mut self, time: i64) {
+        self.last = Some(time);
+    }
+}
+
+/// The times of one stream.
+#[derive(Debug, Default)]
+pub(crate) struct Track {
+    /// When the last frame is decoded.
+    pub last: Option<i64>,
+    /// The latest time at which a frame is shown.
+    top: Option<i64>,
+    /// The last step, and the one before. The shorter one is the duration of a frame: the other may be a hole.
+    steps: [Option<i64>; 2],
+    /// Bytes of the last frame, and of the one before.
+    size: usize,
+    size_before: usize,
+}
+
+impl Track {
+    /// Takes the times of the next frame.
+    pub(crate) fn advance(&mut self, shown: i64, decoded: i64) {
+        if let Some(step) = self.step(decoded)
+            && (1..=FORTH).contains(&step)
+        {
+            self.steps = [Some(step), self.steps[0]];
         }
-        if (1..=LONGEST_FRAME).contains(&step) {
-            self.frame = Some(step);
-        }
-        let decoded = self.last.map_or(start.decoded, |last| last + step);
-        let presented = decoded + start.presented - start.decoded;
         self.last = Some(decoded);
-        self.end = self.end.max(presented + self.frame());
-        Some((presented, decoded))
+        self.top = Some(self.top.map_or(shown, |top| top.max(shown)));
+        (self.size_before, self.size) = (self.size, 0);
+    }
+
+    /// Begins again with a frame that is shown then.
+    pub(crate) fn restart(&mut self, shown: i64) {
+        self.top = Some(shown);
+    }
+
+    /// Counts bytes of the last frame.
+    pub(crate) fn grow(&mut self, bytes: usize) {
+        self.size += bytes;
+    }
+
+    /// Time since the last frame.
+    pub(crate) fn step(&self, decoded: i64) -> Option<i64> {
+        self.last.map(|last| decoded - last)
+    }
+
+    /// Whether a frame that is shown then goes back behind frames before it.
+    pub(crate) fn goes_back(&self, shown: i64) -> bool {
+        // Encoders may overlap by the priming of their sound.
+        self.top.is_some_and(|top| shown < top - HZ / 4)
     }
 
     /// End of the last frame that is shown.
-    pub(crate) fn end(&self) -> i64 {
-        self.end
+    pub(crate) fn end(&self) -> Option<i64> {
+        self.top.map(|top| top + self.frame())
+    }
+
+    /// The same, if a frame lasts as long as it has bytes: the last packet of a sound may hold less than others.
+    pub(crate) fn end_by_size(&self) -> Option<i64> {
+        let (size, before) = (self.size as i64, self.size_before as i64);
+        let frame = if before > 0 { self.frame().min(self.frame() * size / before) } else { self.frame() };
+        self.top.map(|top| top + frame)
     }
 
     /// Duration of a frame.
     pub(crate) fn frame(&self) -> i64 {
-        self.frame.unwrap_or(FRAME)
+        self.steps.into_iter().flatten().min().unwrap_or(FRAME)
+    }
+
+    /// A step that is longer than usual: slide shows have regular holes.
+    pub(crate) fn unusual(&self) -> i64 {
+        if self.steps[0].is_some() { 3 * self.frame() } else { FORTH }
     }
 }
 
@@ -85,22 +138,30 @@ impl Timeline {
 mod tests {
     use super::*;
 
-    fn at(ticks: i64) -> Start<'static> {
-        Start { presented: ticks + 3000, decoded: ticks, content: &[] }
+    #[test]
+    fn time_goes_on_over_the_wrap() {
+        let (mut clock, mut track) = (Clock::default(), Track::default());
+        let first = WRAP - 2 * HZ;
+        for n in 0..100 {
+            let time = clock.time((first + n * 3600) % WRAP);
+            assert_eq!(time, first + n * 3600);
+            clock.advance(time);
+            track.advance(time + 3000, time);
+        }
+        assert_eq!(track.end(), Some(first + 100 * 3600 + 3000));
+        let now = first + 99 * 3600;
+        assert_eq!(track.step(clock.time((now + HZ * 60) % WRAP)), Some(HZ * 60));
+        assert_eq!(track.step(clock.time((now - HZ * 60) % WRAP)), Some(-HZ * 60));
+        assert!(track.goes_back(now - HZ) && !track.goes_back(now));
     }
 
     #[test]
-    fn time_goes_on_over_the_wrap_and_stops_at_jumps() {
-        let mut timeline = Timeline::default();
-        let first = WRAP - 2 * HZ;
-        for n in 0..100 {
-            let (presented, decoded) = timeline.advance(&at((first + n * 3600) % WRAP)).expect("goes on");
-            assert_eq!((presented, decoded), (first + n * 3600 + 3000, first + n * 3600));
+    fn the_last_packet_of_a_sound_lasts_as_long_as_it_has_bytes() {
+        let mut track = Track::default();
+        for n in 0..4 {
+            track.advance(n * HZ, n * HZ);
+            track.grow(if n < 3 { 1000 } else { 250 });
         }
-        assert_eq!(timeline.end(), first + 100 * 3600 + 3000);
-        let now = (first + 99 * 3600) % WRAP;
-        assert!(timeline.advance(&at(now + HZ * 9)).is_some());
-        assert!(timeline.advance(&at(now + HZ * 60)).is_none());
-        assert!(timeline.advance(&at(now)).is_none());
+        assert_eq!((track.end(), track.end_by_size()), (Some(4 * HZ), Some(3 * HZ + HZ / 4)));
     }
 }
