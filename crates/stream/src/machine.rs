@@ -49,4 +49,6 @@ pub enum Output {
     Part(Peer),
     /// The next bytes of the stream for the player: whole TS packets.
     Deliver(Bytes),
+    /// The stream ended: the player has all of it.
+    End,
 }

@@ -11,7 +11,7 @@ use crate::packet::MAX_CHAIN;
 /// Maximum length of an encoded message. A longer one ends the connection.
 pub const LONGEST: usize = 1024;
 /// Version of the protocol. The server refuses other versions.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 
 /// Address and identity of a viewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,6 +87,8 @@ pub enum Message {
     Meet(Peer, Contact),
     /// Server: announces that a peer is gone.
     Forget(Peer),
+    /// Server: announces that the stream ended before this group.
+    End(u32),
 }
 
 /// The kind of fault of a parent.

@@ -283,6 +283,13 @@ impl Reorder {
         if played { Arrival::Late } else { Arrival::New }
     }
 
+    /// The stream ends before `group`: what is missing before it is requested.
+    pub(crate) fn end(&mut self, now: Time, group: u32) {
+        if !self.groups.is_empty() && !self.is_astray(group) {
+            self.reach(now, group);
+        }
+    }
+
     /// Makes all groups up to `group` known.
     fn reach(&mut self, now: Time, group: u32) {
         if self.newest().is_some_and(|newest| newest >= group) {

@@ -129,6 +129,15 @@ impl Source {
         out
     }
 
+    /// Sends what is left and completes the last group, so that its parity protects it. Returns the next group too.
+    pub(crate) fn end(&mut self, now: Time) -> (Vec<(Key, Bytes)>, u32) {
+        let mut out = self.flush(now);
+        while self.next.slice != 0 {
+            self.send(now, Bytes::new(), &mut out);
+        }
+        (out, self.next.group)
+    }
+
     fn count(&mut self, now: Time, bytes: usize) {
         const SECOND: Span = Span::from_secs(1);
         self.last = now;
@@ -239,6 +248,16 @@ mod tests {
         let fewer: Vec<u8> =
             (0..4).flat_map(|_| source.push(at(12_000), &TS.repeat(6))).map(|(key, _)| key.slice).collect();
         assert_eq!(fewer, [0, 1, 4]);
+    }
+
+    #[test]
+    fn the_last_group_is_completed_at_the_end() {
+        let mut source = Source::new(4, 1);
+        assert_eq!(source.push(Time::ZERO, &TS.repeat(13)).len(), 2);
+        let (rest, next) = source.end(Time::ZERO);
+        let slices: Vec<u8> = rest.iter().map(|(key, _)| key.slice).collect();
+        assert_eq!((slices, next), (vec![2, 3, 4], 2));
+        assert_eq!(source.end(Time::ZERO), (Vec::new(), 2));
     }
 
     #[test]

@@ -489,3 +489,34 @@ fn a_missing_manifest_is_requested_from_the_sender_then_from_others() {
     let packets = sent.iter().filter(|output| matches!(output, Output::Datagram { to: 4, .. }));
     assert_eq!(packets.count(), 9, "the manifest and eight packets: {sent:?}");
 }
+
+#[test]
+fn a_viewer_plays_all_before_the_end_and_says_so_once() {
+    for is_lost in [false, true] {
+        let mut viewer = interior();
+        let (manifest, packets) = signed(2, videos(1..5));
+        send(&mut viewer, 1, 10, manifest);
+        let (last, before) = packets.split_last().unwrap();
+        for (n, packet) in before.iter().enumerate() {
+            send(&mut viewer, 2, 10 + n as Peer % 2, packet.clone());
+        }
+        let tell = |viewer: &mut Viewer, group| {
+            viewer.handle(at(3), Input::Message { from: SERVER, message: Message::End(group) });
+            std::iter::from_fn(|| viewer.poll()).filter(|output| *output == Output::End).count()
+        };
+        assert_eq!(tell(&mut viewer, 5), 0, "a packet is missing");
+        let strange = viewer.counts().strange;
+        assert_eq!(tell(&mut viewer, u32::MAX), 0);
+        assert_eq!(viewer.counts().strange, strange + 1, "no stream can be so long");
+        let mut outputs = Vec::new();
+        if !is_lost {
+            outputs = send(&mut viewer, 4, 11, last.clone());
+        }
+        while let Some(due) = viewer.next_timeout().filter(|due| *due < at(4000)) {
+            viewer.timeout(due);
+            outputs.extend(std::iter::from_fn(|| viewer.poll()));
+        }
+        assert_eq!(outputs.iter().filter(|output| **output == Output::End).count(), 1);
+        assert_eq!(viewer.packets().gaps, u64::from(is_lost));
+    }
+}

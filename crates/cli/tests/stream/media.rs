@@ -14,17 +14,17 @@ pub const SIX: usize = 6;
 
 /// A picture and a tone of this many seconds, with a key frame every second; `None` without ffmpeg.
 pub fn made(seconds: u32) -> Option<Vec<u8>> {
-    made_of(seconds, "320x180")
+    made_of(seconds, "320x180", "")
 }
 
-/// The same with a picture of this size.
-pub fn made_of(seconds: u32, size: &str) -> Option<Vec<u8>> {
+/// The same with a picture of this size, and more options.
+pub fn made_of(seconds: u32, size: &str, more: &str) -> Option<Vec<u8>> {
     let picture = format!("testsrc2=size={size}:rate=25:duration={seconds}");
     let tone = format!("sine=frequency=440:duration={seconds}");
     let output = Command::new("ffmpeg")
         .args(["-v", "error", "-f", "lavfi", "-i", &picture, "-f", "lavfi", "-i", &tone])
         .args("-c:v libx264 -preset ultrafast -pix_fmt yuv420p -g 25 -b:v 900k".split(' '))
-        .args("-c:a aac -b:a 64k -f mpegts -".split(' '))
+        .args("-c:a aac -b:a 64k".split(' ').chain(more.split_whitespace()).chain(["-f", "mpegts", "-"]))
         .stdin(Stdio::null())
         .output()
         .ok()?;

@@ -85,6 +85,29 @@ fn await_output(scratch: &Scratch, clients: std::ops::Range<usize>) {
 }
 
 #[test]
+fn the_end_of_the_input_reaches_everybody() {
+    let Some(stream) = made(3) else { return skipped::skipped("the end of real media", "ffmpeg") };
+    let scratch = Scratch::new("end");
+    let mut server = server("1 Mbit/s", "4 Mbit/s", "");
+    let clients = audience(&server, &scratch, 2, "3 Mbit/s", "");
+    drop(feed(server.input(), stream.clone(), 3).join().unwrap());
+    // The server ends by itself.
+    let status = server.wait();
+    assert_eq!(number(&status, "died"), 0, "{status}");
+    for (n, client) in clients.into_iter().enumerate() {
+        let text = roles::get(client.text("page"), "/hls/live.m3u8");
+        assert!(text.ends_with("#EXT-X-ENDLIST\n"), "{text}");
+        let seconds =
+            text.lines().filter_map(|line| line.strip_prefix("#EXTINF:")?.strip_suffix(',')?.parse().ok());
+        assert!((seconds.sum::<f64>() - 3.0).abs() < 0.05, "{text}");
+        client.end();
+        let output = std::fs::read(scratch.path(&format!("{n}.ts"))).unwrap();
+        let (before, count, missing) = place(&stream, &output);
+        assert_eq!((before + count + missing, missing), (stream.len() / media::TS, 0));
+    }
+}
+
+#[test]
 fn departing_clients_do_not_affect_others() {
     let Some(stream) = made(7) else { return skipped::skipped("churn with real media", "ffmpeg") };
     let scratch = Scratch::new("churn");
@@ -227,7 +250,7 @@ fn who_is_throttled_carries_less_and_nobody_else_misses_anything() {
 fn a_browser_plays_and_draws_on_any_screen() {
     let Some(stream) = made(6) else { return skipped::skipped("a browser that plays", "ffmpeg") };
     // The encoder starts again: time stamps go back, and the picture has another size.
-    let stream = [stream, made_of(14, "256x144").unwrap()].concat();
+    let stream = [stream, made_of(14, "256x144", "").unwrap()].concat();
     let scratch = Scratch::new("browser");
     let mut server = server("1 Mbit/s", "6 Mbit/s", "");
     let viewer = client(&server, "3 Mbit/s", "");
@@ -263,6 +286,33 @@ fn a_browser_plays_and_draws_on_any_screen() {
     }
     // The feeder ends with the server.
     drop((dashboard, viewer, server));
+    let _ = feeding.join();
+}
+
+#[test]
+fn a_browser_plays_over_a_stall_and_a_jump() {
+    let Some(stream) = made(10) else { return skipped::skipped("a browser after a stall", "ffmpeg") };
+    let jumped = made_of(10, "320x180", "-output_ts_offset 3600").unwrap();
+    // In the middle of a group of pictures.
+    let (first, second) = stream.split_at(stream.len() * 11 / 20 / media::TS * media::TS);
+    let scratch = Scratch::new("stall");
+    let mut server = server("1 Mbit/s", "6 Mbit/s", "");
+    let viewer = client(&server, "3 Mbit/s", "");
+    let input = feed(server.input(), first.to_vec(), 5);
+    let url = format!("http://{}/", viewer.text("page"));
+    let Some(mut player) = Browser::open(&url, &scratch.path("player")) else {
+        return skipped::skipped("a browser after a stall", "chromium");
+    };
+    let time = "document.querySelector('video').currentTime";
+    player.until_above(time, 0.1);
+    let input = input.join().unwrap();
+    pause(10_000);
+    let stalled = player.read(time).as_f64().unwrap();
+    let feeding = feed(input, [second, &jumped[..]].concat(), 15);
+    // Two seconds before the jump, and some behind it.
+    player.until_above(time, stalled + 2.0);
+    player.until_above(time, 11.0);
+    drop((player, viewer, server));
     let _ = feeding.join();
 }
 

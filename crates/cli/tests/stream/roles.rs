@@ -86,6 +86,13 @@ impl Role {
         last["status"].take()
     }
 
+    /// Waits until it ends by itself, and gives its last status.
+    pub fn wait(mut self) -> Value {
+        let mut last = self.next().expect("it says how it went");
+        assert!(self.child.wait().unwrap().success());
+        last["status"].take()
+    }
+
     pub fn status(&self) -> Value {
         serde_json::from_str(&get(self.text("page"), "/status.json")).unwrap()
     }

@@ -176,7 +176,7 @@ impl Carrier {
         }
     }
 
-    /// Carries out a machine's output. Returns data for the player.
+    /// Carries out a machine's output. Returns data for the player; no bytes mean the end of the stream.
     pub(crate) fn act(&mut self, output: Output) -> Option<Bytes> {
         match output {
             Output::Datagram { to, bytes } => self.datagram(to, bytes),
@@ -184,6 +184,7 @@ impl Carrier {
             Output::Meet(peer, contact) => self.meet(peer, contact),
             Output::Part(peer) => self.part(peer),
             Output::Deliver(bytes) => return Some(bytes),
+            Output::End => return Some(Bytes::new()),
         }
         None
     }

@@ -122,6 +122,8 @@ const STATUS: Span = Span::from_millis(500);
 /// Chunks of the source that wait for the machine.
 const INPUT: usize = 256;
 const BATCH: usize = 256;
+/// How long viewers may repair the end of the stream: they skip a missing packet after 2 s.
+const LINGER: Span = Span::from_secs(3);
 
 /// Serves until `stop`, or until the source ends for good. `ready` gets the address and the fingerprint for viewers.
 ///
@@ -145,13 +147,13 @@ pub async fn run(
     ready(live.carrier.address()?, live.carrier.fingerprint());
     tokio::pin!(stop);
     let mut status_at = clock::now();
-    let mut ended = false;
+    let mut ended = Ended::No;
     loop {
         let event = async {
             tokio::select! {
                 event = events.recv() => Wake::Connection(event),
-                chunk = bytes.recv(), if !ended => Wake::Video(chunk),
-                result = &mut reading, if ended => Wake::Ended(result.unwrap_or(Ok(()))),
+                chunk = bytes.recv(), if ended == Ended::No => Wake::Video(chunk),
+                result = &mut reading, if ended == Ended::Read => Wake::Ended(result.unwrap_or(Ok(()))),
                 () = &mut stop => Wake::Stop,
             }
         };
@@ -162,16 +164,22 @@ pub async fn run(
             }
             Some(Wake::Video(Some(chunk))) => live.driver.machine.video(clock::now(), &chunk),
             // The reader's result follows in the next turn.
-            Some(Wake::Video(None)) => ended = true,
+            Some(Wake::Video(None)) => ended = Ended::Read,
             Some(Wake::Ended(result)) => {
                 result?;
-                break;
+                ended = Ended::Played;
+                live.driver.machine.end(clock::now());
             }
             Some(Wake::Connection(None) | Wake::Stop) => break,
             None => {}
         }
         let now = clock::now();
         live.driver.catch_up(&mut live.carrier, now);
+        // Viewers may still ask for packets that they miss.
+        let linger = if live.driver.machine.forest().members().is_empty() { Span::ZERO } else { LINGER };
+        if live.driver.machine.ended().is_some_and(|ended| now.since(ended) >= linger) {
+            break;
+        }
         if now >= status_at {
             status_at = now + STATUS;
             *shown.lock().expect("the lock is not poisoned") = live.status(now);
@@ -182,6 +190,16 @@ pub async fn run(
     *shown.lock().expect("the lock is not poisoned") = status.clone();
     live.carrier.close().await;
     Ok(status)
+}
+
+/// Whether the source ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    No,
+    /// All of its bytes are read.
+    Read,
+    /// Its reader ended without an error, and the machine knows.
+    Played,
 }
 
 /// Why the event loop wakes, besides timers.

@@ -43,7 +43,7 @@ pub struct ViewerConfig {
 
 /// The viewer's output, shared with its HTTP pages.
 pub struct Screen {
-    /// The stream as it is played. Slow receivers miss data.
+    /// The stream as it is played. Slow receivers miss data. No bytes mean that the stream ended.
     pub live: broadcast::Sender<Bytes>,
     /// The stream in HLS segments.
     pub hls: Mutex<Hls>,
@@ -148,7 +148,10 @@ impl Handler<Viewer> for Player<'_> {
 impl Player<'_> {
     fn play(&mut self, now: Time, bytes: Bytes) {
         self.first.get_or_insert(now);
-        self.screen.hls.lock().expect("the lock is not poisoned").push(now, &bytes);
+        {
+            let mut hls = self.screen.hls.lock().expect("the lock is not poisoned");
+            if bytes.is_empty() { hls.end(now) } else { hls.push(now, &bytes) }
+        }
         if let Some(out) = &self.out {
             // A reader that falls behind by the whole channel misses packets, as a player would.
             let _ = out.try_send(bytes.clone());

@@ -326,7 +326,9 @@ impl<'a> World<'a> {
                         self.queue.push(at, Event::Ended(node as u32));
                     }
                 }
-                Output::Meet(..) | Output::Deliver(_) => unreachable!("servers neither meet nor play"),
+                Output::Meet(..) | Output::Deliver(_) | Output::End => {
+                    unreachable!("servers neither meet nor play")
+                }
             }
         }
         let next = self.server.next_timeout().unwrap_or(Time::NEVER);
@@ -353,6 +355,7 @@ impl<'a> World<'a> {
                     self.report.bytes.control += if there { HANDSHAKE as u64 } else { 0 };
                 }
                 Output::Part(_) => {}
+                Output::End => unreachable!("simulated streams do not end"),
                 Output::Deliver(bytes) => {
                     let sent = self.server.source().sent();
                     let node = &mut self.nodes[index];

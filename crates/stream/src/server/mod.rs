@@ -65,6 +65,10 @@ pub struct Server {
     seed: Seed,
     next_tick: Time,
     next_second: Time,
+    /// The group before which the stream ends, once the source ended.
+    ends: Option<u32>,
+    /// When the viewers were told of the end.
+    ended: Option<Time>,
     outbox: Outbox,
     /// Counters since the start.
     pub counters: Counters,
@@ -99,6 +103,8 @@ impl Server {
             seed,
             next_tick: Time::ZERO,
             next_second: Time::ZERO,
+            ends: None,
+            ended: None,
             outbox: Outbox::default(),
             counters: Counters::default(),
             config,
@@ -119,6 +125,18 @@ impl Server {
     pub fn video(&mut self, now: Time, bytes: &[u8]) {
         let packets = self.source.push(now, bytes);
         self.sign(now, packets);
+    }
+
+    /// The source ended. The viewers get the rest of the stream, then they are told.
+    pub fn end(&mut self, now: Time) {
+        let (packets, group) = self.source.end(now);
+        self.ends = Some(group);
+        self.sign(now, packets);
+    }
+
+    /// When the whole stream was sent and the viewers were told; `None` before.
+    pub fn ended(&self) -> Option<Time> {
+        self.ended
     }
 
     fn sign(&mut self, now: Time, packets: Vec<(Key, Bytes)>) {
@@ -191,6 +209,15 @@ impl Server {
             let children = self.forest.tree(slice).children(SERVER).iter().copied();
             for child in children.chain(self.handovers.children(slice, SERVER)) {
                 self.outbox.datagram(child, bytes.clone());
+            }
+        }
+        if let Some(group) = self.ends
+            && self.ended.is_none()
+            && self.signer.next_time() == Time::NEVER
+        {
+            self.ended = Some(now);
+            for peer in self.forest.members() {
+                self.outbox.message(*peer, Message::End(group));
             }
         }
     }

@@ -88,6 +88,9 @@ pub struct Viewer {
     /// The newest group that the server announced, and its largest step between announcements.
     newest: u32,
     step: u32,
+    /// The group before which the stream ends, if the server announced it.
+    ends: Option<u32>,
+    has_ended: bool,
     /// When the last packet arrived, and when the stream last resumed after a pause.
     heard: Time,
     resumed: Time,
@@ -154,6 +157,8 @@ impl Viewer {
             round_trip: Span::ZERO,
             newest: 0,
             step: 0,
+            ends: None,
+            has_ended: false,
             heard: Time::ZERO,
             resumed: Time::ZERO,
             repairs: Bucket::FULL,
@@ -267,6 +272,12 @@ impl Viewer {
                     (slice.depth, slice.since, slice.delivers, slice.accused) = (depth, now, false, None);
                 }
             }
+            Message::End(group) if self.can_be(Key { group, slice: 0 }) => {
+                self.confirm(group);
+                self.reorder.end(now, group);
+                self.ends = Some(group);
+                self.play(now);
+            }
             _ => self.counts.strange += 1,
         }
     }
@@ -278,6 +289,7 @@ impl Viewer {
             return;
         }
         (self.me, self.newest, self.step) = (welcome.me, 0, 0);
+        (self.ends, self.has_ended) = (None, false);
         self.phase = Phase::In(welcome);
         for slice in &mut self.slices {
             (slice.parent, slice.before, slice.since) = (NOBODY, NOBODY, now);
@@ -374,7 +386,9 @@ impl Viewer {
     }
 
     fn play(&mut self, now: Time) {
-        while let Some((payload, sent)) = self.reorder.next(now) {
+        while !self.is_at_end()
+            && let Some((payload, sent)) = self.reorder.next(now)
+        {
             if self.counts.start_up.is_none() {
                 self.counts.start_up = Some(now.since(self.began));
             }
@@ -386,6 +400,16 @@ impl Viewer {
                 self.outputs.push_back(Output::Deliver(payload));
             }
         }
+    }
+
+    /// Whether all of the stream was played. Says so the first time.
+    fn is_at_end(&mut self) -> bool {
+        let Some(ends) = self.ends else { return false };
+        let at_end = self.reorder.played().is_some_and(|group| group >= ends);
+        if at_end && !std::mem::replace(&mut self.has_ended, true) {
+            self.outputs.push_back(Output::End);
+        }
+        at_end
     }
 
     /// Uses the cargo of an exploration packet if missing, and forwards the packet.

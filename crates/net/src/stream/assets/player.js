@@ -35,11 +35,20 @@ async function wait() {
   play();
 }
 
+// Plays again once the playlist of a stream that ended goes on.
+async function begins() {
+  const answer = await fetch(playlist).catch(() => ({ ok: false }));
+  const goesOn = answer.ok && !(await answer.text()).includes("#EXT-X-ENDLIST");
+  if (goesOn && hls?.latestLevelDetails?.live === false) again();
+}
+
 // The player reloads the stream if the picture stands still while the stream goes on.
 let last = -1;
 let still = 0;
 setInterval(() => {
   const details = hls?.latestLevelDetails;
+  // After its end, a stream may begin again.
+  if (details && !details.live) begins();
   const isBehind = details && details.edge - video.currentTime > 2 * behind;
   still = isBehind && !video.paused && video.currentTime === last ? still + 1 : 0;
   last = video.currentTime;
