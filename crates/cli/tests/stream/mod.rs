@@ -97,8 +97,9 @@ fn the_end_of_the_input_reaches_everybody() {
     for (n, client) in clients.into_iter().enumerate() {
         let text = roles::get(client.text("page"), "/hls/live.m3u8");
         assert!(text.ends_with("#EXT-X-ENDLIST\n"), "{text}");
-        let seconds =
-            text.lines().filter_map(|line| line.strip_prefix("#EXTINF:")?.strip_suffix(',')?.parse().ok());
+        let seconds = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("#EXTINF:")?.strip_suffix(',')?.parse::<f64>().ok());
         assert!((seconds.sum::<f64>() - 3.0).abs() < 0.05, "{text}");
         client.end();
         let output = std::fs::read(scratch.path(&format!("{n}.ts"))).unwrap();
