@@ -51,6 +51,8 @@ pub struct Hls {
     leader: Option<Leader>,
     companions: Companions,
     open: Option<Open>,
+    /// What is left of frames that a pause divided.
+    rest: BytesMut,
     /// Whether the next segment does not continue the last one.
     discontinuity: bool,
     playlist: Playlist,
@@ -146,6 +148,7 @@ impl Hls {
         self.close(now, None);
         self.discontinuity = true;
         self.clock = Clock::default();
+        self.rest.clear();
         self.companions.restart();
         if let Some(leader) = &mut self.leader {
             (leader.waits_since, leader.resumes) = (None, false);
@@ -184,6 +187,8 @@ impl Hls {
                     // A frame without an end.
                     self.end_timeline(now);
                 }
+            } else if leader.resumes && self.rest.len() < MOST_PENDING {
+                self.rest.extend_from_slice(packet.buffer());
             }
             return;
         };
@@ -360,7 +365,8 @@ impl Hls {
         }
         self.close(now, Some(if apart { frame.end } else { frame.shown }));
         let discontinuity = std::mem::take(&mut self.discontinuity);
-        let bytes = BytesMut::from(&self.tables.packets()[..]);
+        let mut bytes = BytesMut::from(&self.tables.packets()[..]);
+        bytes.unsplit(std::mem::take(&mut self.rest));
         self.open = Some(Open { shown: frame.shown, bytes, discontinuity, has_sound: false });
         discontinuity
     }
