@@ -246,7 +246,8 @@ fn memory_is_bounded_for_hostile_streams() {
         }
         muxer.frame(SOUND, 9000 * HZ, &vec![7; 1 << 20]);
     };
-    let kinds: [&dyn Fn(&mut Muxer, i64); 4] = [&endless, &headless, &backwards, &elsewhere];
+    type Kind<'a> = &'a dyn Fn(&mut Muxer, i64);
+    let kinds: [Kind<'_>; 4] = [&endless, &headless, &backwards, &elsewhere];
     for (kind, make) in kinds.into_iter().enumerate() {
         let mut hls = Hls::default();
         hls.push(Time::ZERO, &muxer().out);
