@@ -54,6 +54,23 @@ pub(crate) struct Judge {
     pub doubted: u64,
 }
 
+/// The incidents of one parent.
+#[derive(Clone, Copy, Default)]
+struct Incidents {
+    /// When the last one began.
+    begun: Time,
+    count: usize,
+}
+
+impl Incidents {
+    /// Adds a complaint. Complaints are added in the order of their times.
+    fn add(&mut self, at: Time) {
+        if self.count == 0 || at.since(self.begun) > INCIDENT {
+            *self = Incidents { begun: at, count: self.count + 1 };
+        }
+    }
+}
+
 /// Shortest and longest wait for complaints from above.
 pub const SETTLE: Span = Span::from_millis(80);
 const LONGEST_SETTLE: Span = Span::from_millis(400);
@@ -176,20 +193,21 @@ impl Judge {
     ///
     /// When many machines or the network are busy, silence is not the fault of one parent.
     fn is_unusual(&self, now: Time, parent: Peer, forest: &Forest) -> bool {
-        let mut incidents: BTreeMap<Peer, (Time, usize)> = BTreeMap::new();
         let past = self.blamed.iter().filter(|(_, known)| known.fault == Fault::Silent);
-        for (at, about) in past.map(|(at, known)| (*at, known.parent)).chain([(now, parent)]) {
-            let (begun, count) = incidents.entry(about).or_insert((at, 1));
-            if at.since(*begun) > INCIDENT {
-                (*begun, *count) = (at, *count + 1);
-            }
+        let mut own = Incidents::default();
+        past.clone().filter(|(_, known)| known.parent == parent).for_each(|(at, _)| own.add(*at));
+        own.add(now);
+        // Nearly all parents stop here, which saves counting the incidents of all others.
+        if own.count < STRIKES {
+            return false;
         }
-        let count = |peer: &Peer| incidents.get(peer).map_or(0, |(_, count)| *count);
+        let mut of_all = vec![Incidents::default(); usize::from(Peer::MAX) + 1];
+        past.for_each(|(at, known)| of_all[usize::from(known.parent)].add(*at));
         let parents = forest.members().iter().filter(|peer| **peer != parent && forest.load(**peer).1 > 0);
-        let mut others: Vec<usize> = parents.map(count).collect();
+        let mut others: Vec<usize> = parents.map(|peer| of_all[usize::from(*peer)].count).collect();
         others.sort_unstable();
         let usual = others.get(others.len() / 2).copied().unwrap_or(0);
-        count(&parent) >= STRIKES + 2 * usual
+        own.count >= STRIKES + 2 * usual
     }
 
     /// Forgets all complaints by and about a viewer.
