@@ -68,8 +68,8 @@ pub(crate) struct Held {
 /// Checks the packets of a viewer.
 pub(crate) struct Verifier {
     public: Option<VerifyingKey>,
-    /// Manifests by their first packet.
-    manifests: BTreeMap<Key, Rc<Manifest>>,
+    /// Manifests and their first packets, in order. They are few, and most packets are of the last ones.
+    manifests: VecDeque<(Key, Rc<Manifest>)>,
     held: VecDeque<Held>,
     distrusted: BTreeMap<Peer, Time>,
     shared: SharedChecks,
@@ -81,7 +81,7 @@ impl Verifier {
     pub(crate) fn new(shared: SharedChecks) -> Verifier {
         Verifier {
             public: None,
-            manifests: BTreeMap::new(),
+            manifests: VecDeque::new(),
             held: VecDeque::new(),
             distrusted: BTreeMap::new(),
             shared,
@@ -98,8 +98,17 @@ impl Verifier {
 
     /// The manifest that lists a packet.
     pub(crate) fn manifest(&self, key: Key) -> Option<&Manifest> {
-        let (_, manifest) = self.manifests.range(..=key).next_back()?;
+        let place = match self.place(key) {
+            Ok(place) => place,
+            Err(after) => after.checked_sub(1)?,
+        };
+        let (_, manifest) = self.manifests.get(place)?;
         manifest.hash_of(key).map(|_| &**manifest)
+    }
+
+    /// Where the manifest with this first packet is, or where it would be.
+    fn place(&self, start: Key) -> Result<usize, usize> {
+        self.manifests.binary_search_by_key(&start, |(start, _)| *start)
     }
 
     /// Checks an encoded packet.
@@ -117,9 +126,10 @@ impl Verifier {
             return Added::Ignored;
         }
         let Some(manifest) = Manifest::read(encoded) else { return Added::Forged };
-        if self.manifests.contains_key(&manifest.start) || manifest.last_group() < oldest {
-            return Added::Known;
-        }
+        let place = match self.place(manifest.start) {
+            Err(place) if manifest.last_group() >= oldest => place,
+            _ => return Added::Known,
+        };
         let Some(manifest) = self.public.as_ref().and_then(|key| self.shared.verify(manifest, key)) else {
             if self.distrusted.len() < MOST_DISTRUSTED {
                 self.distrusted.insert(from, now);
@@ -130,11 +140,11 @@ impl Verifier {
         for held in self.held.iter_mut().filter(|held| held.asked == 0 && held.key < manifest.start) {
             held.ask_at = now;
         }
-        self.manifests.insert(manifest.start, manifest);
-        while let Some((_, first)) = self.manifests.first_key_value()
+        self.manifests.insert(place, (manifest.start, manifest));
+        while let Some((_, first)) = self.manifests.front()
             && (self.manifests.len() > MOST_MANIFESTS || first.last_group() < oldest)
         {
-            self.manifests.pop_first();
+            self.manifests.pop_front();
         }
         Added::New(tree)
     }
