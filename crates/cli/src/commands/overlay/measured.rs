@@ -339,9 +339,7 @@ impl Busy {
 /// The median of the times of exact downloads, in seconds.
 fn median(downloads: &[Result<Download, Failure>]) -> Option<f64> {
     let exact = downloads.iter().flatten().filter(|download| download.exact());
-    let mut times: Vec<f64> = exact.map(|download| download.seconds).collect();
-    times.sort_by(f64::total_cmp);
-    times.get(times.len() / 2).copied()
+    tidegate_lab::statistics::median(exact.map(|download| download.seconds).collect())
 }
 
 /// Prints the result. The exit code is 1 if a download was not exact.
