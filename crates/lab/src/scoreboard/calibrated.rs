@@ -1,6 +1,7 @@
 //! Measures an experiment with free parameters: fits them to the baseline's numbers, then predicts the other rows.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use super::calibration::{CalibrateFile, Calibration, search};
 use super::experiment::{Check, Experiment, ParameterTrial, PublishedRow, Scale};
@@ -127,10 +128,21 @@ fn sentence(calibration: &Calibration) -> String {
         })
         .collect();
     let (count, loss) = (calibration.trials.len(), format_number(best.loss));
-    format!(
+    let mut sentence = format!(
         "Calibrated on {count} candidates: {}; root mean square {loss} tolerances.",
         parameters.join(", ")
-    )
+    );
+    for (index, name) in calibration.parameters.iter().enumerate() {
+        let others = || calibration.trials[1..].iter().map(|trial| trial.point[index]);
+        let value = best.point[index];
+        let edge = match () {
+            () if others().all(|other| other > value) => "lowest",
+            () if others().all(|other| other < value) => "highest",
+            () => continue,
+        };
+        let _ = write!(sentence, " The best fit has the {edge} {name}: a wider range may fit better.");
+    }
+    sentence
 }
 
 #[cfg(test)]
@@ -214,6 +226,21 @@ mod tests {
         assert!(gain.note.contains("over the posterior range"), "{}", gain.note);
         // A third of the queue at a load of 3.3, more than that below: the range leaves it open.
         assert_eq!(low_load.verdict, Verdict::Differs, "{low_load:?}");
+    }
+
+    #[test]
+    fn a_fit_at_the_edge_of_its_range_is_said() {
+        let note = |range: &str| {
+            let experiment = experiment("edge", &FILE.replace("[1, 10]", range)).unwrap();
+            measure(&experiment, Scale::Full, model, &Unwatched).unwrap().notes[0].clone()
+        };
+        assert!(!note("[1, 10]").contains("wider range"));
+        assert!(
+            note("[3.5, 10]").ends_with("The best fit has the lowest load: a wider range may fit better.")
+        );
+        assert!(
+            note("[1, 2.5]").ends_with("The best fit has the highest load: a wider range may fit better.")
+        );
     }
 
     #[test]
