@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -36,6 +37,15 @@ impl Carrier {
             Carrier::Tls(stream) => Some(stream.get_ref().0.get_ref()),
             Carrier::Quic(_) => None,
         }
+    }
+
+    /// The neighbour's address; `None` if the connection is gone.
+    pub(crate) fn peer_address(&self) -> Option<IpAddr> {
+        let address = match self {
+            Carrier::Tls(stream) => stream.get_ref().0.get_ref().peer_addr().ok()?,
+            Carrier::Quic(stream) => stream.connection().remote_address(),
+        };
+        Some(address.ip())
     }
 
     /// The limit of unread bytes in the kernel; `None` for QUIC, which bounds them itself.

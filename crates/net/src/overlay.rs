@@ -189,6 +189,13 @@ struct Channel {
 }
 
 impl Channel {
+    /// Waits until the node closes a channel that is being opened.
+    async fn given_up(&self) {
+        while !self.closed.get() {
+            self.wake.notified().await;
+        }
+    }
+
     /// Since when the neighbour has not read, if that is too long.
     fn stalled(&self, now: Time) -> Option<Time> {
         self.writing.get().filter(|since| now.since(*since) > STALLED)
@@ -371,12 +378,19 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
     }
 
     async fn open(self, id: ChannelId, channel: Rc<Channel>, relay: RelayId) {
-        match link::within(CONNECTING, self.shared.dial.dial(relay)).await {
-            // The node has given up every circuit that needed it.
+        let dialled = tokio::select! {
+            dialled = link::within(CONNECTING, self.shared.dial.dial(relay)) => dialled,
+            // The node has given up every circuit that needed it, or needs its place.
+            () = channel.given_up() => return self.shared.dial.ended(relay, false),
+        };
+        match dialled {
             Ok(_) if channel.closed.get() => self.shared.dial.ended(relay, false),
             Ok(peer_link) => {
                 self.shared.dial.opened(relay);
                 self.with(|node, now| {
+                    if let Some(address) = peer_link.carrier.peer_address() {
+                        node.channel_is_at(now, id, address);
+                    }
                     peer_link.announce(node, id);
                     node.channel_opened(now, id);
                 });

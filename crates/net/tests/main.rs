@@ -24,3 +24,4 @@ mod shards;
 #[path = "../../../tests/skipped.rs"]
 mod skipped;
 mod stock_relay;
+mod storms;

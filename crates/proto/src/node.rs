@@ -1,6 +1,8 @@
 //! The interface between a node of the overlay (relay or client) and its driver: a [`Machine`] with these inputs and
 //! outputs.
 
+use std::net::IpAddr;
+
 use tidegate_control::machine::Machine;
 use tidegate_control::units::{Span, Time};
 
@@ -74,6 +76,8 @@ pub trait Node<O: Onion>: Machine<Output = Output<O>> {
     /// The neighbour does not support the configured transport: circuits to it share a connection. Call this before the
     /// channel is used.
     fn channel_is_shared(&mut self, channel: ChannelId);
+    /// A requested channel leads to this address. Call this before it is open; simulations do not.
+    fn channel_is_at(&mut self, _now: Time, _channel: ChannelId, _address: IpAddr) {}
     /// A requested channel is open.
     fn channel_opened(&mut self, now: Time, channel: ChannelId);
     /// A channel broke or could not be opened. Its id is free again.

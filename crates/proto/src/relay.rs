@@ -13,7 +13,7 @@ mod table;
 mod watch;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use slab::Slab;
 use tidegate_control::units::Time;
@@ -118,12 +118,17 @@ impl<O: Onion> Relay<O> {
         if self.watch.as_ref().is_some_and(|watch| watch.is_crowded(address)) {
             return true;
         }
+        self.make_room(now, address);
+        false
+    }
+
+    /// Closes connections until another one of an address has a place.
+    fn make_room(&mut self, now: Time, address: IpAddr) {
         while let Some(watch) = &mut self.watch
             && let Some(displaced) = watch.displaced(address, |id| self.table.links.is_bare(id))
         {
             self.close_channel(now, displaced);
         }
-        false
     }
 
     /// The network of the neighbour that a circuit comes from.
@@ -405,8 +410,8 @@ impl<O: Onion> Relay<O> {
             return self.end(now, key, Ending::Handshakes);
         }
         let (channel, must_open) = self.table.links.channel_to(now, relay);
-        if must_open {
-            self.table.outputs.push_back(Output::OpenChannel(channel, relay));
+        if must_open && !self.open_channel(now, key, channel, relay) {
+            return;
         }
         let circuit = &mut self.table.circuits[key.0 as usize];
         let at_guard = self.table.links.is_at_guard(circuit.prev);
@@ -417,6 +422,24 @@ impl<O: Onion> Relay<O> {
             watch.extends(now, key);
         }
         self.push(now, key, next, Command::Create, body);
+    }
+
+    /// Opens a channel that a circuit needs. False if the circuit lost its own connection, which made room.
+    fn open_channel(&mut self, now: Time, key: CircuitKey, channel: ChannelId, relay: RelayId) -> bool {
+        if self.watch.is_some() {
+            // Circuits that no limit counts have one place in common.
+            let of = self.table.circuit(key).owner.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+            self.make_room(now, of);
+            if !self.table.contains(key) {
+                self.table.links.closed(now, channel);
+                return false;
+            }
+            if let Some(watch) = &mut self.watch {
+                watch.opens(now, channel, of);
+            }
+        }
+        self.table.outputs.push_back(Output::OpenChannel(channel, relay));
+        true
     }
 
     fn waits_no_more(&mut self, key: CircuitKey) {

@@ -12,4 +12,5 @@ mod roles;
 mod schedulers;
 mod shards;
 mod states;
+mod storms;
 mod taken;

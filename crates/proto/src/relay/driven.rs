@@ -1,5 +1,7 @@
 //! The relay's implementation of [`Machine`] and [`Node`].
 
+use std::net::IpAddr;
+
 use tidegate_control::machine::Machine;
 use tidegate_control::units::{Span, Time};
 
@@ -77,6 +79,12 @@ impl<O: Onion> Node<O> for Relay<O> {
 
     fn channel_is_shared(&mut self, channel: ChannelId) {
         self.table.links.set_shared(channel);
+    }
+
+    fn channel_is_at(&mut self, now: Time, channel: ChannelId, address: IpAddr) {
+        if let Some(watch) = &mut self.watch {
+            watch.reached(now, channel, address);
+        }
     }
 
     fn channel_opened(&mut self, now: Time, channel: ChannelId) {

@@ -21,7 +21,7 @@ pub(super) struct Watch {
     pub limits: Limits,
     addresses: AddressCounts,
     channels: BTreeMap<ChannelId, Channel>,
-    /// The places of connections.
+    /// The places of connections: of those from an address, and of those that this relay opened for its circuits.
     places: Shares<IpAddr, IpAddr, ChannelId>,
     /// When a cell of a circuit last came on each channel, by the channel's number.
     active: Vec<Time>,
@@ -50,7 +50,10 @@ struct Address {
 }
 
 struct Channel {
-    address: IpAddr,
+    /// The neighbour's address; unknown until a connection that this relay opens is there.
+    address: Option<IpAddr>,
+    /// It counts among the connections of its address, because that opened it.
+    counted: bool,
     look: Time,
     /// The last check found the channel without circuits.
     was_bare: bool,
@@ -137,17 +140,35 @@ impl Watch {
 
     /// Notes a connection from an address.
     pub(crate) fn accepted(&mut self, now: Time, channel: ChannelId, address: IpAddr) {
-        let number = channel.0 as usize;
+        let host = network(address).1;
+        self.addresses.lock().count(now, host, &self.limits).channels += 1;
+        self.admit(now, channel, address, (Some(host), true));
+    }
+
+    /// Notes a connection that this relay opens for a circuit of an address, which pays for it with a place.
+    pub(crate) fn opens(&mut self, now: Time, channel: ChannelId, of: IpAddr) {
+        self.admit(now, channel, of, (None, false));
+    }
+
+    /// Notes the address of the neighbour on a connection that this relay has opened: its circuits count for it.
+    pub(crate) fn reached(&mut self, now: Time, channel: ChannelId, address: IpAddr) {
+        let host = Some(network(address).1);
+        match self.channels.get_mut(&channel) {
+            Some(known) => known.address = host,
+            None => self.admit(now, channel, address, (host, false)),
+        }
+    }
+
+    fn admit(&mut self, now: Time, id: ChannelId, of: IpAddr, (address, counted): (Option<IpAddr>, bool)) {
+        let number = id.0 as usize;
         if self.active.len() <= number {
             self.active.resize(number + 1, Time::ZERO);
         }
         self.active[number] = now;
-        self.places.admit(now, network(address), channel);
-        let address = network(address).1;
-        self.addresses.lock().count(now, address, &self.limits).channels += 1;
+        self.places.admit(now, network(of), id);
         let look = now + self.limits.without_circuits / 2;
-        self.looks.insert((look, channel));
-        self.channels.insert(channel, Channel { address, look, was_bare: false });
+        self.looks.insert((look, id));
+        self.channels.insert(id, Channel { address, counted, look, was_bare: false });
     }
 
     /// Notes that a channel closed.
@@ -155,7 +176,9 @@ impl Watch {
         let Some(channel) = self.channels.remove(&id) else { return };
         self.places.release(&id);
         self.looks.remove(&(channel.look, id));
-        if let Some(known) = self.addresses.lock().known.get_mut(&channel.address) {
+        if let Some(address) = channel.address.filter(|_| channel.counted)
+            && let Some(known) = self.addresses.lock().known.get_mut(&address)
+        {
             known.channels -= 1;
         }
     }
@@ -164,7 +187,7 @@ impl Watch {
     pub(crate) fn may_shake(&mut self, now: Time, channel: ChannelId) -> bool {
         let Some(address) = self.address(channel) else { return true };
         let mut addresses = self.addresses.lock();
-        let Some(known) = addresses.known.get_mut(&address) else { return true };
+        let known = addresses.count(now, address, &self.limits);
         let may = known.handshakes.available(now) > 0;
         if may {
             known.handshakes.take(1);
@@ -196,9 +219,9 @@ impl Watch {
         }
     }
 
-    /// The address that a channel comes from.
+    /// The address of the neighbour on a channel.
     pub(crate) fn address(&self, channel: ChannelId) -> Option<IpAddr> {
-        Some(self.channels.get(&channel)?.address)
+        self.channels.get(&channel)?.address
     }
 
     /// Notes that a circuit waits for the next relay.

@@ -1,0 +1,180 @@
+//! Storms of valid messages: the places and the work that they cost a relay.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use tidegate_control::machine::Machine as _;
+use tidegate_control::random::Seed;
+use tidegate_control::units::{Span, Time};
+use tidegate_proto::cell::{Cell, CircId, Command, Message, Payload, RelayId, StreamId};
+use tidegate_proto::control::vegas::VegasParameters;
+use tidegate_proto::links::{ChannelId, Config, Departure, Limits};
+use tidegate_proto::node::{Budget, Node as _, Output, Sink, StreamKey};
+use tidegate_proto::onion::{Clear, ClearBody, Onion as _, Stamp};
+use tidegate_proto::relay::Relay;
+
+/// Takes all cells and counts those with data.
+#[derive(Default)]
+struct Counting(u32);
+
+impl Sink<Clear> for Counting {
+    fn budget(&mut self) -> Budget {
+        Budget::Cells(100)
+    }
+    fn begin(&mut self, _: u32, _: u64) -> bool {
+        true
+    }
+    fn write(&mut self, departure: Departure<Clear>) {
+        self.0 += u32::from(matches!(departure.cell.body, ClearBody::Data { .. }));
+    }
+}
+
+fn address(number: u8) -> IpAddr {
+    Ipv4Addr::new(192, 0, 2, number).into()
+}
+
+/// A relay with limits, and its open connections.
+struct Attacked {
+    relay: Relay<Clear>,
+    now: Time,
+    /// Connections that the relay opened, in order, and those that are still open.
+    opened: Vec<ChannelId>,
+    open: BTreeSet<ChannelId>,
+    /// Streams that wait for their server, whose data has no end.
+    begun: Vec<StreamKey>,
+    data: Counting,
+    /// Calls that asked the relay to package a stream's data.
+    packaged: u32,
+}
+
+impl Attacked {
+    fn new(limits: Limits) -> Attacked {
+        let control = Arc::new(VegasParameters::default());
+        let config = Config { control, nonces: Seed::root(3), limits: Some(limits), ..Config::default() };
+        let relay = Relay::new(Clear::default(), config);
+        let (opened, open, begun, data) = Default::default();
+        Attacked { relay, now: Time(1), opened, open, begun, data, packaged: 0 }
+    }
+
+    /// Carries out the relay's outputs.
+    fn settle(&mut self) {
+        while let Some(output) = self.relay.poll() {
+            match output {
+                Output::Flush(channel) => self.relay.drain(self.now, channel, &mut self.data),
+                Output::Connect(stream, _) => self.begun.push(stream),
+                Output::Package(stream, cells) => self.package(stream, cells),
+                Output::OpenChannel(channel, _) => {
+                    self.opened.push(channel);
+                    self.open.insert(channel);
+                }
+                Output::CloseChannel(channel) => {
+                    self.open.remove(&channel);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn package(&mut self, stream: StreamKey, cells: u32) {
+        self.packaged += 1;
+        self.relay.package(self.now, stream, cells, &mut |most| Some((most, Stamp::default())));
+    }
+
+    /// A connection from an address.
+    fn connection(&mut self, from: IpAddr) -> ChannelId {
+        assert!(!self.relay.turns_away(self.now, from));
+        let channel = self.relay.channel_accepted(None);
+        self.relay.channel_is_from(self.now, channel, from);
+        self.open.insert(channel);
+        self.settle();
+        channel
+    }
+
+    fn cell(&mut self, channel: ChannelId, circ: CircId, command: Command, body: ClearBody) {
+        self.relay.cell(self.now, channel, Cell { circ, command, body });
+        self.settle();
+    }
+
+    /// Begins a circuit as the neighbour that opened the connection.
+    fn create(&mut self, channel: ChannelId, number: u32) -> CircId {
+        let circ = CircId(1 << 31 | number);
+        self.cell(channel, circ, Command::Create, ClearBody::Handshake(None));
+        circ
+    }
+
+    fn say(&mut self, channel: ChannelId, circ: CircId, payload: Payload<Clear>) {
+        let extends = matches!(payload, Payload::Extend(..));
+        let command = if extends { Command::Early } else { Command::Relay };
+        self.say_of(channel, circ, (0, command, payload));
+    }
+
+    fn say_of(&mut self, channel: ChannelId, circ: CircId, said: (u16, Command, Payload<Clear>)) {
+        let (stream, command, payload) = said;
+        let message = Box::new(Message { stream: StreamId(stream), payload });
+        self.cell(channel, circ, command, ClearBody::Other { layers: 1, message });
+    }
+
+    fn extend(&mut self, channel: ChannelId, circ: CircId, to: u32) {
+        self.say(channel, circ, Payload::Extend(RelayId(to), Clear::empty()));
+    }
+
+    /// Runs the timeouts until a time.
+    fn until(&mut self, end: Time) {
+        while let Some(due) = self.relay.next_timeout().filter(|due| *due <= end) {
+            self.now = due;
+            self.relay.timeout(due);
+            self.settle();
+        }
+        self.now = end;
+    }
+}
+
+/// A stranger extends 200 circuits to as many relays that it names.
+#[test]
+fn connections_that_circuits_ask_for_share_the_places_of_connections() {
+    let mut attacked = Attacked::new(Limits { connections: 20, ..Limits::default() });
+    let user = attacked.connection(address(1));
+    let circ = attacked.create(user, 1);
+    attacked.extend(user, circ, 1);
+    let stranger = attacked.connection(address(2));
+    for number in 1..=200 {
+        attacked.now += Span::from_millis(1);
+        let circ = attacked.create(stranger, number);
+        attacked.extend(stranger, circ, 1000 + number);
+        assert!(attacked.open.len() <= 20, "{} connections", attacked.open.len());
+    }
+    assert!(attacked.opened.len() > 100, "each circuit of the stranger asked for one");
+    assert!(attacked.open.contains(&user) && attacked.open.contains(&attacked.opened[0]));
+    assert!(attacked.relay.circuits() > 1, "the user's circuit and some of the stranger's stand");
+    // Connections that no circuit needs end.
+    attacked.cell(stranger, CircId(1 << 31 | 200), Command::Destroy, Clear::empty());
+    let last = *attacked.opened.last().unwrap();
+    assert!(attacked.open.contains(&last));
+    attacked.until(attacked.now + Limits::default().without_circuits * 2);
+    assert!(!attacked.open.contains(&last));
+}
+
+/// A stranger extends a circuit to a relay of its own, which begins circuits on the connection that it gets.
+#[test]
+fn a_relay_that_circuits_reach_has_the_limits_of_its_address() {
+    let limits = Limits { circuits_per_address: 50, handshake_burst: 80, ..Limits::default() };
+    let mut attacked = Attacked::new(limits);
+    let stranger = attacked.connection(address(2));
+    let circ = attacked.create(stranger, 1);
+    attacked.extend(stranger, circ, 7);
+    let back = attacked.opened[0];
+    attacked.relay.channel_is_at(attacked.now, back, address(3));
+    attacked.relay.channel_opened(attacked.now, back);
+    attacked.settle();
+    let before = attacked.relay.circuits();
+    for number in 1..=500 {
+        attacked.cell(back, CircId(number), Command::Create, ClearBody::Handshake(None));
+    }
+    assert_eq!(attacked.relay.circuits() - before, 50);
+    // Others have their own share.
+    let user = attacked.connection(address(1));
+    let before = attacked.relay.circuits();
+    attacked.create(user, 1);
+    assert_eq!(attacked.relay.circuits(), before + 1);
+}
