@@ -12,7 +12,7 @@ mod shown;
 mod table;
 mod watch;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 
 use slab::Slab;
@@ -463,7 +463,7 @@ impl<O: Onion> Relay<O> {
 
     /// Ends a circuit and sends DESTROY to the neighbours, except to the one that sent it.
     fn part(&mut self, now: Time, key: CircuitKey, told_by: Option<Side>, ending: Ending) {
-        let key = self.unlink(now, key, told_by.is_some(), &[]);
+        let key = self.unlink(now, key, told_by.is_some(), &BTreeSet::new());
         let Some(circuit) = self.forget(key, ending) else { return };
         self.leave_joined(now, &circuit);
         let tell = |side| (told_by != Some(side)).then_some(ending.destroy());
@@ -528,9 +528,10 @@ impl<O: Onion> Relay<O> {
         if let Some(watch) = &mut self.watch {
             watch.closed(channel);
         }
-        let gone = self.table.links.closed(now, channel);
+        let legs = self.table.links.closed(now, channel);
+        let gone = legs.iter().map(|(circuit, _)| *circuit).collect();
         let mut joined = Vec::new();
-        for (key, side) in gone.iter().copied() {
+        for (key, side) in legs {
             let key = self.unlink(now, key, true, &gone);
             let ending = Ending::without(side);
             let Some(circuit) = self.forget(key, ending) else { continue };
@@ -730,7 +731,7 @@ impl<O: Onion> Relay<O> {
     }
 
     /// Takes a closing circuit out of its set; see [`Table::unlink`]. Returns the circuit to remove.
-    fn unlink(&mut self, now: Time, key: CircuitKey, alone: bool, gone: &[(CircuitKey, Side)]) -> CircuitKey {
+    fn unlink(&mut self, now: Time, key: CircuitKey, alone: bool, gone: &BTreeSet<CircuitKey>) -> CircuitKey {
         let Unlinked { circuit, exchanged, freed, ends } = self.table.unlink(key, alone, gone);
         self.held -= freed;
         if let (Some((a, b)), Some(controller)) = (exchanged, &mut self.controller) {

@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tidegate_control::machine::Machine as _;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::{Cell, CircId, Command, Message, Payload, RelayId, StreamId};
+use tidegate_proto::conflux::{Link, Wish};
 use tidegate_proto::control::vegas::VegasParameters;
 use tidegate_proto::links::{ChannelId, Config, Departure, Limits};
 use tidegate_proto::node::{Budget, Node as _, Output, Sink, StreamKey};
@@ -205,4 +207,33 @@ fn a_flood_of_key_exchanges_leaves_time_to_others() {
     }
     let more = attacked.relay.circuits() - exchanges - 20;
     assert!(more <= 2000 + 40 * 200, "{more} in a second");
+}
+
+/// The processor time of ending a connection with this many circuits, linked in sets of eight.
+#[expect(clippy::disallowed_methods, reason = "the processor time is the point")]
+fn time_to_end(circuits: u32) -> Duration {
+    let limits = Limits { handshake_burst: u32::MAX, ..Limits::default() };
+    let mut attacked = Attacked::new(limits);
+    let stranger = attacked.connection(address(2));
+    for number in 0..circuits {
+        let circ = attacked.create(stranger, number + 1);
+        let mut nonce = [0; 32];
+        nonce[..4].copy_from_slice(&(number / 8).to_be_bytes());
+        let link = Link { nonce, sent: 0, delivered: 0, wish: Wish::Throughput };
+        attacked.say(stranger, circ, Payload::Link(Box::new(link)));
+    }
+    assert_eq!(attacked.relay.circuits(), circuits as usize);
+    let begun = Instant::now();
+    attacked.relay.channel_closed(attacked.now, stranger);
+    attacked.settle();
+    assert_eq!(attacked.relay.circuits(), 0);
+    begun.elapsed()
+}
+
+/// A stranger links as many circuits as an address may have, and ends its connection. Other circuits wait meanwhile.
+#[test]
+fn a_connection_with_many_linked_circuits_ends_in_linear_time() {
+    let (few, many) = (time_to_end(2_000), time_to_end(16_000));
+    eprintln!("2,000 linked circuits end in {few:?}, 16,000 in {many:?}");
+    assert!(many < few * 30, "{few:?} for 2,000, {many:?} for 16,000");
 }

@@ -1,12 +1,14 @@
 //! Exit: linked circuits, over which a client's streams go together ([`crate::conflux`], proposal 329).
 
+use std::collections::BTreeSet;
+
 use tidegate_control::units::Time;
 
 use super::table::{Switch, Table};
 use crate::cell::{Command, Message, Payload, StreamId};
 use crate::conflux::{Link, Linked, Refused, Set, Wish};
 use crate::edge::Edge;
-use crate::ids::{CircuitKey, Side, StreamKey};
+use crate::ids::{CircuitKey, StreamKey};
 use crate::node::Source;
 use crate::onion::Onion;
 
@@ -141,12 +143,12 @@ impl<O: Onion> Table<O> {
     ///
     /// `alone`: a neighbour or the network closed it; our own decision ends the whole set. `gone`: circuits without a
     /// leg.
-    pub(crate) fn unlink(&mut self, key: CircuitKey, alone: bool, gone: &[(CircuitKey, Side)]) -> Unlinked {
+    pub(crate) fn unlink(&mut self, key: CircuitKey, alone: bool, gone: &BTreeSet<CircuitKey>) -> Unlinked {
         let nothing = |circuit| Unlinked { circuit, exchanged: None, freed: 0, ends: Vec::new() };
         let first = self.first(key);
         let increment = self.circuits.get(key.0 as usize).and_then(|circuit| circuit.edge.as_ref());
         let increment = increment.map_or(0, |edge| edge.sendme_increment());
-        let is_gone = |leg: CircuitKey| gone.iter().any(|(other, _)| *other == leg);
+        let is_gone = |leg: CircuitKey| gone.contains(&leg);
         let Some(set) = self.set(first) else { return nothing(key) };
         // The set goes on only if another leg is left and nothing is lost with this one.
         let other = set.legs().find(|leg| *leg != key && !is_gone(*leg));
@@ -189,7 +191,7 @@ impl<O: Onion> Table<O> {
     }
 
     /// Swaps the paths of two circuits towards the client; each keeps its streams.
-    fn exchange(&mut self, a: CircuitKey, b: CircuitKey, gone: &[(CircuitKey, Side)]) {
+    fn exchange(&mut self, a: CircuitKey, b: CircuitKey, gone: &BTreeSet<CircuitKey>) {
         let [one, other] =
             self.circuits.get_disjoint_mut([a.0 as usize, b.0 as usize]).expect("both are there");
         std::mem::swap(&mut one.prev, &mut other.prev);
