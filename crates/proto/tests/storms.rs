@@ -237,3 +237,38 @@ fn a_connection_with_many_linked_circuits_ends_in_linear_time() {
     eprintln!("2,000 linked circuits end in {few:?}, 16,000 in {many:?}");
     assert!(many < few * 30, "{few:?} for 2,000, {many:?} for 16,000");
 }
+
+/// Calls to package and processor time for each cell of a circuit with this many streams of endless data.
+#[expect(clippy::disallowed_methods, reason = "the processor time is the point")]
+fn work_per_cell(streams: u16) -> (f64, Duration) {
+    let mut attacked = Attacked::new(Limits::default());
+    let stranger = attacked.connection(address(2));
+    let circ = attacked.create(stranger, 1);
+    for stream in 1..=streams {
+        attacked.say_of(stranger, circ, (stream, Command::Relay, Payload::Begin(7)));
+    }
+    for stream in std::mem::take(&mut attacked.begun) {
+        attacked.relay.stream_connected(attacked.now, stream);
+        attacked.package(stream, u32::MAX);
+        attacked.settle();
+    }
+    let (begun, mut acknowledged) = (Instant::now(), 0);
+    let (calls, cells) = (attacked.packaged, attacked.data.0);
+    while attacked.data.0 - cells < 10_000 {
+        attacked.now += Span::from_millis(1);
+        assert!(attacked.data.0 >= acknowledged + 31, "the window lets cells through");
+        acknowledged += 31;
+        attacked.say(stranger, circ, Payload::Sendme(None));
+    }
+    let cells = attacked.data.0 - cells;
+    (f64::from(attacked.packaged - calls) / f64::from(cells), begun.elapsed() / cells)
+}
+
+/// A stranger opens as many streams as a circuit may have, and reads all of their data.
+#[test]
+fn work_for_a_cell_of_a_circuit_with_thousands_of_streams_is_bounded() {
+    let ((few, short), (many, long)) = (work_per_cell(4), work_per_cell(4096));
+    eprintln!("{few:.2} calls and {short:?} a cell with 4 streams, {many:.2} and {long:?} with 4,096");
+    // One call for each stream with each SENDME, which acknowledges 31 cells.
+    assert!(many <= 4096.0 / 31.0, "{many} calls for each cell");
+}
