@@ -14,7 +14,8 @@ use tokio::task::spawn_local;
 
 use crate::a_relay;
 use crate::faults::neighbour::{
-    BEGIN, CIRCUIT, CONNECTED, DESTROY, EARLY, EXTEND2, RELAY, Relay, circuit_from, message,
+    Answer, BEGIN, BEGIN_DIR, CIRCUIT, CONNECTED, DATA, DESTROY, EARLY, EXTEND2, Link, RELAY, Relay,
+    circuit_from, message,
 };
 use crate::one_hop::on_sockets;
 
@@ -115,5 +116,36 @@ fn extensions_of_a_stranger_open_no_more_connections_than_it_has_places() {
         );
         assert!(open.get() <= 30 && most.get() <= 60, "{} of {} are open", open.get(), most.get());
         assert!(during < Span::from_secs(5), "{during}");
+    });
+}
+
+async fn request(link: &mut Link, stream: u16, path: &str) {
+    link.say(RELAY, message(DATA, stream, format!("GET {path} HTTP/1.0\r\nHost: x\r\n\r\n").as_bytes()))
+        .await;
+}
+
+/// A stranger opens directory streams that the directory does not answer.
+#[test]
+fn directory_streams_of_a_stranger_take_few_connections_of_the_directory() {
+    on_sockets(async {
+        let (directory, open, most) = silent_server().await;
+        let relay = relay(Limits::default(), Some(directory)).await;
+        let mut stranger = circuit_from(host(3), relay).await;
+        let count = 400;
+        for stream in 1..=count {
+            stranger.say(RELAY, message(BEGIN_DIR, stream, &[])).await;
+            request(&mut stranger, stream, &format!("/tor/server/fp/{stream}")).await;
+        }
+        let end = clock::now() + Span::from_secs(1);
+        clock::until(end).await;
+        eprintln!("{count} streams hold {} connections of the directory, at most {}", open.get(), most.get());
+        assert!(open.get() <= 48, "{} connections", open.get());
+        // A user's request reaches the directory meanwhile.
+        let mut user = circuit_from(host(4), relay).await;
+        user.say(RELAY, message(BEGIN_DIR, 1, &[])).await;
+        request(&mut user, 1, "/tor/server/all").await;
+        assert_eq!(user.hear().await.unwrap()[0], CONNECTED);
+        assert_eq!(user.hear().await.unwrap_err(), Answer::Ignored, "it waits for the directory's answer");
+        assert!(open.get() <= 48, "{} connections", open.get());
     });
 }

@@ -2,15 +2,17 @@
 //! (rend-spec-v3, "Where to publish a hidden service descriptor"). It keeps other documents that the network's directory
 //! serves to everybody. The directory answers the rest.
 
+use std::cell::RefCell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use tidegate_control::units::Span;
+use tidegate_control::shares::Shares;
+use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::EndReason;
 use tidegate_proto::crypto::encrypted::Encrypted;
-use tidegate_proto::node::{Node as _, StreamKey};
+use tidegate_proto::node::{CircuitKey, Node as _, StreamKey};
 use tidegate_proto::relay::Relay;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -31,6 +33,9 @@ const HEAD: usize = 4096;
 const FIELDS: usize = 32;
 /// Timeout of a whole request.
 const PATIENCE: Span = Span::from_secs(60);
+/// Maximum number of connections of a shard to the directory. It is below the directory's own limit
+/// ([`crate::http`]), because all of a relay's connections have one address there.
+const CONNECTIONS: usize = 48;
 const GET: &[u8] = b"GET /tor/hs/3/";
 const POST: &[u8] = b"POST /tor/hs/";
 const PUBLISH: &str = "/tor/hs/3/publish";
@@ -44,6 +49,54 @@ pub(crate) type SharedDocuments = Mutex<DocumentCache>;
 /// A relay on sockets.
 type OnSockets = Overlay<Relay<Encrypted>, Limit, Rc<Links>>;
 
+/// A stream, and a number: the stream's key may be used again before its connection has ended.
+type Connected = (StreamKey, u64);
+
+/// The connections of streams to the directory, by the neighbour and the circuit of the stream.
+pub struct Connections {
+    places: Shares<Option<IpAddr>, CircuitKey, Connected>,
+    last: u64,
+}
+
+/// Connections that the streams of a shard share.
+pub(crate) type SharedConnections = Rc<RefCell<Connections>>;
+
+impl Default for Connections {
+    fn default() -> Connections {
+        Connections { places: Shares::new(CONNECTIONS), last: 0 }
+    }
+}
+
+/// A connection's place among those to the directory.
+struct Place {
+    of: SharedConnections,
+    key: Connected,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.of.borrow_mut().places.release(&self.key);
+    }
+}
+
+impl Place {
+    /// A place for the stream's connection. If all are taken, the oldest stream of the circuit with the most ends.
+    fn take(overlay: &OnSockets, stream: &DirectoryStream<'_>) -> Place {
+        let (all, key) = (stream.connections, stream.key);
+        let of = (stream.from, key.circuit);
+        loop {
+            let displaced = all.borrow_mut().places.displaced(&of, |_| Time::ZERO);
+            let Some((displaced, _)) = displaced else { break };
+            overlay.with(|node, now| node.end_stream(now, displaced, EndReason::RESOURCE_LIMIT));
+        }
+        let mut connections = all.borrow_mut();
+        connections.last += 1;
+        let key = (key, connections.last);
+        connections.places.admit(clock::now(), of, key);
+        Place { of: all.clone(), key }
+    }
+}
+
 /// A directory stream.
 pub struct DirectoryStream<'a> {
     /// Its key.
@@ -56,6 +109,8 @@ pub struct DirectoryStream<'a> {
     pub descriptors: &'a SharedDescriptors,
     /// The relay's directory documents.
     pub documents: &'a SharedDocuments,
+    /// The connections to the directory.
+    pub connections: &'a SharedConnections,
 }
 
 /// Whether a request is about descriptors of onion services; `None` if that is not clear yet.
@@ -230,6 +285,7 @@ async fn answer_documents<C: Future<Output = Result<TcpStream, EndReason>>>(
         return stream::answer(overlay, key, local, &kept.bytes).await;
     }
     let permitted = asked.and_then(|wanted| Some((wanted, cache().fetch()?)));
+    let _place = Place::take(overlay, served);
     let socket = match connect(address).await {
         Ok(socket) => socket,
         Err(reason) => return overlay.with(|node, now| node.end_stream(now, key, reason)),

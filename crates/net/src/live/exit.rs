@@ -15,7 +15,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use super::bandwidth::Limit;
 use super::channel::Links;
-use super::directory_stream::{self, DirectoryStream, SharedDescriptors, SharedDocuments};
+use super::directory_stream::{self, DirectoryStream, SharedConnections, SharedDescriptors, SharedDocuments};
 use super::history::Overload;
 use super::lookups::{Holder, Lookups};
 use super::policy::Policy;
@@ -57,6 +57,8 @@ pub struct Request {
     pub descriptors: Arc<SharedDescriptors>,
     /// The directory documents that it keeps.
     pub documents: Arc<SharedDocuments>,
+    /// The connections to the directory.
+    pub connections: SharedConnections,
     /// Notes that ports are exhausted.
     pub overload: Overload,
 }
@@ -84,7 +86,8 @@ async fn open(overlay: &Exiting, exit: &Exit, request: &Request, local: &Local) 
     let key = request.key;
     if matches!(request.target, Target::Directory) {
         let (from, descriptors, documents) = (request.of.0, &*request.descriptors, &*request.documents);
-        let served = DirectoryStream { key, from, local, descriptors, documents };
+        let connections = &request.connections;
+        let served = DirectoryStream { key, from, local, descriptors, documents, connections };
         let connect = |address| connect(address, &request.overload);
         return directory_stream::serve(overlay, exit.directory, served, connect).await;
     }

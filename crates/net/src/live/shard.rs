@@ -23,7 +23,7 @@ use tokio::task::spawn_local;
 use super::bandwidth::{Limit, SharedLimit};
 use super::channel::Links;
 use super::crossing::{Crossing, carry};
-use super::directory_stream::{SharedDescriptors, SharedDocuments};
+use super::directory_stream::{SharedConnections, SharedDescriptors, SharedDocuments};
 use super::division::{Divided, Division};
 use super::document_cache::DocumentCache;
 use super::exit::{self, Exit, Exiting};
@@ -127,6 +127,7 @@ struct Exits {
     lookups: Rc<Lookups>,
     descriptors: Arc<SharedDescriptors>,
     documents: Arc<SharedDocuments>,
+    connections: SharedConnections,
     overload: Overload,
     /// Number of the shard for the log, if there are several.
     shard: Option<usize>,
@@ -168,6 +169,7 @@ impl Exits {
             lookups: self.lookups.clone(),
             descriptors: self.descriptors.clone(),
             documents: self.documents.clone(),
+            connections: self.connections.clone(),
             overload: self.overload.clone(),
         };
         spawn_local(exit::serve(overlay, settings.exit.clone(), request, local));
@@ -232,6 +234,7 @@ impl Shard {
             lookups: Rc::new(Lookups::counting(common.lookups.clone())),
             descriptors: common.descriptors.clone(),
             documents: common.documents.clone(),
+            connections: SharedConnections::default(),
             overload: common.overload.clone(),
             shard: (common.count > 1).then_some(number),
         };
