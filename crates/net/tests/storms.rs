@@ -19,6 +19,10 @@ use crate::faults::neighbour::{
 };
 use crate::one_hop::on_sockets;
 
+/// Commands of cells and messages that have no effect.
+const PADDING: u8 = 0;
+const DROP: u8 = 10;
+
 /// An address of this machine: the 127.0.0.0/8 network stands for strangers from different networks.
 fn host(number: u8) -> IpAddr {
     Ipv4Addr::new(127, 0, 0, number).into()
@@ -147,5 +151,38 @@ fn directory_streams_of_a_stranger_take_few_connections_of_the_directory() {
         assert_eq!(user.hear().await.unwrap()[0], CONNECTED);
         assert_eq!(user.hear().await.unwrap_err(), Answer::Ignored, "it waits for the directory's answer");
         assert!(open.get() <= 48, "{} connections", open.get());
+    });
+}
+
+/// Four strangers send padding, DROP, and DESTROY and RELAY of unknown circuits, as fast as they can.
+#[test]
+fn floods_of_cells_without_effect_delay_a_user_little() {
+    on_sockets(async {
+        let relay = relay(Limits::default(), None).await;
+        let server = endless().await;
+        let before = download(2, relay, server).await;
+        let sent = Rc::<Cell<u64>>::default();
+        for number in 3..7 {
+            let mut stranger = circuit_from(host(number), relay).await;
+            let sent = sent.clone();
+            spawn_local(async move {
+                loop {
+                    match number {
+                        3 => stranger.cell(0, PADDING, &[7; 509]).await,
+                        4 => stranger.say(RELAY, message(DROP, 0, &[])).await,
+                        5 => stranger.cell(CIRCUIT + 7, DESTROY, &[0]).await,
+                        _ => stranger.cell(CIRCUIT + 7, RELAY, &[7; 509]).await,
+                    }
+                    sent.set(sent.get() + 514);
+                }
+            });
+        }
+        clock::until(clock::now() + Span::from_millis(500)).await;
+        let begun = (clock::now(), sent.get());
+        let during = download(8, relay, server).await;
+        let seconds = clock::now().since(begun.0).0 as f64 / 1e9;
+        let rate = (sent.get() - begun.1) as f64 / seconds / 1e6;
+        eprintln!("floods of {rate:.1} MB/s: a download takes {before}, then {during}");
+        assert!(during < Span::from_secs(5), "{during}");
     });
 }
