@@ -5,7 +5,7 @@ use tidegate_control::units::{Rate, Span, Time};
 use tidegate_sim::stream::plan::{Conduct, Exit, Plan};
 use tidegate_sim::stream::report::Report;
 use tidegate_sim::stream::world;
-use tidegate_stream::message::Refusal;
+use tidegate_stream::message::{Fault, Refusal};
 use tidegate_stream::server::{Overload, ServerConfig};
 use tidegate_stream::viewer::SKIP_AFTER;
 
@@ -204,13 +204,42 @@ fn an_overstated_uplink_is_corrected_by_measurement() {
 fn who_complains_about_everybody_hurts_nobody_else() {
     let mut plan = plan(12, 90);
     plan.server.uplink = Rate(24_000_000);
-    plan.viewers[5].conduct = Conduct::Grumbler;
+    plan.viewers[5].conduct = Conduct::Grumbler(Fault::Silent);
     let report = run(&plan);
     assert!(report.doubted > 50, "{}", report.doubted);
     let others = report.viewers.iter().enumerate().filter(|(n, _)| *n != 5);
     let (delivered, expected) = others
         .fold((0, 0), |(d, e), (_, viewer)| (d + viewer.delivered.min(viewer.expected), e + viewer.expected));
     assert!(delivered as f64 / expected as f64 >= 0.995);
+}
+
+/// Share of the stream that viewers other than these got.
+fn delivered_to_others(report: &Report, liars: &[usize]) -> f64 {
+    let others = report.viewers.iter().enumerate().filter(|(n, _)| !liars.contains(n));
+    let (delivered, expected) = others
+        .fold((0, 0), |(d, e), (_, viewer)| (d + viewer.delivered.min(viewer.expected), e + viewer.expected));
+    delivered as f64 / expected as f64
+}
+
+/// Two viewers accuse each of their parents all the time, so that no accusation is that of one viewer alone.
+#[test]
+fn two_who_accuse_everybody_together_hurt_nobody_else() {
+    let liars = [5, 6];
+    for fault in [Fault::Silent, Fault::Forges] {
+        let mut plan = plan(20, 90);
+        plan.server.uplink = Rate(24_000_000);
+        for liar in liars {
+            plan.viewers[liar].conduct = Conduct::Grumbler(fault);
+        }
+        let report = run(&plan);
+        let delivered = delivered_to_others(&report, &liars);
+        println!(
+            "{fault:?}: relegated {}, doubted {}, others got {delivered}",
+            report.server.relegated, report.doubted
+        );
+        assert!(delivered >= 0.995, "{fault:?}: {delivered}");
+        assert!(report.server.relegated <= 4, "{fault:?}: {:?}", report.server);
+    }
 }
 
 #[test]

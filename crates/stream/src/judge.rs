@@ -85,7 +85,8 @@ const INCIDENT: Span = Span::from_secs(2);
 const STRIKES: usize = 3;
 /// Forgeries by different children or in different slices for a relegation.
 const FORGERIES: usize = 2;
-/// A child that alone complains about this many parents is not credible.
+/// A child that complains about this many parents is not credible, if it is alone, or with less than half of the children
+/// of a parent that it accuses of forgery.
 const ALONE: usize = 4;
 
 impl Default for Judge {
@@ -162,13 +163,16 @@ impl Judge {
     fn judge(&mut self, at: Time, complaint: Complaint, forest: &Forest) -> Verdict {
         let Complaint { slice, child, parent, fault } = complaint;
         let blamed = || self.blamed.iter().map(|(_, known)| known);
-        let others = |about: Peer| blamed().any(|known| known.parent == about && known.child != child);
+        let supported = |about: Peer| match fault {
+            Fault::Forges => self.is_accused_by_half(about, complaint, forest),
+            _ => blamed().any(|known| known.parent == about && known.child != child),
+        };
         let mut alone: Vec<Peer> =
             blamed().filter(|known| known.child == child).map(|known| known.parent).collect();
         alone.sort_unstable();
         alone.dedup();
-        alone.retain(|about| *about != parent && !others(*about));
-        if alone.len() >= ALONE && !others(parent) {
+        let alone = alone.into_iter().filter(|about| *about != parent && !supported(*about));
+        if alone.take(ALONE).count() == ALONE && !supported(parent) {
             self.doubted += 1;
             return Verdict::Doubted(complaint);
         }
@@ -184,9 +188,22 @@ impl Judge {
             // An overloaded parent gets less to carry; it stays in the trees.
             Fault::Loses => false,
             Fault::Silent => several && self.is_unusual(at, parent, forest),
-            Fault::Forges => several && against.len() >= FORGERIES,
+            Fault::Forges => supported(parent) && against.len() >= FORGERIES,
         };
         if guilty { Verdict::Relegate(complaint) } else { Verdict::Upheld(complaint) }
+    }
+
+    /// Whether several viewers accuse a parent of forgery, and half of its present and former children or more. Two liars
+    /// could get any parent relegated that they come to in turn, if two accusations were enough.
+    fn is_accused_by_half(&self, about: Peer, newest: Complaint, forest: &Forest) -> bool {
+        let known = self.blamed.iter().map(|(_, known)| known).chain([&newest]);
+        let accuses = |known: &&Complaint| known.parent == about && known.fault == Fault::Forges;
+        let accusers: BTreeSet<Peer> = known.filter(accuses).map(|known| known.child).collect();
+        let slices = 0..forest.slices();
+        let mut children: BTreeSet<Peer> =
+            slices.flat_map(|slice| forest.tree(slice).children(about).iter().copied()).collect();
+        children.extend(&accusers);
+        accusers.len() >= 2 && 2 * accusers.len() >= children.len()
     }
 
     /// Whether a parent is silent repeatedly and more often than parents usually are.

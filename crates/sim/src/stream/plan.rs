@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
+use tidegate_stream::message::Fault;
 use tidegate_stream::packet::PAYLOAD;
 use tidegate_stream::server::ServerConfig;
 
@@ -68,8 +69,8 @@ pub enum Conduct {
     FreeRider(Time),
     /// From this time on it forwards other bytes than the stream's.
     Forger(Time),
-    /// It complains about every parent all the time.
-    Grumbler,
+    /// It complains about every parent all the time, with this fault.
+    Grumbler(Fault),
 }
 
 /// A plan that cannot be run.

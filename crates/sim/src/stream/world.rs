@@ -10,7 +10,6 @@ use tidegate_control::machine::Machine as _;
 use tidegate_control::paths::fair_share::FairShareParameters;
 use tidegate_control::random::{Random, Seed, mix};
 use tidegate_control::units::{Span, Time};
-use tidegate_stream::message::Fault;
 use tidegate_stream::message::{Contact, Message};
 use tidegate_stream::packet::{self, PAYLOAD, Share, WIRE};
 use tidegate_stream::server::Server;
@@ -284,9 +283,7 @@ impl<'a> World<'a> {
 
     /// A viewer that complains about everybody does so now.
     fn grumble(&mut self, node: usize) {
-        if self.nodes[node].plan.conduct != Conduct::Grumbler {
-            return;
-        }
+        let Conduct::Grumbler(fault) = self.nodes[node].plan.conduct else { return };
         let places: Vec<Peer> = self.nodes[node].viewer.places().map(|(parent, _)| parent).collect();
         let (now, peer) = (self.queue.now(), self.nodes[node].peer);
         for (slice, parent) in places.into_iter().enumerate() {
@@ -296,7 +293,7 @@ impl<'a> World<'a> {
                     node + 1,
                     peer,
                     0,
-                    Message::Complaint { slice: slice as u8, parent, fault: Fault::Silent },
+                    Message::Complaint { slice: slice as u8, parent, fault },
                 );
             }
         }
