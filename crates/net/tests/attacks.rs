@@ -239,6 +239,90 @@ fn an_exit_does_not_connect_to_itself() {
     });
 }
 
+/// Names that the resolver takes for addresses of this machine, or that are none.
+const PATHOLOGICAL: [&str; 16] = [
+    "127.1",
+    "0x7f.1",
+    "0x7f000001",
+    "2130706433",
+    "017700000001",
+    "0177.0.0.1",
+    "127.0.0.1.",
+    "0",
+    "localhost",
+    "LocalHost.",
+    "::ffff:127.0.0.1",
+    "::1",
+    "::127.0.0.1",
+    "64:ff9b::7f00:1",
+    "a..b",
+    ".",
+];
+
+#[test]
+fn names_that_hide_an_address_of_this_machine_reach_nothing() {
+    const RESOLVE_FAILED: u8 = 2;
+    on_sockets(async {
+        let trap = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = trap.local_addr().unwrap().port();
+        let (relay, _) = relay(Setup { exit_to_private: false, ..Setup::default() }).await;
+        let mut link = circuit_from(host(2), relay).await;
+        for (stream, name) in (1..).zip(PATHOLOGICAL) {
+            let host = if name.contains(':') { format!("[{name}]") } else { name.to_owned() };
+            // The flags accept IPv6.
+            let begin = format!("{host}:{port}\0\0\0\0\u{1}");
+            link.say(RELAY, message(BEGIN, stream, begin.as_bytes())).await;
+            let body = loop {
+                match link.hear().await {
+                    Err(Answer::Ignored) => {}
+                    heard => break heard.expect("an answer"),
+                }
+            };
+            assert_eq!(body[0], END, "{name}");
+            assert!([RESOLVE_FAILED, EXIT_POLICY].contains(&body[11]), "{name}: {}", body[11]);
+        }
+        let came = tokio::time::timeout(Duration::from_millis(50), trap.accept()).await;
+        assert!(came.is_err(), "the exit connected to this machine");
+    });
+}
+
+/// Requests that never end, of one address, at a directory.
+#[test]
+fn half_written_posts_do_not_delay_a_directory() {
+    on_sockets(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let directory = listener.local_addr().unwrap();
+        let key = SigningKey::from_bytes(&[7; 32]);
+        let rules = Admission { allowed: Vec::new(), token: None, per_address: 8, gate: Gate::Private };
+        spawn_local(authority::run(Authority::new(key, rules, 600), None, listener, |_| {}));
+        let time = async || {
+            let begun = clock::now();
+            let (status, ..) = fetch(directory, "/none", None).await.unwrap();
+            assert_eq!(status, 404);
+            clock::now().since(begun)
+        };
+        let before = time().await;
+        let (mut halves, mut sent) = (Vec::new(), 0);
+        for number in 0..300 {
+            let socket = tokio::net::TcpSocket::new_v4().unwrap();
+            socket.bind((host(3), 0).into()).unwrap();
+            let mut half = socket.connect(directory).await.unwrap();
+            // Bodies that stop, bodies without end, heads that stop.
+            let text = match number % 3 {
+                0 => "POST /relay HTTP/1.1\r\nHost: a\r\nContent-Length: 8000\r\n\r\ntoken",
+                1 => "POST /relay HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n",
+                _ => "POST /relay HTTP/1.1\r\nHost: a\r\nX: ",
+            };
+            half.write_all(text.as_bytes()).await.unwrap();
+            sent += text.len();
+            halves.push(half);
+        }
+        let during = time().await;
+        eprintln!("{sent} bytes of 300 requests: an answer takes {before}, then {during}");
+        assert!(during < Span::from_secs(2), "{during}");
+    });
+}
+
 /// The directory lists two relays and a faster one that accepts connections and never answers.
 #[test]
 fn a_silent_relay_delays_a_client_by_seconds() {
