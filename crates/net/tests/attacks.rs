@@ -239,7 +239,7 @@ fn an_exit_does_not_connect_to_itself() {
     });
 }
 
-/// Names that the resolver takes for addresses of this machine, or that are none.
+/// Names that the resolver takes for addresses of this machine, and invalid names.
 const PATHOLOGICAL: [&str; 16] = [
     "127.1",
     "0x7f.1",

@@ -43,7 +43,7 @@ struct Attacked {
     /// Connections that the relay opened, in order, and those that are still open.
     opened: Vec<ChannelId>,
     open: BTreeSet<ChannelId>,
-    /// Streams that wait for their server, whose data has no end.
+    /// Streams that wait for their server. It sends data without end.
     begun: Vec<StreamKey>,
     data: Counting,
     /// Calls that asked the relay to package a stream's data.

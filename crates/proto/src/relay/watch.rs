@@ -177,12 +177,12 @@ impl Watch {
         self.admit(now, channel, address, (Some(host), true));
     }
 
-    /// Notes a connection that this relay opens for a circuit of an address, which pays for it with a place.
+    /// Notes a connection that a circuit asks for. It takes a place of the circuit's address.
     pub(crate) fn opens(&mut self, now: Time, channel: ChannelId, of: IpAddr) {
         self.admit(now, channel, of, (None, false));
     }
 
-    /// Notes the address of the neighbour on a connection that this relay has opened: its circuits count for it.
+    /// Notes the neighbour's address on a connection that this relay opened. Circuits that the neighbour begins count there.
     pub(crate) fn reached(&mut self, now: Time, channel: ChannelId, address: IpAddr) {
         let host = Some(network(address).1);
         match self.channels.get_mut(&channel) {

@@ -12,7 +12,7 @@ const FAR: i64 = 3 * HZ;
 const SETTLED: i64 = HZ;
 /// Packets of another time line wait for its first segment.
 const NEVER: i64 = i64::MAX / 2;
-/// Bytes that wait for that.
+/// Maximum number of bytes that wait.
 const MOST_HELD: usize = 1 << 18;
 
 /// The streams of a program besides the leading one.

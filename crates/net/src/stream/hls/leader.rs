@@ -24,7 +24,7 @@ pub(crate) struct Leader {
     pub waits_since: Option<i64>,
     /// Whether a segment ended at a pause, so that the next frame begins one whatever its kind.
     pub resumes: bool,
-    /// Whether segments are led by the sound, because there is no picture.
+    /// Whether the picture is missing, so that segments begin with sound.
     pub is_absent: bool,
     /// Parameters of picture and sound.
     parameters: [Vec<u8>; 2],

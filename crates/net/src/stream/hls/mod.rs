@@ -37,7 +37,7 @@ const MOST_BYTES: usize = 32 << 20;
 const MOST_PENDING: usize = 1 << 18;
 /// After this pause of the source, players get what there is.
 ///
-/// What follows may be no key frame, so shorter pauses leave the segment open.
+/// The next frame may need earlier ones, so shorter pauses leave the segment open.
 const IDLE: Span = Span::from_secs(12);
 /// Shortest duration of a listed segment, seconds. A shorter rest before a discontinuity is dropped.
 const LEAST: f64 = 0.01;
@@ -294,7 +294,7 @@ impl Hls {
         leader.end().or(leader.waits_since).map(|end| time - end)
     }
 
-    /// Ends and begins segments at the sound while there is no picture.
+    /// Ends and begins segments at the sound while the picture is missing.
     fn lead_by_sound(&mut self, now: Time, frame: Frame) {
         let Some(silence) = self.silence(frame.shown) else {
             if let Some(leader) = &mut self.leader {
