@@ -335,7 +335,7 @@ impl Connection {
         };
         let mut state = self.shared.state.borrow_mut();
         state.coordinators.remove(&self.id);
-        state.target.lost(clock::now(), self.id);
+        state.target.lost(self.id);
         self.shared.settle(&mut state, clock::now());
         result
     }

@@ -2,7 +2,7 @@
 //!
 //! It ends a measurement in time whatever the others do. States: Idle, ParamsOk, Measuring, Idle.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use serde::Deserialize;
@@ -80,8 +80,6 @@ pub enum Output {
 pub struct Target {
     config: Config,
     quota: Quota<Fingerprint>,
-    /// Coordinators that agreed and did not measure, and until when others come first.
-    others_first: BTreeMap<Fingerprint, Time>,
     session: Option<Session>,
     outputs: VecDeque<Output>,
 }
@@ -90,7 +88,6 @@ pub struct Target {
 struct Session {
     coordinator: u64,
     fingerprint: Fingerprint,
-    agreed: Time,
     params: Params,
     ratio: Percent,
     deadline: Time,
@@ -110,7 +107,7 @@ impl Target {
     /// A relay without measurements.
     pub fn new(config: Config) -> Target {
         let quota = Quota::new(config.period);
-        Target { config, quota, others_first: BTreeMap::new(), session: None, outputs: VecDeque::new() }
+        Target { config, quota, session: None, outputs: VecDeque::new() }
     }
 
     /// Handles a message of a connection that proved the fingerprint.
@@ -124,10 +121,10 @@ impl Target {
                 }
                 Err(reason) => self.refuse(from, reason),
             },
-            Message::Failed(_) if self.is_coordinator(from) => self.end(now),
+            Message::Failed(_) if self.is_coordinator(from) => self.end(),
             _ => {
                 if self.is_coordinator(from) {
-                    self.end(now);
+                    self.end();
                 }
                 self.refuse(from, Reason::Protocol);
             }
@@ -147,8 +144,7 @@ impl Target {
         if !self.config.coordinators.contains(fingerprint) {
             return Err(Reason::NotAllowed);
         }
-        let waits = self.others_first.get(fingerprint).is_some_and(|until| now < *until);
-        if waits || self.session.is_some() {
+        if self.session.is_some() {
             return Err(Reason::Busy);
         }
         if Span::from_secs(u64::from(params.seconds)) > self.config.max_duration {
@@ -160,7 +156,6 @@ impl Target {
         self.session = Some(Session {
             coordinator: from,
             fingerprint: *fingerprint,
-            agreed: now,
             params: params.clone(),
             ratio: theirs.min(self.config.background),
             deadline: now + self.config.max_duration,
@@ -207,9 +202,9 @@ impl Target {
     }
 
     /// The coordinator's connection is gone: the measurement ends.
-    pub fn lost(&mut self, now: Time, connection: u64) {
+    pub fn lost(&mut self, connection: u64) {
         if self.is_coordinator(connection) {
-            self.end(now);
+            self.end();
         }
     }
 
@@ -223,12 +218,11 @@ impl Target {
         self.session.as_ref().map(|session| session.params.seconds)
     }
 
-    fn end(&mut self, now: Time) {
+    fn end(&mut self) {
         if let Some(session) = self.session.take() {
-            // The relay was not loaded, so the coordinator may try again. It kept others away, so they get as long.
+            // The relay was not loaded, so the coordinator may try again.
             if session.measuring.is_none() {
                 self.quota.cancel(&session.fingerprint);
-                self.others_first.insert(session.fingerprint, now + now.since(session.agreed));
             }
             self.outputs.push_back(Output::Ended);
         }
@@ -252,7 +246,7 @@ impl Machine for Target {
         while let Some(session) = &mut self.session {
             let (coordinator, seconds) = (session.coordinator, session.params.seconds);
             if now >= session.deadline {
-                self.end(now);
+                self.end();
                 self.refuse(coordinator, Reason::Timeout);
                 return;
             }
@@ -266,7 +260,7 @@ impl Machine for Target {
                 .map(|bytes| u32::try_from(std::mem::take(bytes)).unwrap_or(u32::MAX));
             self.outputs.push_back(Output::Send(coordinator, Message::Background { second, sent, received }));
             if second == seconds {
-                self.end(now);
+                self.end();
                 self.outputs.push_back(Output::Close(coordinator));
                 return;
             }
@@ -361,7 +355,7 @@ mod tests {
             assert_eq!(refusal(&mut t, at(start), &COORDINATOR, params()), Reason::Busy);
             t.echo(at(start));
             drain(&mut t);
-            t.lost(at(start), 4);
+            t.lost(4);
             assert_eq!(drain(&mut t), [Output::Ended]);
         }
         assert_eq!(refusal(&mut t, at(200), &COORDINATOR, params()), Reason::TooOften);
@@ -370,7 +364,7 @@ mod tests {
         for start in 0..5 {
             u.message(at(start), 4, &COORDINATOR, &Message::Params(params()));
             assert_eq!(drain(&mut u)[1], Output::Send(4, Message::ParamsOk));
-            u.lost(at(start), 4);
+            u.lost(4);
             drain(&mut u);
         }
         t.message(at(86_401), 4, &COORDINATOR, &Message::Params(params()));
@@ -387,41 +381,14 @@ mod tests {
         let failed = Output::Send(5, Message::Failed(Reason::Timeout));
         assert_eq!(drain(&mut t), [Output::Ended, failed, Output::Close(5)]);
 
-        t.message(at(90), 6, &COORDINATOR, &Message::Params(params()));
+        t.message(at(50), 6, &COORDINATOR, &Message::Params(params()));
         drain(&mut t);
         // A message of another peer does not end the measurement.
-        t.message(at(90), 8, &[3; 32], &Message::Go);
+        t.message(at(50), 8, &[3; 32], &Message::Go);
         assert_eq!(drain(&mut t).len(), 2);
         assert!(t.is_busy());
-        t.message(at(90), 6, &COORDINATOR, &Message::Go);
+        t.message(at(50), 6, &COORDINATOR, &Message::Go);
         assert_eq!(drain(&mut t)[0], Output::Ended);
         assert!(!t.is_busy());
-    }
-
-    /// One of two coordinators agrees whenever it may, and never measures. The other tries every second.
-    #[test]
-    fn a_coordinator_that_does_not_measure_leaves_half_of_the_time_to_others() {
-        const OTHER: Fingerprint = [4; 32];
-        let config = Config { allowed: true, coordinators: vec![COORDINATOR, OTHER], ..Config::default() };
-        let mut t = Target::new(config);
-        let (mut held, mut admitted) = (0, None);
-        for second in 0..900 {
-            t.timeout(at(second));
-            t.message(at(second), second, &COORDINATOR, &Message::Params(params()));
-            held += u32::from(t.is_busy());
-            // Later, so that the other has time to take the relay first whenever it is free.
-            if second > 300 && admitted.is_none() {
-                t.message(at(second), 10_000 + second, &OTHER, &Message::Params(params()));
-                let agreed = |to: &Output| *to == Output::Send(10_000 + second, Message::ParamsOk);
-                admitted = drain(&mut t).iter().any(agreed).then_some(second);
-                if admitted.is_some() {
-                    break;
-                }
-            }
-            drain(&mut t);
-        }
-        let second = admitted.expect("the other coordinator gets its turn");
-        assert!(second <= 346, "after {second} s");
-        assert!((140..170).contains(&held), "held for {held} of 300 s");
     }
 }
