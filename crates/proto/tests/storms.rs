@@ -181,34 +181,6 @@ fn a_relay_that_circuits_reach_has_the_limits_of_its_address() {
     assert_eq!(attacked.relay.circuits(), before + 1);
 }
 
-/// Strangers from 40 addresses begin as many circuits as each may, at once.
-#[test]
-fn a_flood_of_key_exchanges_leaves_time_to_others() {
-    let mut attacked = Attacked::new(Limits::default());
-    let user = attacked.connection(address(1));
-    for stranger in 10..50 {
-        let stranger = attacked.connection(address(stranger));
-        for number in 1..=2000 {
-            attacked.create(stranger, number);
-        }
-    }
-    let exchanges = attacked.relay.circuits();
-    eprintln!("80,000 cells cause {exchanges} key exchanges");
-    assert!(exchanges <= 2000 + 40 * 100, "{exchanges}");
-    for number in 1..=20 {
-        attacked.create(user, number);
-    }
-    assert_eq!(attacked.relay.circuits(), exchanges + 20, "the user's circuits are begun");
-    attacked.now += Span::from_secs(1);
-    for stranger in 1..=40 {
-        for number in 2001..=4000 {
-            attacked.create(ChannelId(stranger), number);
-        }
-    }
-    let more = attacked.relay.circuits() - exchanges - 20;
-    assert!(more <= 2000 + 40 * 200, "{more} in a second");
-}
-
 /// The processor time of ending a connection with this many circuits, linked in sets of eight.
 #[expect(clippy::disallowed_methods, reason = "the processor time is the point")]
 fn time_to_end(circuits: u32) -> Duration {

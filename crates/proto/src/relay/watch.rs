@@ -13,11 +13,6 @@ use crate::links::Limits;
 
 /// Refill interval of the handshake buckets.
 const REFILL: Span = Span::from_millis(100);
-/// All addresses together may begin this multiple of one address' circuits per second. At 0.1 ms for each key exchange,
-/// the default takes a fifth of a core.
-const ALL_ADDRESSES: u64 = 10;
-/// Beyond that, an address may begin circuits only as long as it has used less than this part of its burst.
-const MODEST: u64 = 20;
 /// Addresses remembered without a connection before the list is swept.
 const STALE: usize = 1024;
 
@@ -44,8 +39,6 @@ pub struct AddressCounts(Arc<Mutex<Addresses>>);
 #[derive(Default)]
 struct Addresses {
     known: BTreeMap<IpAddr, Address>,
-    /// Circuits that all addresses together may begin.
-    all: Option<TokenBucket>,
     /// Above this number, forgettable addresses are dropped.
     sweep_at: usize,
 }
@@ -72,16 +65,6 @@ impl AddressCounts {
     }
 }
 
-/// Handshakes of one address, or `times` as many per second.
-fn bucket(limits: &Limits, times: u64) -> TokenBucket {
-    TokenBucket::new(BucketPlan {
-        rate_bytes_per_s: times * u64::from(limits.handshakes_per_second),
-        burst_bytes: limits.handshake_burst.into(),
-        refill_every: REFILL,
-        drop_fractions: false,
-    })
-}
-
 impl Addresses {
     /// The counts of an address, which are created if it is new.
     fn count(&mut self, now: Time, address: IpAddr, limits: &Limits) -> &mut Address {
@@ -96,28 +79,13 @@ impl Addresses {
         self.known.entry(address).or_insert_with(|| Address {
             channels: 0,
             circuits: 0,
-            handshakes: bucket(limits, 1),
+            handshakes: TokenBucket::new(BucketPlan {
+                rate_bytes_per_s: limits.handshakes_per_second.into(),
+                burst_bytes: limits.handshake_burst.into(),
+                refill_every: REFILL,
+                drop_fractions: false,
+            }),
         })
-    }
-
-    /// Counts a circuit that an address begins; false if that is refused. A flood from many addresses leaves the relay's
-    /// time to those that begin few.
-    fn begin(&mut self, now: Time, address: IpAddr, limits: &Limits) -> bool {
-        let all = self.all.get_or_insert_with(|| bucket(limits, ALL_ADDRESSES));
-        let is_busy = all.available(now) == 0;
-        let burst = u64::from(limits.handshake_burst);
-        let known = self.count(now, address, limits);
-        let left = known.handshakes.available(now);
-        let is_modest = left + burst / MODEST >= burst;
-        if known.circuits >= limits.circuits_per_address || left == 0 || (is_busy && !is_modest) {
-            return false;
-        }
-        known.handshakes.take(1);
-        known.circuits += 1;
-        if !is_busy && let Some(all) = &mut self.all {
-            all.take(1);
-        }
-        true
     }
 }
 
@@ -232,8 +200,16 @@ impl Watch {
     /// # Errors
     /// If the address has too many circuits or handshakes.
     pub(crate) fn begin(&mut self, now: Time, channel: ChannelId) -> Result<Option<IpAddr>, ()> {
+        let most = self.limits.circuits_per_address;
         let Some(address) = self.address(channel) else { return Ok(None) };
-        if self.addresses.lock().begin(now, address, &self.limits) { Ok(Some(address)) } else { Err(()) }
+        let mut addresses = self.addresses.lock();
+        let known = addresses.count(now, address, &self.limits);
+        if known.circuits >= most || known.handshakes.available(now) == 0 {
+            return Err(());
+        }
+        known.handshakes.take(1);
+        known.circuits += 1;
+        Ok(Some(address))
     }
 
     /// Notes that a circuit of an address has ended.
