@@ -1,7 +1,7 @@
 //! Attacks on a relay by strangers. Each test fails on a relay without the bound that it names.
 
 use std::cell::Cell;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -21,26 +21,18 @@ use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::links::{Config, Limits};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{LocalSet, spawn_local};
+use tokio::task::spawn_local;
 
 use crate::a_relay;
 use crate::faults::neighbour::{
-    Answer, BEGIN, CONNECTED, EARLY, END, EXTEND2, Link, RELAY, RESOLVE, RESOLVED, Relay, circuit_from,
-    message,
+    Answer, BEGIN, CONNECTED, EARLY, END, Link, RELAY, RESOLVE, RESOLVED, Relay, begin, circuit_from, extend,
+    host, message,
 };
+use crate::one_hop::on_sockets;
+use crate::server::{Server, server};
 
 /// Reasons of END (tor-spec, "Closing streams").
 const EXIT_POLICY: u8 = 4;
-
-fn on_sockets(test: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(LocalSet::new().run_until(test));
-}
-
-/// An address of this machine: the 127.0.0.0/8 network stands for strangers from different networks.
-fn host(number: u8) -> IpAddr {
-    Ipv4Addr::new(127, 0, 0, number).into()
-}
 
 /// Settings of a relay that differ between tests.
 struct Setup {
@@ -73,33 +65,6 @@ async fn relay(setup: Setup) -> (Relay, SocketAddr) {
     (router.into(), status)
 }
 
-/// A server that accepts connections and keeps them; `endless` makes it send without end. Returns how many are open.
-async fn server(endless: bool) -> (SocketAddr, Rc<Cell<usize>>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let open = Rc::<Cell<usize>>::default();
-    let count = open.clone();
-    spawn_local(async move {
-        while let Ok((mut tcp, _)) = listener.accept().await {
-            let count = count.clone();
-            count.set(count.get() + 1);
-            spawn_local(async move {
-                if endless {
-                    while tcp.write_all(&[7; 16 << 10]).await.is_ok() {}
-                } else {
-                    let _ = tokio::io::copy(&mut tcp, &mut tokio::io::sink()).await;
-                }
-                count.set(count.get() - 1);
-            });
-        }
-    });
-    (address, open)
-}
-
-fn begin(stream: u16, to: SocketAddr) -> [u8; 509] {
-    message(BEGIN, stream, format!("{to}\0\0\0\0\0").as_bytes())
-}
-
 /// Opens a stream, and returns the command of the answer and its first byte of data.
 async fn open(link: &mut Link, stream: u16, to: SocketAddr) -> (u8, u8) {
     link.say(RELAY, begin(stream, to)).await;
@@ -113,7 +78,7 @@ fn a_stranger_with_many_streams_hurts_only_itself() {
     on_sockets(async {
         let limits = Limits { streams: 20, ..Limits::default() };
         let (relay, _) = relay(Setup { limits, ..Setup::default() }).await;
-        let (target, _) = server(false).await;
+        let target = server(false).await.address;
         let mut user = circuit_from(host(2), relay).await;
         assert_eq!(open(&mut user, 1, target).await.0, CONNECTED);
         let mut stranger = circuit_from(host(3), relay).await;
@@ -155,17 +120,6 @@ fn connections_with_an_idle_circuit_each_do_not_lock_out_newcomers() {
     });
 }
 
-/// EXTEND2 with an IPv4 or IPv6 address and an identity.
-fn extend(to: SocketAddr) -> [u8; 509] {
-    let (kind, ip) = match to.ip() {
-        IpAddr::V4(ip) => (0, ip.octets().to_vec()),
-        IpAddr::V6(ip) => (1, ip.octets().to_vec()),
-    };
-    let address = [&[kind, ip.len() as u8 + 2][..], &ip, &to.port().to_be_bytes()].concat();
-    let identity = [&[2, 20][..], &[9; 20]].concat();
-    message(EXTEND2, 0, &[&[2][..], &address, &identity, &[0, 2, 0, 84], &[7; 84]].concat())
-}
-
 #[test]
 fn circuits_are_not_extended_to_private_addresses() {
     on_sockets(async {
@@ -175,7 +129,7 @@ fn circuits_are_not_extended_to_private_addresses() {
             [trap.local_addr().unwrap(), "10.0.0.1:9".parse().unwrap(), "169.254.169.254:80".parse().unwrap()]
         {
             let mut link = circuit_from(host(2), relay).await;
-            link.say(EARLY, extend(to)).await;
+            link.say(EARLY, extend(to, [9; 20])).await;
             assert!(matches!(link.hear().await.unwrap_err(), Answer::Destroyed(_)), "{to}");
         }
         let came = tokio::time::timeout(Duration::from_millis(50), trap.accept()).await;
@@ -195,7 +149,7 @@ fn metadata_services_stay_out_of_reach_in_a_private_network() {
             if to.is_ipv4() {
                 assert_eq!(open(&mut link, 1, to).await, (END, EXIT_POLICY), "{to}");
             }
-            link.say(EARLY, extend(to)).await;
+            link.say(EARLY, extend(to, [9; 20])).await;
             // A connection attempt would take until its timeout.
             assert!(matches!(link.hear().await.unwrap_err(), Answer::Destroyed(_)), "{to}");
         }
@@ -234,7 +188,7 @@ fn an_exit_does_not_connect_to_itself() {
         for (stream, own) in [(1, relay.address), (2, status), (3, other)] {
             assert_eq!(open(&mut link, stream, own).await, (END, EXIT_POLICY), "{own}");
         }
-        let (target, _) = server(false).await;
+        let target = server(false).await.address;
         assert_eq!(open(&mut link, 4, target).await.0, CONNECTED);
     });
 }
@@ -335,7 +289,7 @@ fn a_silent_relay_delays_a_client_by_seconds() {
         let (token, gate) = (Some(TOKEN.to_owned()), Gate::Private);
         let rules = Admission { allowed: Vec::new(), token: token.clone(), per_address: 8, gate };
         spawn_local(authority::run(Authority::new(key, rules, 600), None, listener, |_| {}));
-        let (silent, _) = server(false).await;
+        let silent = server(false).await.address;
         let keys = RouterKeys::generate(&mut fill);
         let facts = (90_000_000_000, true, clock::unix());
         let line = Entry::new("silent", silent.into(), &keys, facts).line();
@@ -362,7 +316,7 @@ fn a_silent_relay_delays_a_client_by_seconds() {
             assert!(clock::now().since(begun) < Span::from_secs(20), "{} relays", known.get());
             clock::until(clock::now() + Span::from_millis(20)).await;
         }
-        let (target, _) = server(true).await;
+        let target = server(true).await.address;
         let begun = clock::now();
         let mut tcp = TcpStream::connect(front).await.unwrap();
         let port = target.port().to_be_bytes();
@@ -380,7 +334,7 @@ fn unread_streams_hold_no_more_kernel_memory_than_the_limit() {
     on_sockets(async {
         let limits = Limits { memory: Bytes(4 << 20), ..Limits::default() };
         let (relay, _) = relay(Setup { limits, ..Setup::default() }).await;
-        let (target, open_now) = server(true).await;
+        let Server { address: target, open: open_now, .. } = server(true).await;
         let mut stranger = circuit_from(host(2), relay).await;
         for stream in 1..=60 {
             stranger.say(RELAY, begin(stream, target)).await;
@@ -416,7 +370,7 @@ fn kernel_memory_of_unread_streams() {
     on_sockets(async {
         tidegate_net::os::raise_descriptors().unwrap();
         let (relay, _) = relay(Setup::default()).await;
-        let (target, open_now) = server(true).await;
+        let Server { address: target, open: open_now, .. } = server(true).await;
         let download = async |number: u8| {
             let mut user = circuit_from(host(number), relay).await;
             let begun = clock::now();

@@ -1,7 +1,5 @@
 //! Circuits with connections of their own that a client closes while cells arrive.
 
-use std::net::SocketAddr;
-
 use tidegate_control::units::Span;
 use tidegate_net::clock;
 use tidegate_net::live::fetch::fetch;
@@ -10,24 +8,10 @@ use tidegate_net::overlay::RateLimit;
 use tidegate_proto::links::{ChannelId, Config};
 use tidegate_proto::node::CircuitKey;
 use tidegate_proto::transport::Transport;
-use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpListener;
-use tokio::task::spawn_local;
 
 use crate::a_relay;
 use crate::one_hop::{OneHop, on_sockets};
-
-/// A server that sends without end.
-async fn endless() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    spawn_local(async move {
-        while let Ok((mut tcp, _)) = listener.accept().await {
-            spawn_local(async move { while tcp.write_all(&[7; 16 << 10]).await.is_ok() {} });
-        }
-    });
-    address
-}
+use crate::server::server;
 
 /// Starts an exit with this transport.
 async fn exit(transport: Transport) -> a_relay::Running {
@@ -42,7 +26,7 @@ async fn exit(transport: Transport) -> a_relay::Running {
 /// lost their connection.
 async fn closed_during_downloads(transport: Transport) -> [f64; 2] {
     let a_relay::Running { router, onion, status } = exit(transport).await;
-    let (client, server) = (OneHop::new(router, transport), endless().await);
+    let (client, server) = (OneHop::new(router, transport), server(true).await.address);
     for _ in 0..4 {
         assert_eq!(client.builds(onion).await, [true; 2]);
     }

@@ -1,6 +1,6 @@
 //! Defences against denial of service on sockets: they act on the hostile address and on no other.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 
 use tidegate_net::live::fetch::fetch;
@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use crate::a_relay;
 use crate::faults::neighbour::{
-    Answer, BEGIN, CIRCUIT, CONNECTED, CREATE_FAST, END, RELAY, Relay, circuit_from, good_from, message,
+    Answer, BEGIN, CIRCUIT, CONNECTED, CREATE_FAST, END, RELAY, Relay, circuit_from, good_from, host, message,
 };
 use crate::one_hop::on_sockets;
 
@@ -24,10 +24,6 @@ async fn relay(defences: &[(&str, i32)]) -> (Relay, SocketAddr) {
     };
     let a_relay::Running { router, status, .. } = a_relay::start(change).await;
     (router.into(), status)
-}
-
-fn host(number: u8) -> IpAddr {
-    Ipv4Addr::new(127, 0, 0, number).into()
 }
 
 /// A counter of the relay.

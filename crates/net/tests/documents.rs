@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use tokio::task::spawn_local;
 
 use crate::a_relay;
-use crate::faults::neighbour::{BEGIN_DIR, DATA, END, Link, RELAY, circuit_from, message};
+use crate::faults::neighbour::{BEGIN_DIR, DATA, END, Link, RELAY, circuit_from, host, message};
 use crate::one_hop::on_sockets;
 
 /// Answers each request by its path, and 404 for `/tor/none`. Returns its address and the requests so far.
@@ -62,7 +62,6 @@ fn a_document_is_fetched_once_and_served_to_all() {
         let (directory, requests) = directory().await;
         let change = |settings: &mut RelayConfig| settings.exit = a_relay::open_exit(Some(directory));
         let a_relay::Running { router, .. } = a_relay::start(change).await;
-        let host = |number| std::net::Ipv4Addr::new(127, 0, 0, number).into();
         let mut first = circuit_from(host(2), router.into()).await;
         let mut second = circuit_from(host(3), router.into()).await;
         let path = "/tor/keys/all";

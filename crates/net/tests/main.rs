@@ -20,6 +20,7 @@ mod one_hop;
 mod pctcp;
 mod quic;
 mod reload;
+mod server;
 mod shards;
 #[path = "../../../tests/skipped.rs"]
 mod skipped;

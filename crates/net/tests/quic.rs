@@ -1,7 +1,7 @@
 //! Neighbours that support QUIC share a connection; others use TLS.
 
 use crate::a_relay;
-use std::future::Future;
+use crate::one_hop::on_sockets;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,12 +22,7 @@ use tidegate_proto::crypto::names::{Router, SharedNames};
 use tidegate_proto::transport::Transport;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
-use tokio::task::{LocalSet, spawn_local};
-
-fn on_sockets<F: Future>(test: F) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(LocalSet::new().run_until(test));
-}
+use tokio::task::spawn_local;
 
 fn keys() -> RouterKeys {
     RouterKeys::generate(&mut fill)

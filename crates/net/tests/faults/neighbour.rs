@@ -1,6 +1,6 @@
 //! A neighbour that sends arbitrary cells to a relay and reads the answers.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use rustls::pki_types::ServerName;
@@ -165,6 +165,11 @@ pub async fn circuit(relay: Relay) -> Link {
     link
 }
 
+/// An address of this machine: the 127.0.0.0/8 network stands for strangers from different networks.
+pub fn host(number: u8) -> IpAddr {
+    Ipv4Addr::new(127, 0, 0, number).into()
+}
+
 /// As [`good`], from this address.
 pub async fn good_from(source: IpAddr, relay: Relay) -> Link {
     let socket = TcpSocket::new_v4().unwrap();
@@ -188,6 +193,22 @@ pub fn message(command: u8, stream: u16, data: &[u8]) -> [u8; BODY] {
     body[9..11].copy_from_slice(&(data.len() as u16).to_be_bytes());
     body[11..][..data.len()].copy_from_slice(data);
     body
+}
+
+/// BEGIN of a stream to an address.
+pub fn begin(stream: u16, to: SocketAddr) -> [u8; BODY] {
+    message(BEGIN, stream, format!("{to}\0\0\0\0\0").as_bytes())
+}
+
+/// EXTEND2 to an IPv4 or IPv6 address and an identity.
+pub fn extend(to: SocketAddr, identity: [u8; 20]) -> [u8; BODY] {
+    let (kind, ip) = match to.ip() {
+        IpAddr::V4(ip) => (0, ip.octets().to_vec()),
+        IpAddr::V6(ip) => (1, ip.octets().to_vec()),
+    };
+    let address = [&[kind, ip.len() as u8 + 2][..], &ip, &to.port().to_be_bytes()].concat();
+    let identity = [&[2, 20][..], &identity].concat();
+    message(EXTEND2, 0, &[&[2][..], &address, &identity, &[0, 2, 0, 84], &[7; 84]].concat())
 }
 
 impl Link {

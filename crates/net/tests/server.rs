@@ -1,0 +1,41 @@
+//! A TCP server for streams.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpListener;
+use tokio::task::spawn_local;
+
+/// A server that accepts connections and keeps them.
+pub struct Server {
+    pub address: SocketAddr,
+    /// How many connections are open, and the most so far.
+    pub open: Rc<Cell<usize>>,
+    pub most: Rc<Cell<usize>>,
+}
+
+/// Starts a server that reads, or an `endless` one that sends without end.
+pub async fn server(endless: bool) -> Server {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (open, most) = (Rc::<Cell<usize>>::default(), Rc::<Cell<usize>>::default());
+    let (count, highest) = (open.clone(), most.clone());
+    spawn_local(async move {
+        while let Ok((mut tcp, _)) = listener.accept().await {
+            let count = count.clone();
+            count.set(count.get() + 1);
+            highest.set(highest.get().max(count.get()));
+            spawn_local(async move {
+                if endless {
+                    while tcp.write_all(&[7; 16 << 10]).await.is_ok() {}
+                } else {
+                    let _ = tokio::io::copy(&mut tcp, &mut tokio::io::sink()).await;
+                }
+                count.set(count.get() - 1);
+            });
+        }
+    });
+    Server { address, open, most }
+}
