@@ -218,10 +218,11 @@ impl Judge {
         if own.count < STRIKES {
             return false;
         }
-        let mut of_all = vec![Incidents::default(); usize::from(Peer::MAX) + 1];
-        past.for_each(|(at, known)| of_all[usize::from(known.parent)].add(*at));
+        let mut of_all: BTreeMap<Peer, Incidents> = BTreeMap::new();
+        past.for_each(|(at, known)| of_all.entry(known.parent).or_default().add(*at));
+        let count = |peer: &Peer| of_all.get(peer).map_or(0, |incidents| incidents.count);
         let parents = forest.members().iter().filter(|peer| **peer != parent && forest.load(**peer).1 > 0);
-        let mut others: Vec<usize> = parents.map(|peer| of_all[usize::from(*peer)].count).collect();
+        let mut others: Vec<usize> = parents.map(count).collect();
         others.sort_unstable();
         let usual = others.get(others.len() / 2).copied().unwrap_or(0);
         own.count >= STRIKES + 2 * usual
