@@ -98,12 +98,16 @@ impl Verifier {
 
     /// The manifest that lists a packet.
     pub(crate) fn manifest(&self, key: Key) -> Option<&Manifest> {
+        self.candidate(key).filter(|manifest| manifest.hash_of(key).is_some())
+    }
+
+    /// The only manifest that may list a packet: the last one that begins with it or before it.
+    fn candidate(&self, key: Key) -> Option<&Manifest> {
         let place = match self.place(key) {
             Ok(place) => place,
             Err(after) => after.checked_sub(1)?,
         };
-        let (_, manifest) = self.manifests.get(place)?;
-        manifest.hash_of(key).map(|_| &**manifest)
+        self.manifests.get(place).map(|(_, manifest)| &**manifest)
     }
 
     /// Where the manifest with this first packet is, or where it would be.
@@ -113,7 +117,7 @@ impl Verifier {
 
     /// Checks an encoded packet.
     pub(crate) fn check(&self, key: Key, bytes: &Bytes) -> Check {
-        let Some(listed) = self.manifest(key).and_then(|manifest| manifest.hash_of(key)) else {
+        let Some(listed) = self.candidate(key).and_then(|manifest| manifest.hash_of(key)) else {
             return Check::Unknown;
         };
         if self.shared.hash(key, bytes) == *listed { Check::Genuine } else { Check::Forged }
