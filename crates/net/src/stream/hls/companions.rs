@@ -75,7 +75,7 @@ impl Companions {
 
     /// Returns the packets that need not wait longer, because the leading stream went on to this time.
     pub(crate) fn settled(&mut self, lead: i64) -> Option<BytesMut> {
-        let settled = lead - self.held.since > SETTLED || self.held.packets.len() > MOST_HELD;
+        let settled = lead - self.held.since > SETTLED;
         (!self.held.pids.is_empty() && settled).then(|| self.release())
     }
 
