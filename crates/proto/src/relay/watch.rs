@@ -142,12 +142,12 @@ impl Watch {
     pub(crate) fn accepted(&mut self, now: Time, channel: ChannelId, address: IpAddr) {
         let host = network(address).1;
         self.addresses.lock().count(now, host, &self.limits).channels += 1;
-        self.admit(now, channel, address, (Some(host), true));
+        self.admit(now, channel, address, Some(host), true);
     }
 
     /// Notes a connection that a circuit asks for. It takes a place of the circuit's address.
     pub(crate) fn opens(&mut self, now: Time, channel: ChannelId, of: IpAddr) {
-        self.admit(now, channel, of, (None, false));
+        self.admit(now, channel, of, None, false);
     }
 
     /// Notes the neighbour's address on a connection that this relay opened. Circuits that the neighbour begins count there.
@@ -155,11 +155,12 @@ impl Watch {
         let host = Some(network(address).1);
         match self.channels.get_mut(&channel) {
             Some(known) => known.address = host,
-            None => self.admit(now, channel, address, (host, false)),
+            None => self.admit(now, channel, address, host, false),
         }
     }
 
-    fn admit(&mut self, now: Time, id: ChannelId, of: IpAddr, (address, counted): (Option<IpAddr>, bool)) {
+    /// Gives a connection a place of address `of`.
+    fn admit(&mut self, now: Time, id: ChannelId, of: IpAddr, address: Option<IpAddr>, counted: bool) {
         let number = id.0 as usize;
         if self.active.len() <= number {
             self.active.resize(number + 1, Time::ZERO);
