@@ -431,7 +431,7 @@ impl<O: Onion> Relay<O> {
             let of = self.table.circuit(key).owner.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
             self.make_room(now, of);
             if !self.table.contains(key) {
-                self.table.links.closed(now, channel);
+                self.forget_channel(now, channel);
                 return false;
             }
             if let Some(watch) = &mut self.watch {
@@ -510,9 +510,18 @@ impl<O: Onion> Relay<O> {
         }
     }
 
+    /// Forgets a channel and its place. Returns the circuits on it.
+    fn forget_channel(&mut self, now: Time, channel: ChannelId) -> Vec<(CircuitKey, Side)> {
+        // The number of a closed channel is used again, so the old place must be free by then.
+        if let Some(watch) = &mut self.watch {
+            watch.closed(channel);
+        }
+        self.table.links.closed(now, channel)
+    }
+
     fn close_if_spent(&mut self, now: Time, channel: ChannelId) {
         if self.table.links.is_spent(channel) {
-            self.table.links.closed(now, channel);
+            self.forget_channel(now, channel);
             self.table.outputs.push_back(Output::CloseChannel(channel));
         }
     }
@@ -525,10 +534,7 @@ impl<O: Onion> Relay<O> {
 
     /// Forgets a closed channel and ends its circuits. Their other neighbours get DESTROY.
     fn orphan(&mut self, now: Time, channel: ChannelId) {
-        if let Some(watch) = &mut self.watch {
-            watch.closed(channel);
-        }
-        let legs = self.table.links.closed(now, channel);
+        let legs = self.forget_channel(now, channel);
         let gone = legs.iter().map(|(circuit, _)| *circuit).collect();
         let mut joined = Vec::new();
         for (key, side) in legs {

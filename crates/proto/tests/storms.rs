@@ -15,6 +15,7 @@ use tidegate_proto::links::{ChannelId, Config, Departure, Limits};
 use tidegate_proto::node::{Budget, Node as _, Output, Sink, StreamKey};
 use tidegate_proto::onion::{Clear, ClearBody, Onion as _, Stamp};
 use tidegate_proto::relay::Relay;
+use tidegate_proto::transport::Transport;
 
 /// Takes all cells and counts those with data.
 #[derive(Default)]
@@ -52,8 +53,13 @@ struct Attacked {
 
 impl Attacked {
     fn new(limits: Limits) -> Attacked {
+        Attacked::with_transport(limits, Transport::Vanilla)
+    }
+
+    fn with_transport(limits: Limits, transport: Transport) -> Attacked {
         let control = Arc::new(VegasParameters::default());
-        let config = Config { control, nonces: Seed::root(3), limits: Some(limits), ..Config::default() };
+        let nonces = Seed::root(3);
+        let config = Config { control, transport, nonces, limits: Some(limits), ..Config::default() };
         let relay = Relay::new(Clear::default(), config);
         let (opened, open, begun, data) = Default::default();
         Attacked { relay, now: Time(1), opened, open, begun, data, packaged: 0 }
@@ -155,6 +161,23 @@ fn connections_that_circuits_ask_for_share_the_places_of_connections() {
     assert!(attacked.open.contains(&last));
     attacked.until(attacked.now + Limits::default().without_circuits * 2);
     assert!(!attacked.open.contains(&last));
+}
+
+/// With PCTCP, a connection ends with its circuit, and another one gets its number.
+#[test]
+fn a_connection_that_ends_with_its_circuit_gives_its_place_back() {
+    let limits = Limits { connections: 4, ..Limits::default() };
+    let mut attacked = Attacked::with_transport(limits, Transport::PerCircuit);
+    let user = attacked.connection(address(1));
+    for number in 1..=20 {
+        let circ = attacked.create(user, number);
+        attacked.extend(user, circ, number);
+        attacked.relay.channel_opened(attacked.now, attacked.opened[number as usize - 1]);
+        attacked.settle();
+        attacked.cell(user, circ, Command::Destroy, Clear::empty());
+        assert_eq!(attacked.open, BTreeSet::from([user]));
+    }
+    assert_eq!(attacked.opened.len(), 20);
 }
 
 /// A stranger extends a circuit to a relay of its own, which begins circuits on the connection that it gets.
