@@ -1,4 +1,5 @@
 //! Time per cell of a hop's layers at a relay: AES-CTR with SHA-1, and Counter Galois Onion. Compare both within one run.
+//! And the time of a relay's answer to a circuit's handshake (ntor-v3), for `all-handshakes-per-second`.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -16,13 +17,19 @@ use tidegate_proto::onion::Onion as _;
 /// Cells that are prepared before a measured stretch.
 const CELLS: u64 = 512;
 
-/// A client's and a relay's end of a hop.
-fn hop(cgo: bool) -> (Vec<Hop>, Hop) {
+/// A client and a relay that it knows.
+fn ends(cgo: bool) -> (Encrypted, Encrypted) {
     let mut relay = Encrypted::new(None, BTreeMap::new(), [1; 32]);
     relay.answer_with(OwnKeys::new([2; 20], [3; 32], [4; 32], None));
     let mut client = Encrypted::new(None, BTreeMap::new(), [5; 32]);
     let wishes = Wishes { congestion_control: true, cgo };
     client.learn(RelayId(0), *RelaySecret::new([2; 20], [4; 32]).public(), Some(([3; 32], wishes)));
+    (client, relay)
+}
+
+/// A client's and a relay's end of a hop.
+fn hop(cgo: bool) -> (Vec<Hop>, Hop) {
+    let (mut client, mut relay) = ends(cgo);
     let (handshake, create) = client.start(RelayId(0));
     let (theirs, created) = relay.accept(&create, false).expect("the relay's keys");
     (vec![client.finish(handshake, &created).expect("the relay's keys")], theirs)
@@ -84,5 +91,14 @@ fn layers(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, layers);
+/// A relay answers a client's handshake.
+fn handshake(criterion: &mut Criterion) {
+    let (mut client, mut relay) = ends(true);
+    let (_, create) = client.start(RelayId(0));
+    criterion.bench_function("answer a handshake", |bencher| {
+        bencher.iter(|| relay.accept(black_box(&create), false))
+    });
+}
+
+criterion_group!(benches, layers, handshake);
 criterion_main!(benches);

@@ -144,7 +144,7 @@ impl<O: Onion> Relay<O> {
     /// Replaces the limits, if there are any.
     pub fn set_limits(&mut self, limits: Limits) {
         if let Some(watch) = &mut self.watch {
-            watch.limits = limits;
+            watch.set_limits(limits);
         }
     }
 

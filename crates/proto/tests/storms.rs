@@ -180,6 +180,31 @@ fn a_connection_that_ends_with_its_circuit_gives_its_place_back() {
     assert_eq!(attacked.opened.len(), 20);
 }
 
+/// 200 addresses create circuits as fast as they may. A user creates one each second.
+#[test]
+fn key_exchanges_of_many_addresses_are_bounded_together() {
+    let limits = Limits { all_handshakes_per_second: 400, ..Limits::default() };
+    let mut attacked = Attacked::new(limits);
+    let attackers: Vec<ChannelId> = (2..202).map(|n| attacked.connection(address(n))).collect();
+    let user = attacked.connection(address(1));
+    let mut of_user = 0;
+    for second in 1..=10 {
+        for round in 1..=10 {
+            for (n, attacker) in attackers.iter().enumerate() {
+                attacked.create(*attacker, second * 1000 + round * 20 + n as u32 % 7);
+            }
+            attacked.now += Span::from_millis(100);
+        }
+        let before = attacked.relay.circuits();
+        attacked.create(user, second);
+        of_user += attacked.relay.circuits() - before;
+    }
+    // The first second brings the burst, too.
+    let of_others = attacked.relay.circuits() - of_user;
+    assert!((4000..=4400).contains(&of_others), "{of_others} of 20,000");
+    assert_eq!(of_user, 10);
+}
+
 /// A stranger extends a circuit to a relay of its own, which begins circuits on the connection that it gets.
 #[test]
 fn a_relay_that_circuits_reach_has_the_limits_of_its_address() {
@@ -207,7 +232,8 @@ fn a_relay_that_circuits_reach_has_the_limits_of_its_address() {
 /// The processor time of ending a connection with this many circuits, linked in sets of eight.
 #[expect(clippy::disallowed_methods, reason = "the processor time is the point")]
 fn time_to_end(circuits: u32) -> Duration {
-    let limits = Limits { handshake_burst: u32::MAX, ..Limits::default() };
+    let (handshake_burst, all_handshakes_per_second) = (u32::MAX, u32::MAX);
+    let limits = Limits { handshake_burst, all_handshakes_per_second, ..Limits::default() };
     let mut attacked = Attacked::new(limits);
     let stranger = attacked.connection(address(2));
     for number in 0..circuits {

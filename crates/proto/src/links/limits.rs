@@ -28,6 +28,9 @@ pub struct Limits {
     /// Circuits that an address may begin or extend at once after a quiet time.
     #[schemars(range(min = 1))]
     pub handshake_burst: u32,
+    /// Circuits that all addresses together may begin or extend per second. Addresses that used less of their burst go first.
+    #[schemars(range(min = 1))]
+    pub all_handshakes_per_second: u32,
     /// Timeout of the next relay's answer to a circuit's extension.
     pub extending: Span,
     /// How long a connection may be without circuits; it closes up to half that time later.
@@ -51,6 +54,7 @@ impl Default for Limits {
             circuits_per_address: 20_000,
             handshakes_per_second: 200,
             handshake_burst: 2_000,
+            all_handshakes_per_second: 4_000,
             extending: Span::from_secs(30),
             without_circuits: Span::from_secs(180),
             points: 8_000,

@@ -41,6 +41,8 @@ struct Addresses {
     known: BTreeMap<IpAddr, Address>,
     /// Above this number, forgettable addresses are dropped.
     sweep_at: usize,
+    /// Handshakes that all addresses together may still begin; full until the first one.
+    handshakes: Option<TokenBucket>,
 }
 
 struct Address {
@@ -79,14 +81,38 @@ impl Addresses {
         self.known.entry(address).or_insert_with(|| Address {
             channels: 0,
             circuits: 0,
-            handshakes: TokenBucket::new(BucketPlan {
-                rate_bytes_per_s: limits.handshakes_per_second.into(),
-                burst_bytes: limits.handshake_burst.into(),
-                refill_every: REFILL,
-                drop_fractions: false,
-            }),
+            handshakes: bucket(limits.handshakes_per_second, limits.handshake_burst),
         })
     }
+
+    /// Takes a handshake from the allowances of an address and of all addresses; false if either is used up.
+    fn shake(&mut self, now: Time, address: IpAddr, limits: &Limits) -> bool {
+        let burst = limits.handshake_burst;
+        let own = self.count(now, address, limits).handshakes.available(now);
+        let most = limits.all_handshakes_per_second;
+        let all = self.handshakes.get_or_insert_with(|| bucket(most, most));
+        let left = all.available(now);
+        // When less than half of the common allowance is left, an address that used up its burst waits first, and then
+        // those that used less of theirs. An address that asks for little gets the rest.
+        let used = u64::from(burst).saturating_sub(own);
+        let may_wait = u128::from(used) * u128::from(most) > 2 * u128::from(left) * u128::from(burst);
+        if own == 0 || left == 0 || may_wait {
+            return false;
+        }
+        all.take(1);
+        self.count(now, address, limits).handshakes.take(1);
+        true
+    }
+}
+
+/// A bucket of handshakes, which begins full.
+fn bucket(per_second: u32, burst: u32) -> TokenBucket {
+    TokenBucket::new(BucketPlan {
+        rate_bytes_per_s: per_second.into(),
+        burst_bytes: burst.into(),
+        refill_every: REFILL,
+        drop_fractions: false,
+    })
 }
 
 impl Watch {
@@ -99,6 +125,16 @@ impl Watch {
             active: Vec::new(),
             looks: BTreeSet::new(),
             extending: BTreeSet::new(),
+        }
+    }
+
+    /// Replaces the limits. Allowances begin full.
+    pub(crate) fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+        let mut addresses = self.addresses.lock();
+        addresses.handshakes = None;
+        for known in addresses.known.values_mut() {
+            known.handshakes = bucket(limits.handshakes_per_second, limits.handshake_burst);
         }
     }
 
@@ -184,16 +220,10 @@ impl Watch {
         }
     }
 
-    /// Takes a handshake from the allowance of the channel's address; false if that is used up.
+    /// Takes a handshake from the allowance of the channel's address; false if there is none.
     pub(crate) fn may_shake(&mut self, now: Time, channel: ChannelId) -> bool {
         let Some(address) = self.address(channel) else { return true };
-        let mut addresses = self.addresses.lock();
-        let known = addresses.count(now, address, &self.limits);
-        let may = known.handshakes.available(now) > 0;
-        if may {
-            known.handshakes.take(1);
-        }
-        may
+        self.addresses.lock().shake(now, address, &self.limits)
     }
 
     /// Counts a circuit that a channel begins. Returns the address it counts for.
@@ -204,12 +234,11 @@ impl Watch {
         let most = self.limits.circuits_per_address;
         let Some(address) = self.address(channel) else { return Ok(None) };
         let mut addresses = self.addresses.lock();
-        let known = addresses.count(now, address, &self.limits);
-        if known.circuits >= most || known.handshakes.available(now) == 0 {
+        let circuits = addresses.count(now, address, &self.limits).circuits;
+        if circuits >= most || !addresses.shake(now, address, &self.limits) {
             return Err(());
         }
-        known.handshakes.take(1);
-        known.circuits += 1;
+        addresses.count(now, address, &self.limits).circuits += 1;
         Ok(Some(address))
     }
 
