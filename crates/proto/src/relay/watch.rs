@@ -220,7 +220,7 @@ impl Watch {
         }
     }
 
-    /// Takes a handshake from the allowance of the channel's address; false if there is none.
+    /// Takes a handshake from the allowance of the channel's address; false if it is used up.
     pub(crate) fn may_shake(&mut self, now: Time, channel: ChannelId) -> bool {
         let Some(address) = self.address(channel) else { return true };
         self.addresses.lock().shake(now, address, &self.limits)
