@@ -179,7 +179,7 @@ proptest! {
             let busy = machine.is_busy();
             match (message, which) {
                 (Some(message), _) => machine.message(now, connection, &[if knows { 1 } else { 2 }; 32], &message),
-                (None, 0..3) => machine.lost(connection),
+                (None, 0..3) => machine.lost(now, connection),
                 (None, 3..6) => assert_eq!(machine.echo(now), busy),
                 (None, _) => machine.background(u64::MAX >> 8, 7),
             }

@@ -335,8 +335,9 @@ impl Connection {
         };
         let mut state = self.shared.state.borrow_mut();
         state.coordinators.remove(&self.id);
-        state.target.lost(self.id);
-        self.shared.settle(&mut state, clock::now());
+        let now = clock::now();
+        state.target.lost(now, self.id);
+        self.shared.settle(&mut state, now);
         result
     }
 

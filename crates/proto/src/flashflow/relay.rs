@@ -2,7 +2,7 @@
 //!
 //! It ends a measurement in time whatever the others do. States: Idle, ParamsOk, Measuring, Idle.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
 use serde::Deserialize;
@@ -81,6 +81,8 @@ pub struct Target {
     config: Config,
     quota: Quota<Fingerprint>,
     session: Option<Session>,
+    /// Until when coordinators that agreed and then did not measure leave the relay to others.
+    resting: BTreeMap<Fingerprint, Time>,
     outputs: VecDeque<Output>,
 }
 
@@ -91,6 +93,7 @@ struct Session {
     params: Params,
     ratio: Percent,
     deadline: Time,
+    agreed: Time,
     measuring: Option<Measuring>,
 }
 
@@ -107,7 +110,7 @@ impl Target {
     /// A relay without measurements.
     pub fn new(config: Config) -> Target {
         let quota = Quota::new(config.period);
-        Target { config, quota, session: None, outputs: VecDeque::new() }
+        Target { config, quota, session: None, resting: BTreeMap::new(), outputs: VecDeque::new() }
     }
 
     /// Handles a message of a connection that proved the fingerprint.
@@ -121,10 +124,10 @@ impl Target {
                 }
                 Err(reason) => self.refuse(from, reason),
             },
-            Message::Failed(_) if self.is_coordinator(from) => self.end(),
+            Message::Failed(_) if self.is_coordinator(from) => self.end(now),
             _ => {
                 if self.is_coordinator(from) {
-                    self.end();
+                    self.end(now);
                 }
                 self.refuse(from, Reason::Protocol);
             }
@@ -144,7 +147,8 @@ impl Target {
         if !self.config.coordinators.contains(fingerprint) {
             return Err(Reason::NotAllowed);
         }
-        if self.session.is_some() {
+        let rests = self.resting.get(fingerprint).is_some_and(|until| now < *until);
+        if self.session.is_some() || rests {
             return Err(Reason::Busy);
         }
         if Span::from_secs(u64::from(params.seconds)) > self.config.max_duration {
@@ -159,6 +163,7 @@ impl Target {
             params: params.clone(),
             ratio: theirs.min(self.config.background),
             deadline: now + self.config.max_duration,
+            agreed: now,
             measuring: None,
         });
         Ok(())
@@ -202,9 +207,9 @@ impl Target {
     }
 
     /// The coordinator's connection is gone: the measurement ends.
-    pub fn lost(&mut self, connection: u64) {
+    pub fn lost(&mut self, now: Time, connection: u64) {
         if self.is_coordinator(connection) {
-            self.end();
+            self.end(now);
         }
     }
 
@@ -218,11 +223,14 @@ impl Target {
         self.session.as_ref().map(|session| session.params.seconds)
     }
 
-    fn end(&mut self) {
+    fn end(&mut self, now: Time) {
         if let Some(session) = self.session.take() {
-            // The relay was not loaded, so the coordinator may try again.
+            // The relay was not loaded, so the coordinator may try again. First each other coordinator gets as much time
+            // as it held the relay: it could otherwise agree for ever and keep them out.
             if session.measuring.is_none() {
                 self.quota.cancel(&session.fingerprint);
+                let others = self.config.coordinators.len() as u64 - 1;
+                self.resting.insert(session.fingerprint, now + (now.since(session.agreed)) * others);
             }
             self.outputs.push_back(Output::Ended);
         }
@@ -246,7 +254,7 @@ impl Machine for Target {
         while let Some(session) = &mut self.session {
             let (coordinator, seconds) = (session.coordinator, session.params.seconds);
             if now >= session.deadline {
-                self.end();
+                self.end(now);
                 self.refuse(coordinator, Reason::Timeout);
                 return;
             }
@@ -260,7 +268,7 @@ impl Machine for Target {
                 .map(|bytes| u32::try_from(std::mem::take(bytes)).unwrap_or(u32::MAX));
             self.outputs.push_back(Output::Send(coordinator, Message::Background { second, sent, received }));
             if second == seconds {
-                self.end();
+                self.end(now);
                 self.outputs.push_back(Output::Close(coordinator));
                 return;
             }
@@ -355,7 +363,7 @@ mod tests {
             assert_eq!(refusal(&mut t, at(start), &COORDINATOR, params()), Reason::Busy);
             t.echo(at(start));
             drain(&mut t);
-            t.lost(4);
+            t.lost(at(start), 4);
             assert_eq!(drain(&mut t), [Output::Ended]);
         }
         assert_eq!(refusal(&mut t, at(200), &COORDINATOR, params()), Reason::TooOften);
@@ -364,11 +372,33 @@ mod tests {
         for start in 0..5 {
             u.message(at(start), 4, &COORDINATOR, &Message::Params(params()));
             assert_eq!(drain(&mut u)[1], Output::Send(4, Message::ParamsOk));
-            u.lost(4);
+            u.lost(at(start), 4);
             drain(&mut u);
         }
         t.message(at(86_401), 4, &COORDINATOR, &Message::Params(params()));
         assert_eq!(drain(&mut t)[1], Output::Send(4, Message::ParamsOk));
+    }
+
+    /// A coordinator agrees whenever it may, and never measures. Another one tries every ten seconds.
+    #[test]
+    fn a_coordinator_that_never_measures_does_not_keep_others_out() {
+        const OTHER: Fingerprint = [8; 32];
+        let coordinators = vec![COORDINATOR, OTHER];
+        let mut t = Target::new(Config { allowed: true, coordinators, ..Config::default() });
+        let mut measured = 0;
+        for second in 0..600 {
+            t.timeout(at(second));
+            t.message(at(second), second, &COORDINATOR, &Message::Params(params()));
+            if second % 10 == 0 {
+                t.message(at(second), 1000 + second, &OTHER, &Message::Params(params()));
+            }
+            if t.session.as_ref().is_some_and(|session| session.fingerprint == OTHER) {
+                measured += u32::from(t.session.as_ref().is_some_and(|session| session.measuring.is_none()));
+                t.echo(at(second));
+            }
+            drain(&mut t);
+        }
+        assert_eq!(measured, 2, "as often as it may in a day");
     }
 
     #[test]
