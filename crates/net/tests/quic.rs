@@ -2,7 +2,9 @@
 
 use crate::a_relay;
 use crate::one_hop::on_sockets;
-use std::net::SocketAddr;
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -20,8 +22,8 @@ use tidegate_proto::crypto::cert::{RouterKeys, Signing};
 use tidegate_proto::crypto::lifetimes::KeyLifetimes;
 use tidegate_proto::crypto::names::{Router, SharedNames};
 use tidegate_proto::transport::Transport;
-use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::spawn_local;
 
 fn keys() -> RouterKeys {
@@ -163,22 +165,134 @@ fn both_relays_authenticate_each_other() {
     });
 }
 
+/// The QUIC side of a relay, which answers all attempts.
+async fn answering() -> (SocketAddr, Rc<Quic>) {
+    let identity = Identity::generate();
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = free.local_addr().unwrap();
+    let relay = Rc::new(Quic::relay(&identity, &[address], SharedNames::default()).unwrap());
+    let config = Arc::new(quic::server(&identity).unwrap());
+    let accepting = relay.clone();
+    spawn_local(async move {
+        while let Some(incoming) = accepting.incoming().await {
+            let (relay, config) = (accepting.clone(), config.clone());
+            spawn_local(async move {
+                let neighbour = relay.answer(incoming, config).await?;
+                // It says the same back on the first stream.
+                let mut lane = neighbour.accept().await?;
+                let (mut reader, mut writer) = tokio::io::split(&mut lane);
+                tokio::io::copy(&mut reader, &mut writer).await
+            });
+        }
+    });
+    (address, relay)
+}
+
+/// First packets of attempts to connect, each with another connection id.
+async fn first_packets(number: usize) -> Vec<Vec<u8>> {
+    let sink = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let address = sink.local_addr().unwrap();
+    let clients = Rc::new(Quic::client(SharedNames::default()).unwrap());
+    for _ in 0..number {
+        let clients = clients.clone();
+        spawn_local(async move { clients.connect(address).await.map(drop) });
+    }
+    let (mut packets, mut known, mut buffer) = (Vec::new(), BTreeSet::new(), [0; 2048]);
+    while packets.len() < number {
+        let length = sink.recv(&mut buffer).await.unwrap();
+        // Flags, version, length of the connection id, id.
+        let id = buffer[6..6 + usize::from(buffer[5])].to_vec();
+        if known.insert(id) {
+            packets.push(buffer[..length].to_vec());
+        }
+    }
+    packets
+}
+
+/// Attempts from forged addresses, which never answer. Packets that Retry asks for cost the relay no state.
+#[test]
+fn attempts_from_forged_addresses_lock_out_nobody() {
+    on_sockets(async {
+        let (address, _relay) = answering().await;
+        let packets = first_packets(300).await;
+        let mut senders = Vec::new();
+        for (number, packet) in packets.iter().enumerate() {
+            let from = Ipv4Addr::new(127, 1, number as u8, 2);
+            let sender = UdpSocket::bind((from, 0)).await.unwrap();
+            sender.send_to(packet, address).await.unwrap();
+            senders.push((sender, packet.len()));
+        }
+        let user = Quic::client(SharedNames::default()).unwrap();
+        let before = clock::now();
+        let mut lane = user.connect(address).await.unwrap().open().await.unwrap();
+        lane.write_all(b"hello").await.unwrap();
+        lane.read_exact(&mut [0; 5]).await.unwrap();
+        assert!(clock::now().since(before) < Span::from_secs(1));
+        let (mut retries, mut answers, mut buffer) = (0, 0, [0; 2048]);
+        for (sender, sent) in senders {
+            let mut heard = 0;
+            while let Ok(length) = sender.try_recv(&mut buffer) {
+                heard += length;
+                // Long header packets of type 3 are Retry (RFC 9000, 17.2.5).
+                match buffer[0] >> 4 {
+                    0b1111 => retries += 1,
+                    _ => answers += 1,
+                }
+            }
+            assert!(heard <= 3 * sent, "three times what came, at most (RFC 9000, 8.1): {heard} of {sent}");
+        }
+        assert!(retries >= 200 && answers > 0, "{retries} retries, {answers} other packets");
+    });
+}
+
+/// A neighbour's packets come from another address from some moment on.
+#[test]
+fn a_connection_that_moves_to_another_address_ends() {
+    on_sockets(async {
+        let (address, _relay) = answering().await;
+        let (front, user) =
+            (UdpSocket::bind("127.0.0.1:0").await.unwrap(), Quic::client(SharedNames::default()).unwrap());
+        let between = front.local_addr().unwrap();
+        let (first, other) =
+            (UdpSocket::bind("127.0.0.2:0").await.unwrap(), UdpSocket::bind("127.0.0.3:0").await.unwrap());
+        let (moved, heard, sent) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+        let (is_moved, hears, sends) = (moved.clone(), heard.clone(), sent.clone());
+        spawn_local(async move {
+            let (mut from_user, mut to_user, mut to_other) = ([0; 2048], [0; 2048], [0; 2048]);
+            let mut user = None;
+            loop {
+                tokio::select! {
+                    Ok((length, from)) = front.recv_from(&mut from_user) => {
+                        user = Some(from);
+                        let way = if is_moved.get() { &other } else { &first };
+                        sends.set(sends.get() + if is_moved.get() { length } else { 0 });
+                        way.send_to(&from_user[..length], address).await.unwrap();
+                    }
+                    Ok(length) = first.recv(&mut to_user) => {
+                        front.send_to(&to_user[..length], user.unwrap()).await.unwrap();
+                    }
+                    Ok(length) = other.recv(&mut to_other) => hears.set(hears.get() + length),
+                }
+            }
+        });
+        let neighbour = user.connect(between).await.unwrap();
+        let mut lane = neighbour.open().await.unwrap();
+        lane.write_all(b"hello").await.unwrap();
+        lane.read_exact(&mut [0; 5]).await.unwrap();
+        moved.set(true);
+        lane.write_all(b"hello").await.unwrap();
+        let answered = within(Span::from_secs(6), async { lane.read_exact(&mut [0; 5]).await }).await;
+        assert!(answered.is_err(), "the relay takes nothing from there");
+        // Once it has forgotten the connection it answers with resets, which are shorter than what came (RFC 9000, 10.3).
+        assert!(heard.get() < sent.get(), "{} of {}", heard.get(), sent.get());
+    });
+}
+
 /// One address opens more connections than a relay accepts. None of them has a stream.
 #[test]
 fn idle_quic_connections_do_not_lock_out_newcomers() {
     on_sockets(async {
-        let identity = Identity::generate();
-        let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = free.local_addr().unwrap();
-        let relay = Rc::new(Quic::relay(&identity, &[address], SharedNames::default()).unwrap());
-        let config = Arc::new(quic::server(&identity).unwrap());
-        let accepting = relay.clone();
-        spawn_local(async move {
-            while let Some(incoming) = accepting.incoming().await {
-                let (relay, config) = (accepting.clone(), config.clone());
-                spawn_local(async move { relay.answer(incoming, config).await.map(drop) });
-            }
-        });
+        let (address, _accepting) = answering().await;
         let strangers = Quic::client(SharedNames::default()).unwrap();
         let mut open = Vec::new();
         for number in 0..400 {
@@ -267,7 +381,7 @@ fn an_unread_stream_is_bounded_by_its_window_and_blocks_no_other() {
         other.carrier.write_all(b"heard").await.unwrap();
         let mut heard = [0; 5];
         let mut lane = within(second, neighbour.accept()).await.unwrap();
-        tokio::io::AsyncReadExt::read_exact(&mut lane, &mut heard).await.unwrap();
+        lane.read_exact(&mut heard).await.unwrap();
         assert_eq!(&heard, b"heard");
     });
 }
