@@ -343,6 +343,47 @@ mod tests {
         assert_eq!(end.open(annex, &datagram[CELL_HEAD + ANNEX..], &KEY), None, "damaged");
     }
 
+    /// The first relay changes a bit of a payload, which another relay of the adversary looks for behind an honest one.
+    #[test]
+    fn a_changed_bit_of_a_payload_leaves_no_mark_behind_the_next_relay() {
+        let outbound = Outbound::new(1, &SEEDS[..2]);
+        let (datagram, _) = outbound.cell(KIND, seal(b"text", &KEY), &mut || [5; 32]);
+        // What the adversary's second relay gets, and what the receiver opens.
+        let arrives = |changed: Option<usize>| {
+            let mut relays = relays();
+            let mut pass = |hop: usize, datagram: &[u8]| match relays[hop].pass(
+                Time::ZERO,
+                hop as Peer,
+                datagram,
+                1.0,
+            ) {
+                Ok(Passed::Forward(_, next)) => next,
+                _ => panic!("passes"),
+            };
+            let mut sent = pass(0, &datagram);
+            if let Some(place) = changed {
+                sent[CELL_HEAD + ANNEX + place] ^= 1;
+            }
+            let there = pass(1, &sent);
+            let last = pass(2, &there);
+            let annex = last[CELL_HEAD..][..ANNEX].try_into().expect("an annex");
+            let opened = Inbound::new(&SEEDS[2..]).open(annex, &last[CELL_HEAD + ANNEX..], &KEY);
+            (there[CELL_HEAD + ANNEX..].to_vec(), opened.is_some())
+        };
+        let (honest, opened) = arrives(None);
+        assert!(opened);
+        let mut others = vec![honest];
+        for place in [0, 15, 16, 31, 32, 700, CELL_PAYLOAD - 1] {
+            let (there, opened) = arrives(Some(place));
+            assert!(!opened, "the receiver drops it");
+            for other in &others {
+                let same = there.iter().zip(other).filter(|(a, b)| a == b).count();
+                assert!(same < 30, "{same} of {CELL_PAYLOAD} bytes are the same, changed at {place}");
+            }
+            others.push(there);
+        }
+    }
+
     #[test]
     fn a_refusal_names_the_relay_and_the_cell_to_its_source_alone() {
         let outbound = Outbound::new(1, &SEEDS);
