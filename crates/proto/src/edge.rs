@@ -31,6 +31,10 @@ pub(crate) struct Edge {
     streams: Vec<Stream>,
     /// Delivered bytes that the streams' local sides have not consumed.
     held: u64,
+    /// The stream that was offered room last, if there was less than a cell for each.
+    turn: Option<StreamId>,
+    /// A stream had its turn and nothing to send.
+    passed: bool,
 }
 
 /// The SENDMEs owed after a delivered cell.
@@ -71,7 +75,13 @@ impl Edge {
 
     /// Creates an end with this congestion window, or else with the fixed windows.
     fn bounded(congestion: Option<Box<dyn Window>>, windows: Windows, allowance: f64) -> Edge {
-        Edge { flow: Flow::new(congestion, windows, allowance), streams: Vec::new(), held: 0 }
+        Edge {
+            flow: Flow::new(congestion, windows, allowance),
+            streams: Vec::new(),
+            held: 0,
+            turn: None,
+            passed: false,
+        }
     }
 
     /// Swaps circuit-level flow control with another end; each keeps its streams.
@@ -272,13 +282,22 @@ impl Edge {
     }
 
     /// Stopped streams that have bytes left and may go on, each with a fair share of `cells`, which is the
-    /// [room](Self::room).
+    /// [room](Self::room). If there are fewer cells than streams, they take turns.
     pub(crate) fn resumable(&mut self, cells: u32) -> Vec<(StreamId, u32)> {
         let able = |stream: &Stream| stream.starved && stream.room() > 0;
         let count = self.streams.iter().filter(|stream| able(stream)).count() as u32;
         if cells == 0 || count == 0 {
             return Vec::new();
         }
+        if cells < count {
+            let next = self.turn.map_or(0, |turn| self.streams.partition_point(|stream| stream.id <= turn));
+            let (before, after) = self.streams.split_at(next);
+            let in_turn = after.iter().chain(before).filter(|stream| able(stream));
+            let chosen: Vec<_> = in_turn.take(cells as usize).map(|stream| (stream.id, 1)).collect();
+            self.turn = chosen.last().map(|(id, _)| *id);
+            return chosen;
+        }
+        self.turn = None;
         let share = cells.div_ceil(count);
         self.streams.iter().filter(|stream| able(stream)).map(|stream| (stream.id, share)).collect()
     }
@@ -288,8 +307,16 @@ impl Edge {
     /// loop read again).
     pub(crate) fn reopened(&mut self, cells: u32) -> Vec<(StreamId, u32)> {
         let able = self.resumable(cells);
+        if self.turn.is_some() {
+            return able;
+        }
         let turns = if able.is_empty() { 0 } else { cells.div_ceil(TURN_CELLS) };
         (0..turns).flat_map(|_| able.iter().rev().map(|(id, _)| (*id, TURN_CELLS))).collect()
+    }
+
+    /// The stream that takes the place of one that had its turn and nothing to send.
+    pub(crate) fn next_turn(&mut self, cells: u32) -> Vec<(StreamId, u32)> {
+        if std::mem::take(&mut self.passed) { self.resumable(cells.min(1)) } else { Vec::new() }
     }
 
     /// Packages up to `cells` cells of a connected stream. Returns the number packaged. `room`: cells that the circuit
@@ -304,7 +331,7 @@ impl Edge {
         mut send: impl FnMut(Message<O>, bool) -> Option<Digest>,
     ) -> u32 {
         let room = self.room(room);
-        let Edge { flow, streams, .. } = self;
+        let Edge { flow, streams, turn, passed, .. } = self;
         let Ok(at) = streams.binary_search_by_key(&id, |stream| stream.id) else { return 0 };
         let stream = &mut streams[at];
         if stream.phase != Phase::Connected {
@@ -328,6 +355,7 @@ impl Edge {
             }
             sent += 1;
         }
+        *passed = sent == 0 && !stream.starved && turn.is_some();
         sent
     }
 }
@@ -371,6 +399,26 @@ mod tests {
         edge.sendme(Time::ZERO, a, None, false).unwrap();
         assert_eq!(edge.resumable(edge.room(u32::MAX)), [(a, 50), (c, 50)]);
         assert_eq!(packaged(&mut edge, a, u32::MAX), 50);
+    }
+
+    #[test]
+    fn more_streams_than_cells_take_turns() {
+        let mut edge = windowed();
+        for id in (1..=5).map(StreamId) {
+            assert!(edge.open(id) && edge.connect(id));
+            assert_eq!(packaged(&mut edge, id, 0), 0, "the queue is full");
+        }
+        let turns = |ids: [u16; 2]| ids.map(|id| (StreamId(id), 1));
+        assert_eq!(edge.resumable(2), turns([1, 2]));
+        assert_eq!(edge.resumable(2), turns([3, 4]));
+        assert_eq!(edge.resumable(2), turns([5, 1]));
+        assert!(edge.next_turn(2).is_empty(), "each had something to send");
+        // The second one turns out to be empty, so the third takes its place.
+        assert_eq!(edge.resumable(1), [(StreamId(2), 1)]);
+        let mut empty = |_: u16| None;
+        assert_eq!(edge.package::<Clear>(Time::ZERO, StreamId(2), 1, 9, &mut empty, |_, _| None), 0);
+        assert_eq!(edge.next_turn(1), [(StreamId(3), 1)]);
+        assert!(edge.next_turn(1).is_empty());
     }
 
     #[test]

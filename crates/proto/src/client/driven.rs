@@ -99,17 +99,21 @@ impl<O: Onion> Node<O> for Client<O> {
     fn package(&mut self, now: Time, stream: StreamKey, cells: u32, source: &mut dyn Source<O>) {
         let Some(circuit) = self.circuits.get_mut(stream.circuit.0 as usize) else { return };
         if let Linked::First(_) = circuit.linked {
-            return self.package_over_legs(now, stream, cells, source);
+            self.package_over_legs(now, stream, cells, source);
+            return self.package_again(stream.circuit, Edge::next_turn);
         }
         let (hops, leg, links) = (&mut circuit.hops, circuit.leg, &mut self.links);
         let room = links.room(leg);
-        circuit.edge.package(now, stream.stream, cells, room, source, |message, digest| {
+        let sent = circuit.edge.package(now, stream.stream, cells, room, source, |message, digest| {
             let last = hops.len() - 1;
             let full = links.push(now, leg, Command::Relay, O::seal(hops, last, false, message));
             debug_assert_eq!(full, Ok(()), "the high mark is below the limit");
             if digest { O::client_digests(&hops[last]).map(|[_, said]| said) } else { None }
         });
         links.note_packaged(leg);
+        if sent == 0 {
+            self.package_again(stream.circuit, Edge::next_turn);
+        }
     }
 
     /// Not used: only exits connect streams.

@@ -149,17 +149,21 @@ impl<O: Onion> Node<O> for Relay<O> {
         let Some(circuit) = self.table.circuits.get_mut(stream.circuit.0 as usize) else { return };
         if let Linked::First(_) = circuit.linked {
             self.table.package_over_legs(now, stream, cells, source);
+            self.table.package_again(stream.circuit, Edge::next_turn);
             return self.relieve_memory(now);
         }
         let Some(edge) = circuit.edge.as_deref_mut() else { return };
         let (hop, prev, links) = (&mut circuit.hop, circuit.prev, &mut self.table.links);
         let room = links.room(prev);
-        edge.package(now, stream.stream, cells, room, source, |message, digest| {
+        let sent = edge.package(now, stream.stream, cells, room, source, |message, digest| {
             let full = links.push(now, prev, Command::Relay, O::originate(hop, message));
             debug_assert_eq!(full, Ok(()), "the high mark is below the limit");
             if digest { O::digests(hop).map(|[_, said]| said) } else { None }
         });
         links.note_packaged(prev);
+        if sent == 0 {
+            self.table.package_again(stream.circuit, Edge::next_turn);
+        }
         self.relieve_memory(now);
     }
 
