@@ -33,9 +33,15 @@ impl Tally {
 /// Verdicts on one claim: a published quantity under each preset.
 type Claims = BTreeMap<(String, String), Vec<Option<Verdict>>>;
 
+/// Verdicts by experiment and quantity.
+type Verdicts = BTreeMap<(String, String), Option<Verdict>>;
+
 /// Everything counted on one paper's folder.
 #[derive(Default)]
 struct Paper {
+    /// Published rows that differ, and those of them with a demonstrated cause.
+    differ: u32,
+    explained: u32,
     rows: BTreeMap<RowKind, Tally>,
     claims: Claims,
     fitted: usize,
@@ -92,6 +98,14 @@ pub fn marked(page: &str) -> BTreeSet<String> {
 pub fn page(experiments: &[Experiment], strangers: &BTreeSet<String>) -> Result<ScoreboardPage, InputError> {
     let mut sections = String::new();
     let mut papers: Vec<(&str, Paper)> = Vec::new();
+    let mut verdicts = Verdicts::new();
+    for experiment in experiments {
+        let (rows, recorded) = (experiment.rows()?, record::read(&experiment.folder)?);
+        let id = format!("{}/{}", experiment.paper, experiment.figure);
+        for (row, found) in rows.iter().zip(record::settled(&rows, recorded.as_ref())) {
+            verdicts.insert((id.clone(), row.file.quantity.clone()), found.map(|found| found.verdict));
+        }
+    }
     for experiment in experiments {
         let recorded = record::read(&experiment.folder)?;
         // Experiments are sorted by paper, so a new paper starts a section.
@@ -102,7 +116,7 @@ pub fn page(experiments: &[Experiment], strangers: &BTreeSet<String>) -> Result<
         let (_, paper) = papers.last_mut().expect("just pushed");
         let mark = recorded.as_ref().is_some_and(|recorded| strangers.contains(&recorded.commit));
         let mark = if mark { STRANGER } else { "" };
-        section(&mut sections, experiment, (recorded.as_ref(), mark), paper)?;
+        section(&mut sections, experiment, (recorded.as_ref(), mark), (paper, &verdicts))?;
     }
     let mut overview = String::new();
     let mut all: BTreeMap<RowKind, Tally> = BTreeMap::new();
@@ -122,12 +136,15 @@ pub fn page(experiments: &[Experiment], strangers: &BTreeSet<String>) -> Result<
     let summary = std::iter::once(head.to_owned()).chain(rows).collect::<Vec<String>>().join("\n");
     // The page lies one folder below the README.
     let counts = summary.replace("](experiments/", "](../experiments/");
+    let sum = |of: fn(&Paper) -> u32| papers.iter().map(|(_, paper)| of(paper)).sum::<u32>();
+    let (differ, explained) = (sum(|paper| paper.differ), sum(|paper| paper.explained));
     let text = format!(
         "# Scoreboard\n\n<!-- Made by `tidegate scoreboard` from experiments/*/*/result.json. Do not edit. -->\n\n\
          {counts}\n\nA claim is a published quantity; measured under several presets, it is one claim, and it \
          holds only if it holds under each. [Reproduction](reproduction.md) defines the verdicts. Records from \
          before values per seed were stored show no n; a row of these is judged by its recorded interval if that \
-         covers the comparison, and is undecided otherwise. Below, rows are counted.\n\n\
+         covers the comparison, and is undecided otherwise. Below, rows are counted. Of {differ} rows of papers that \
+         differ, {explained} have a cause that another row demonstrates.\n\n\
          | paper | provenance | rows | hold | differ | undecided | no data | not comparable | not recorded |\n\
          |---|---|---|---|---|---|---|---|---|\n{overview}{sections}"
     );
@@ -139,7 +156,7 @@ fn section(
     text: &mut String,
     experiment: &Experiment,
     (recorded, mark): (Option<&Recorded>, &str),
-    paper: &mut Paper,
+    (paper, verdicts): (&mut Paper, &Verdicts),
 ) -> Result<(), InputError> {
     let _ = write!(
         text,
@@ -174,7 +191,23 @@ fn section(
         } else if kind == RowKind::Paper {
             paper.claims.entry((experiment.figure.clone(), claim)).or_default().push(verdict);
         }
-        let cells = cells(row, kind, found.as_ref(), preset, fitted.as_deref());
+        let mut cells = cells(row, kind, found.as_ref(), preset, fitted.as_deref());
+        if verdict == Some(Verdict::Differs) && kind == RowKind::Paper {
+            paper.differ += 1;
+        }
+        if let Some(cause) = &row.file.cause {
+            let of = experiment.cause_of(cause);
+            let Some(demonstrated) = verdicts.get(&of) else {
+                return Err(experiment.unknown_cause(&row.file.quantity, cause));
+            };
+            if verdict == Some(Verdict::Differs) {
+                paper.explained += u32::from(*demonstrated == Some(Verdict::Holds));
+                let note = &mut cells[5];
+                let said = demonstrated.map_or_else(|| "not recorded".into(), |verdict| verdict.to_string());
+                let between = if note.is_empty() { "" } else { "; " };
+                let _ = write!(note, "{between}cause: {} ({}: \"{}\" {said})", cause.why, of.0, of.1);
+            }
+        }
         let cells = cells.map(|cell| cell.replace('|', "\\|").replace('\n', " "));
         let _ = writeln!(text, "| {} |", cells.join(" | "));
     }

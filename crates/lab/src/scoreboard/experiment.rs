@@ -210,9 +210,23 @@ pub struct RowFile {
     pub not_comparable_at_smoke: Option<String>,
     /// The change of which the number is the effect; such rows are on the page of effects.
     pub effect: Option<EffectFile>,
+    /// A row that demonstrates why this one differs.
+    pub cause: Option<CauseFile>,
     /// Remark for readers.
     #[serde(default)]
     pub note: String,
+}
+
+/// A cause, and the row that demonstrates it if it holds.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct CauseFile {
+    /// The cause.
+    pub why: String,
+    /// The row's experiment, as `paper/figure`; default: this one.
+    pub experiment: Option<String>,
+    /// The row's `quantity`.
+    pub quantity: String,
 }
 
 /// The change that a row's number belongs to.
@@ -406,6 +420,21 @@ impl Experiment {
             }
         }
         Ok(experiment)
+    }
+
+    /// The error of a cause that names an unknown row.
+    pub(crate) fn unknown_cause(&self, quantity: &str, cause: &CauseFile) -> InputError {
+        let row = self.file.row.iter().find(|row| row.get_ref().quantity == quantity);
+        let span = row.map_or(0..0, |row| row.span());
+        let id = self.cause_of(cause).0;
+        let wrong = format!("no row of {id} has the quantity `{}`", cause.quantity);
+        self.source.error(span, wrong, "name an existing row as the cause")
+    }
+
+    /// Experiment and quantity of a cause.
+    pub(crate) fn cause_of(&self, cause: &CauseFile) -> (String, String) {
+        let here = || format!("{}/{}", self.paper, self.figure);
+        (cause.experiment.clone().unwrap_or_else(here), cause.quantity.clone())
     }
 
     /// The checked rows.
