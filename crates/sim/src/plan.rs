@@ -77,6 +77,14 @@ pub struct HostPlan {
 }
 
 impl HostPlan {
+    /// Whether trains can cross both of its links: they are first come, first served.
+    pub fn carries_trains(&self) -> bool {
+        let first_come = |link: &LinkPlan| {
+            link.rate == Rate::UNLIMITED || matches!(link.queue, QueuePlan::DropTail { .. })
+        };
+        first_come(&self.up) && first_come(&self.down)
+    }
+
     /// Bytes per second that the host can carry at most, by its links and its own limit. Only the host knows it; its
     /// report and its weight are in [`Plan::directory`].
     pub fn capacity(&self) -> f64 {

@@ -73,11 +73,9 @@ impl Place {
         let plan = &hosts[this as usize];
         let machine = machine(hosts, this);
         let access = if plan.up.queue == QueuePlan::Machine { machine } else { this };
-        let links = [&hosts[access as usize].up, &hosts[access as usize].down];
-        let first_come = links
-            .iter()
-            .all(|link| link.rate == Rate::UNLIMITED || matches!(link.queue, QueuePlan::DropTail { .. }));
-        Place { location: plan.location, machine, access, down: links[1].rate, first_come }
+        let used = &hosts[access as usize];
+        let (down, first_come) = (used.down.rate, used.carries_trains());
+        Place { location: plan.location, machine, access, down, first_come }
     }
 }
 

@@ -22,7 +22,8 @@ use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::RelayId;
 use tidegate_sim::division::obstacle;
 use tidegate_sim::plan::paths::Selector;
-use tidegate_sim::plan::{Directory, Plan, RelayEntry, Role, Route, Traffic, UserPlan};
+use tidegate_sim::plan::{Directory, HostPlan, Plan, RelayEntry, Role, Route, Traffic, UserPlan};
+use tidegate_sim::tcp::Fidelity;
 
 use hosts::Hosts;
 pub use hosts::Listed;
@@ -121,6 +122,7 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
     );
     check_paths(scenario, &plan)?;
     check_division(scenario, &plan)?;
+    check_trains(scenario, &plan)?;
     Ok(Network { plan, users: names, listed })
 }
 
@@ -165,6 +167,23 @@ fn check_division(scenario: &Scenario, plan: &Plan) -> Result<(), InputError> {
             let cause = format!("system `{}`: a run with {what} cannot be divided", system.name);
             let cure = "drop `processes`, or the feature named above";
             return Err(scenario.source.error(scenario.file.processes.span(), cause, cure));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that some relay's links carry trains, if a system sends them. Every connection has an end at a relay.
+fn check_trains(scenario: &Scenario, plan: &Plan) -> Result<(), InputError> {
+    let mut relays = plan.hosts.iter().filter(|host| matches!(host.role, Role::Relay(_)));
+    let carries = relays.any(HostPlan::carries_trains);
+    for (system, table) in scenario.systems.iter().zip(&scenario.file.system) {
+        if system.tcp.fidelity == Fidelity::Train && !carries {
+            let cause = format!(
+                "system `{}`: tcp: `fidelity` = \"train\" has no effect: no relay has links with a plain queue",
+                system.name
+            );
+            let cure = "drop `fidelity`, or give links a `queue` such as \"1000 packets\" or \"unlimited\"";
+            return Err(scenario.source.error(table.span(), cause, cure));
         }
     }
     Ok(())

@@ -198,6 +198,18 @@ fn random_networks_depend_on_the_seed_alone() {
 }
 
 #[test]
+fn trains_without_a_link_that_carries_them_are_refused() {
+    let text = "duration = \"3 s\"\n[random]\nrelays = 5\nrelay-link = \"5 Mbit/s\"\n\
+        [[system]]\nname = \"vanilla\"\ntcp.fidelity = \"train\"\n[[user]]\nname = \"bulk\"\ntraffic = \"bulk\"\n";
+    let built =
+        |overrides: &[&str]| crate::network::build(&parse(text, overrides).unwrap(), Seed::root(1)).map(drop);
+    assert!(built(&[]).is_ok());
+    let refused = built(&["random.queue = \"codel\""]).unwrap_err();
+    assert!(refused.cause.contains("`fidelity` = \"train\" has no effect"), "{refused}");
+    assert!(built(&["random.queue = \"codel\"", "system.vanilla.tcp.fidelity = \"packet\""]).is_ok());
+}
+
+#[test]
 fn tor_without_files_is_the_built_in_model() {
     let text = include_str!("../../../../scenarios/tor.toml");
     let scenario = parse(text, &[]).unwrap();
