@@ -348,7 +348,7 @@ mod tests {
     fn a_changed_bit_of_a_payload_leaves_no_mark_behind_the_next_relay() {
         let outbound = Outbound::new(1, &SEEDS[..2]);
         let (datagram, _) = outbound.cell(KIND, seal(b"text", &KEY), &mut || [5; 32]);
-        // What the adversary's second relay gets, and what the receiver opens.
+        // The payload that the second relay gets, and whether the receiver can open the cell.
         let arrives = |changed: Option<usize>| {
             let mut relays = relays();
             let mut pass = |hop: usize, datagram: &[u8]| match relays[hop].pass(
