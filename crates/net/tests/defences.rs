@@ -1,12 +1,18 @@
 //! Defences against denial of service on sockets: they act on the hostile address and on no other.
 
+use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
+use std::rc::Rc;
 
+use tidegate_control::units::Span;
+use tidegate_net::clock;
+use tidegate_net::link::within;
 use tidegate_net::live::fetch::fetch;
-use tidegate_net::live::relay::RelayConfig;
-use tokio::io::AsyncReadExt as _;
+use tidegate_net::live::relay::{Announce, RelayConfig};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::task::spawn_local;
 
 use crate::a_relay;
 use crate::faults::neighbour::{
@@ -107,5 +113,79 @@ fn circuits_of_an_address_that_creates_too_many_are_refused() {
         let mut honest = circuit_from(host(3), relay).await;
         assert_eq!(honest.hear().await.unwrap_err(), Answer::Ignored);
         assert_eq!(counted(status, "dos_circuits_refused").await, 1.0);
+    });
+}
+
+/// A directory authority that has no consensus yet, and then one that stays fresh for seconds.
+async fn authority(consensus: Rc<RefCell<Option<String>>>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    spawn_local(async move {
+        while let Ok((mut tcp, _)) = listener.accept().await {
+            let mut request = Vec::new();
+            while !request.windows(4).any(|end| end == b"\r\n\r\n")
+                && tcp.read_buf(&mut request).await.unwrap() > 0
+            {}
+            let asks = request.starts_with(b"GET /tor/status-vote/current/consensus-microdesc HTTP/1.");
+            let body = if asks { consensus.borrow().clone() } else { Some(String::new()) };
+            let answer = match body {
+                Some(body) => format!("HTTP/1.0 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()),
+                None => "HTTP/1.0 404 Consensus is too old\r\n\r\n".to_owned(),
+            };
+            // The relay may have gone.
+            let _ = tcp.write_all(answer.as_bytes()).await;
+        }
+    });
+    address
+}
+
+/// A consensus of one relay, at 127.0.0.9, with a line of parameters. A relay does not check signatures.
+fn consensus(parameters: &str) -> String {
+    format!(
+        "network-status-version 3 microdesc\nvote-status consensus\nconsensus-method 33\n\
+         valid-after 2026-01-01 00:00:00\nfresh-until 2026-01-01 01:00:00\nvalid-until 2026-01-01 03:00:00\n\
+         known-flags Fast Running Valid\nparams {parameters}\n\
+         r Known AAAAAAAAAAAAAAAAAAAAAAAAAAA 2026-01-01 00:00:00 127.0.0.9 9001 0\n\
+         m AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\ns Fast Running Valid\nw Bandwidth=1\ndirectory-footer\n\
+         directory-signature sha256 {key} {key}\n-----BEGIN SIGNATURE-----\nAAAA\n-----END SIGNATURE-----\n",
+        key = "0".repeat(40)
+    )
+}
+
+/// How many of 20 connections from an address the relay leaves open.
+async fn stay_open(from: IpAddr, relay: &Relay) -> usize {
+    let mut open = Vec::new();
+    for _ in 0..20 {
+        open.push(connect(from, relay.address).await);
+    }
+    let mut stay = 0;
+    for mut tcp in open {
+        let closed = within(Span::from_millis(100), async { tcp.read(&mut [0; 8]).await }).await;
+        stay += usize::from(closed.is_err());
+    }
+    stay
+}
+
+/// The first authority has no consensus; the second one's limits connections, and after some seconds no more.
+#[test]
+fn a_relay_obeys_the_consensus_that_it_reads_from_an_authority() {
+    on_sockets(async {
+        let limited = consensus("DoSConnectionEnabled=1 DoSConnectionMaxConcurrentCount=3");
+        let said = Rc::new(RefCell::new(Some(limited)));
+        let authorities = vec![authority(Rc::default()).await, authority(said.clone()).await];
+        let a_relay::Running { router, .. } =
+            a_relay::start(|settings| settings.announce = Announce::Tor(authorities)).await;
+        let relay = Relay::from(router);
+        let until = clock::now() + Span::from_secs(20);
+        while stay_open(host(2), &relay).await == 20 {
+            assert!(clock::now() < until, "it obeys the limit");
+        }
+        assert_eq!(stay_open(host(2), &relay).await, 4);
+        assert_eq!(stay_open(host(9), &relay).await, 20, "relays of the consensus are exempt");
+        said.replace(Some(consensus("DoSConnectionEnabled=0")));
+        let until = clock::now() + Span::from_secs(20);
+        while stay_open(host(2), &relay).await < 20 {
+            assert!(clock::now() < until, "it reads the next consensus");
+        }
     });
 }
