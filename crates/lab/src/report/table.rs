@@ -95,12 +95,15 @@ fn comparison(
                 cells.push(right(aspect.text(system, intervals).unwrap_or_else(|| "-".into())));
             }
             cells.extend((number > 0).then(|| {
-                // A ratio of equal values would be noise.
-                let differs = system.number(&path) != systems[0].number(&path);
                 let ratio = results.paired(system, &systems[0], &path);
                 right(match ratio {
-                    Some(ratio) if differs => ratio_text(ratio, ratio_intervals),
-                    Some(_) => "=".into(),
+                    // Equal for every seed.
+                    Some(ratio) if ratio.mean == 1.0 && ratio.ci95.unwrap_or(0.0) == 0.0 => "=".into(),
+                    // Some seeds lack a value of one of the two.
+                    Some(ratio) if ratio.n < system.runs.len() => {
+                        format!("{} (n = {})", ratio_text(ratio, ratio_intervals), ratio.n)
+                    }
+                    Some(ratio) => ratio_text(ratio, ratio_intervals),
                     // One of the two lacks the value, or the first system has zero for some seeds.
                     None => "-".into(),
                 })
