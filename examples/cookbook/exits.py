@@ -1,13 +1,14 @@
 """Removes the exits with the largest weights from a consensus, to ask what happens without them.
 
-Usage: python exits.py CONSENSUS NUMBER > SMALLER
+Usage: python exits.py CONSENSUS[.xz] NUMBER > SMALLER
 """
 
+import lzma
 import sys
 
 name, number = sys.argv[1], int(sys.argv[2])
 entries, current = [], []
-for line in open(name):
+for line in (lzma.open if name.endswith(".xz") else open)(name, "rt"):
     if line.startswith("r ") or line.startswith("directory-footer"):
         entries.append(current)
         current = []
