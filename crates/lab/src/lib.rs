@@ -24,6 +24,7 @@
 pub mod archive;
 pub mod busy;
 pub mod confirmation;
+pub mod correlation;
 pub mod export;
 pub mod exposure;
 pub mod flashflow;

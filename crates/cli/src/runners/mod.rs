@@ -41,8 +41,8 @@ mod tool;
 
 use tidegate_lab::scoreboard::{Dependence, Runner, scenario_runner};
 use tidegate_lab::{
-    archive, busy, confirmation, exposure, flashflow, observer, parallel_paths, samples, schedule, stream,
-    threads,
+    archive, busy, confirmation, correlation, exposure, flashflow, observer, parallel_paths, samples,
+    schedule, stream, threads,
 };
 
 /// A runner that opens sockets or starts processes that do.
@@ -73,6 +73,7 @@ pub const RUNNERS: &[(&str, Dependence, Runner)] = &[
     ("scenario", Dependence::Seeds, scenario_runner::run),
     ("busy-relays", Dependence::Seeds, busy::run),
     ("confirmation", Dependence::Seeds, confirmation::run),
+    ("correlation", Dependence::Seeds, correlation::run),
     ("observer", Dependence::Seeds, observer::run),
     ("exposure", Dependence::Seeds, exposure::runner::run),
     ("parallel-paths", Dependence::Seeds, parallel_paths::run),
