@@ -21,6 +21,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod answer;
 pub mod archive;
 pub mod busy;
 pub mod confirmation;

@@ -232,10 +232,20 @@ impl<'a> Results<'a> {
         base: &SystemResult<'_>,
         path: &[&str],
     ) -> Option<Estimate> {
+        self.paired_ratios(system, base, path).map(|ratios| Estimate::of(&ratios))
+    }
+
+    /// The ratios of [`Results::paired`], one per network.
+    pub(crate) fn paired_ratios(
+        &self,
+        system: &SystemResult<'_>,
+        base: &SystemResult<'_>,
+        path: &[&str],
+    ) -> Option<Vec<f64>> {
         let ratios = self.pairs(system, base, path).map(|(value, other)| value / other);
         let ratios: Vec<f64> = ratios.filter(|ratio| !ratio.is_nan()).collect();
         let is_known = !ratios.is_empty() && ratios.iter().all(|ratio| ratio.is_finite());
-        is_known.then(|| Estimate::of(&ratios))
+        is_known.then_some(ratios)
     }
 
     /// Differences of a number between two systems, paired by network.

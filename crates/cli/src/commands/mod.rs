@@ -1,5 +1,6 @@
 //! The subcommands; each is a file or a folder.
 
+mod answer;
 mod archive;
 mod artifact;
 #[cfg(feature = "live")]
@@ -59,6 +60,7 @@ enum Command {
     Run(run::RunArgs),
     Sweep(sweep::SweepArgs),
     Runs(runs::RunsArgs),
+    Answer(answer::AnswerArgs),
     Export(export::ExportArgs),
     Exposure(exposure::ExposureArgs),
     Import(import::ImportArgs),
@@ -76,10 +78,11 @@ enum Command {
 
 /// Subcommands without roles on sockets. Their help does not show the options of logs.
 #[cfg(feature = "live")]
-const WITHOUT_LOGS: [&str; 14] = [
+const WITHOUT_LOGS: [&str; 15] = [
     "run",
     "sweep",
     "runs",
+    "answer",
     "export",
     "exposure",
     "import",
@@ -126,6 +129,7 @@ impl Cli {
             Command::Run(arguments) => run::main(arguments),
             Command::Sweep(arguments) => sweep::main(arguments),
             Command::Runs(arguments) => runs::main(arguments),
+            Command::Answer(arguments) => answer::main(arguments),
             Command::Export(arguments) => export::main(arguments),
             Command::Exposure(arguments) => exposure::main(arguments),
             Command::Import(arguments) => import::main(&arguments),

@@ -66,7 +66,7 @@ impl Exposure {
     }
 
     /// The shares of streams over the adversary's guard and exit, its guard, and its exit.
-    pub(super) fn stream_shares(&self) -> [Estimate; 3] {
+    pub(crate) fn stream_shares(&self) -> [Estimate; 3] {
         let counts: [fn(&ClientExposure) -> u64; 3] =
             [|client| client.at_both, |client| client.at_guard, |client| client.at_exit];
         counts.map(|count| self.share(count))

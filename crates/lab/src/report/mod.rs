@@ -7,6 +7,7 @@ pub mod folder;
 mod html;
 mod page;
 pub(crate) mod parquet;
+mod part_answers;
 pub(crate) mod places;
 pub mod scoreboard;
 mod svg;
@@ -14,6 +15,7 @@ mod table;
 pub mod tables;
 
 pub use html::{IllustratedExperiment, page, page_of_outcomes};
+pub use part_answers::{answer_page, answer_text};
 pub use svg::svg;
 pub use table::{COLUMNS, full_table, outcome_table, summary_table};
 
