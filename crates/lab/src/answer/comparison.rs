@@ -49,10 +49,12 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Compares one value per network with the value of no difference: 1 for ratios, 0 for differences.
+    /// Compares one value per network with the value of no difference: 1 for ratios, 0 for differences. NaN stands for
+    /// a network without a value.
     pub(super) fn of(values: &[f64], neutral: f64, less_is_better: bool) -> Comparison {
         let estimate = Estimate::of(values);
-        let sequence = Sequence::of(values);
+        let known: Vec<f64> = values.iter().copied().filter(|value| !value.is_nan()).collect();
+        let sequence = Sequence::of(&known);
         let p_value = if sequence.mean == neutral { 1.0 } else { sequence.p_value(neutral) };
         let within = |width: f64| (estimate.mean - neutral).abs() + width <= TIE;
         let verdict = if estimate.ci95.is_some_and(within) { Verdict::Same } else { Verdict::Undecided };
@@ -106,5 +108,7 @@ mod tests {
         settle(std::iter::once(&mut rate));
         assert_eq!(rate.verdict, Helps, "more is better");
         assert_eq!(Comparison::of(&[0.5], 1.0, true).verdict, Undecided, "one network decides nothing");
+        let lacking = Comparison::of(&[f64::NAN, 0.5, 0.5, 0.5], 1.0, true);
+        assert_eq!((lacking.estimate.n, lacking.p_value), (3, 0.125));
     }
 }

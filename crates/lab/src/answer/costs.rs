@@ -22,12 +22,14 @@ const FALSE_POSITIVES: f64 = 0.01;
 pub(super) struct Cost {
     /// Number of the system.
     pub system: usize,
-    /// Share of flows that the correlation attack attributes correctly.
+    /// Share of flows that the correlation attack attributes correctly; NaN without a flow.
     pub matched: f64,
     /// Packets that relays receive or send per delivered cell.
     pub packets: f64,
     /// Optimisation problems that a relay solves per second.
     pub solves: f64,
+    /// Circuits that switching moves.
+    pub moves: f64,
 }
 
 impl Cost {
@@ -38,9 +40,10 @@ impl Cost {
         let relay_seconds = run.metrics.relays.len().max(1) as f64 * run.metrics.delivered.end.as_secs_f64();
         Cost {
             system: run.system,
-            matched: ends.by_guard(ends.bins(), FALSE_POSITIVES).map_or(0.0, |matched| matched.top),
+            matched: ends.by_guard(ends.bins(), FALSE_POSITIVES).map_or(f64::NAN, |matched| matched.top),
             packets: ends.relays_packets() as f64 / cells,
             solves: number(&["control", "solves"]) / relay_seconds,
+            moves: number(&["switches"]),
         }
     }
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use self::comparison::settle;
 pub use self::comparison::{Comparison, Verdict};
 use self::costs::{BIN, Cost, Exposed, exposed};
-pub use self::parts::{BASE, ComparedPart, PARTS, Upgrade};
+pub use self::parts::{BASE, ComparedPart, PARTS, Paths, Upgrade};
 pub use self::settings::AnswerSettings;
 use crate::correlation::observed;
 use crate::load;
@@ -74,7 +74,7 @@ pub struct PartAnswer {
     pub part: &'static ComparedPart,
     /// Ratios in the order of [`BENEFITS`]; `None` if the networks are too small for the quantile.
     pub benefits: [Option<Comparison>; 3],
-    /// Ratio of the streams that the adversary sees at both ends; `None` if paths are those of the baseline.
+    /// Ratio of the streams that the adversary sees at both ends; `None` unless streams use two guards.
     pub streams: Option<Estimate>,
     /// Difference of the share of flows that the correlation attack attributes correctly.
     pub matched: Comparison,
@@ -82,6 +82,8 @@ pub struct PartAnswer {
     pub packets: Estimate,
     /// Optimisation problems that a relay solves per second.
     pub solves: f64,
+    /// Circuits that switching moves, per run.
+    pub moves: f64,
     /// Share of relays that upgrade.
     pub upgraded: f64,
 }
@@ -128,7 +130,7 @@ pub fn run(settings: &AnswerSettings, monitor: &dyn Monitor) -> Result<Answer, R
                 let ratios = results.paired_ratios(system, first, &benefit.path())?;
                 Some(Comparison::of(&ratios, 1.0, benefit.less))
             }),
-            streams: part.two_guards.then(|| exposed.ratio()),
+            streams: (part.paths == Paths::TwoGuards).then(|| exposed.ratio()),
             upgraded: part.upgrade.share_of_relays(consensus),
             ..PartAnswer::priced(part, &of(system), &base_costs)
         })
@@ -147,6 +149,7 @@ impl PartAnswer {
     fn priced(part: &'static ComparedPart, own: &[Cost], base: &[Cost]) -> PartAnswer {
         let pairs = || own.iter().zip(base);
         let matched: Vec<f64> = pairs().map(|(own, base)| own.matched - base.matched).collect();
+        let mean = |pick: fn(&Cost) -> f64| own.iter().map(pick).sum::<f64>() / own.len().max(1) as f64;
         let packets: Vec<f64> = pairs().map(|(own, base)| own.packets / base.packets).collect();
         PartAnswer {
             part,
@@ -154,7 +157,8 @@ impl PartAnswer {
             streams: None,
             matched: Comparison::of(&matched, 0.0, true),
             packets: Estimate::of(&packets),
-            solves: own.iter().map(|cost| cost.solves).sum::<f64>() / own.len().max(1) as f64,
+            solves: mean(|cost| cost.solves),
+            moves: mean(|cost| cost.moves),
             upgraded: 0.0,
         }
     }
@@ -229,6 +233,7 @@ impl Answer {
                 "work": {
                     "packets_per_cell": estimate("ratio", &answer.packets),
                     "solves_per_relay_and_s": answer.solves,
+                    "moves_per_run": answer.moves,
                 },
                 "deployment": {
                     "who": part.upgrade.text(),

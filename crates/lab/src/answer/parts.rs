@@ -15,8 +15,19 @@ pub struct ComparedPart {
     pub upgrade: Upgrade,
     /// Where this is stated.
     pub source: &'static str,
-    /// Whether streams use two guards.
-    pub(super) two_guards: bool,
+    /// Effect on the guards and exits of a stream.
+    pub paths: Paths,
+}
+
+/// Effect on the guards and exits of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Paths {
+    /// They are those of the baseline.
+    Same,
+    /// Streams use two guards.
+    TwoGuards,
+    /// Relays have other weights; the adversary's share of the weight follows its capacity.
+    Reweighed,
 }
 
 /// Nodes that must upgrade.
@@ -30,6 +41,8 @@ pub enum Upgrade {
     AllRelays,
     /// Both ends of a circuit.
     ClientsAndExits,
+    /// All relays, and the directory authorities.
+    RelaysAndAuthorities,
     /// It is deployed.
     Nobody,
 }
@@ -42,6 +55,7 @@ impl Upgrade {
             Upgrade::PairsOfRelays => "pairs of relays",
             Upgrade::AllRelays => "all relays of a circuit",
             Upgrade::ClientsAndExits => "clients and exits",
+            Upgrade::RelaysAndAuthorities => "authorities and relays",
             Upgrade::Nobody => "nobody: deployed",
         }
     }
@@ -49,7 +63,10 @@ impl Upgrade {
     /// The share of relays that upgrade in the simulation.
     pub(super) fn share_of_relays(self, consensus: &Consensus) -> f64 {
         match self {
-            Upgrade::EachRelay | Upgrade::PairsOfRelays | Upgrade::AllRelays => 1.0,
+            Upgrade::EachRelay
+            | Upgrade::PairsOfRelays
+            | Upgrade::AllRelays
+            | Upgrade::RelaysAndAuthorities => 1.0,
             Upgrade::ClientsAndExits => {
                 let exits = consensus.relays.iter().filter(|relay| relay.flags.exit()).count();
                 exits as f64 / consensus.relays.len().max(1) as f64
@@ -70,7 +87,7 @@ pub const PARTS: &[ComparedPart] = &[
         keys: "scheduler = \"ewma\"",
         upgrade: Upgrade::EachRelay,
         source: "circuitmux_ewma.c of tor: a relay orders its own circuits",
-        two_guards: false,
+        paths: Paths::Same,
     },
     ComparedPart {
         name: "kist",
@@ -78,7 +95,7 @@ pub const PARTS: &[ComparedPart] = &[
         keys: "channel-scheduler = \"kist\"\nscheduler = \"ewma\"",
         upgrade: Upgrade::EachRelay,
         source: "scheduler_kist.c of tor: a relay limits its own writes",
-        two_guards: false,
+        paths: Paths::Same,
     },
     ComparedPart {
         name: "vegas",
@@ -86,7 +103,7 @@ pub const PARTS: &[ComparedPart] = &[
         keys: "control = \"vegas\"",
         upgrade: Upgrade::ClientsAndExits,
         source: "proposal 324: client and exit negotiate it",
-        two_guards: false,
+        paths: Paths::Same,
     },
     ComparedPart {
         name: "conflux",
@@ -94,7 +111,7 @@ pub const PARTS: &[ComparedPart] = &[
         keys: "control = \"vegas\"\nconflux = \"min-latency\"",
         upgrade: Upgrade::ClientsAndExits,
         source: "proposal 329: client and exit link the circuits",
-        two_guards: true,
+        paths: Paths::TwoGuards,
     },
     ComparedPart {
         name: "pctcp",
@@ -102,7 +119,7 @@ pub const PARTS: &[ComparedPart] = &[
         keys: "transport = \"pctcp\"",
         upgrade: Upgrade::PairsOfRelays,
         source: "docs/switching.md: both ends of a connection are upgraded, clients too",
-        two_guards: false,
+        paths: Paths::Same,
     },
     ComparedPart {
         name: "quic",
@@ -110,7 +127,7 @@ pub const PARTS: &[ComparedPart] = &[
         keys: "transport = \"quic\"",
         upgrade: Upgrade::PairsOfRelays,
         source: "docs/switching.md: both ends of a connection are upgraded, clients too",
-        two_guards: false,
+        paths: Paths::Same,
     },
     ComparedPart {
         name: "switching",
@@ -118,7 +135,7 @@ pub const PARTS: &[ComparedPart] = &[
         keys: "scheduler = \"ewma\"\nswitching = \"connection\"\nswitch = { everywhere = true }",
         upgrade: Upgrade::PairsOfRelays,
         source: "docs/switching.md: the other end of the connection takes part in a move",
-        two_guards: false,
+        paths: Paths::Same,
     },
     ComparedPart {
         name: "predictor",
@@ -126,7 +143,15 @@ pub const PARTS: &[ComparedPart] = &[
         keys: "control = \"predictor\"",
         upgrade: Upgrade::AllRelays,
         source: "docs/predictor.md: every relay of a circuit exchanges trajectories with its neighbours",
-        two_guards: false,
+        paths: Paths::Same,
+    },
+    ComparedPart {
+        name: "flashflow",
+        about: "FlashFlow: weights from measurements under full load",
+        keys: "balance = \"flashflow\"\nsurvey = { duration = \"20 s\" }\nflashflow = { seconds = 5, sockets = 30 }",
+        upgrade: Upgrade::RelaysAndAuthorities,
+        source: "docs/flashflow.md: a team measures relays for the authorities, and relays take part",
+        paths: Paths::Reweighed,
     },
     ComparedPart {
         name: "tor",
@@ -134,7 +159,7 @@ pub const PARTS: &[ComparedPart] = &[
         keys: "of-consensus = true",
         upgrade: Upgrade::Nobody,
         source: "parameters of the consensus",
-        two_guards: false,
+        paths: Paths::Same,
     },
 ];
 

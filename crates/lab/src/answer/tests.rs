@@ -32,7 +32,7 @@ fn a_small_network_gives_every_part_a_row_and_the_same_one_again() {
         assert_eq!(of["benefits"]["bulk_rate"]["n"], 2, "{}", part.name);
         assert!(of["work"]["packets_per_cell"]["ratio"].as_f64().unwrap() > 0.5, "{}", part.name);
         let streams = &of["anonymity"]["streams_seen"];
-        assert_eq!(streams.is_null(), part.name != "conflux", "{} {streams}", part.name);
+        assert_eq!(streams.is_null(), part.paths != Paths::TwoGuards, "{} {streams}", part.name);
         let upgraded = of["deployment"]["share_of_relays"].as_f64().unwrap();
         let expected = match part.upgrade {
             Upgrade::ClientsAndExits => 0.05..0.5,
@@ -46,6 +46,8 @@ fn a_small_network_gives_every_part_a_row_and_the_same_one_again() {
     assert!(document["parts"]["predictor"]["work"]["solves_per_relay_and_s"].as_f64().unwrap() > 10.0);
     // Two networks cannot decide anything.
     assert!(!text.contains("helped by") && !text.contains("harmed by"), "{text}");
+    let missing = answer.parts.iter().filter(|part| part.benefits[1].is_none()).count();
+    assert_eq!(text.contains("too few downloads for"), missing > 0, "{text}");
     let page = answer_page(&answer);
     assert!(page.contains("Ratio to vanilla") && page.contains("circuitmux_ewma.c"));
     assert!(!page.contains("src=\"http") && !page.contains("href=\"http"), "the page needs no other file");

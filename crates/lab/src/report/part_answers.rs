@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use comfy_table::{ContentArrangement, Table, presets};
 
 use super::page::{Forest, HtmlTable, Page, Ratio, Section, render};
-use crate::answer::{Answer, BASE, BENEFITS, Comparison, PartAnswer, Verdict};
+use crate::answer::{Answer, BASE, BENEFITS, Comparison, PartAnswer, Paths, Verdict};
 use crate::number::{format_number, rate_unit};
 use crate::results::VERSION;
 use crate::statistics::Estimate;
@@ -76,24 +76,26 @@ pub fn answer_page(answer: &Answer) -> String {
     })
 }
 
-/// One line per quantity: the parts that help, harm, or change nothing, and the undecided ones.
+/// One line per quantity: the parts that help, harm, or change nothing, the undecided ones, and those without a value.
 fn words(answer: &Answer) -> Vec<String> {
     let line = |(at, label): (usize, &str)| {
-        let of = |wanted: Verdict| -> String {
-            let named = answer.parts.iter().filter_map(|part| {
-                let comparison = part.benefits[at].as_ref().filter(|one| one.verdict == wanted)?;
-                let is_sure = matches!(wanted, Verdict::Helps | Verdict::Harms);
-                let mean =
-                    if is_sure { format!(" ({:.2})", comparison.estimate.mean) } else { String::new() };
-                Some(format!("{}{mean}", part.part.name))
+        let of = |wanted: Option<Verdict>| -> String {
+            let with = answer.parts.iter().map(|part| (part.part.name, part.benefits[at].as_ref()));
+            let named = with.filter(|(_, one)| one.map(|one| one.verdict) == wanted);
+            let shown = named.map(|(name, one)| match one {
+                Some(one) if matches!(one.verdict, Verdict::Helps | Verdict::Harms) => {
+                    format!("{name} ({:.2})", one.estimate.mean)
+                }
+                _ => name.to_owned(),
             });
-            named.collect::<Vec<_>>().join(", ")
+            shown.collect::<Vec<_>>().join(", ")
         };
         let verdicts = [
-            ("helped by", Verdict::Helps),
-            ("harmed by", Verdict::Harms),
-            ("unchanged by", Verdict::Same),
-            ("undecided for", Verdict::Undecided),
+            ("helped by", Some(Verdict::Helps)),
+            ("harmed by", Some(Verdict::Harms)),
+            ("unchanged by", Some(Verdict::Same)),
+            ("undecided for", Some(Verdict::Undecided)),
+            ("too few downloads for", None),
         ];
         let parts = verdicts.map(|(words, verdict)| (words, of(verdict)));
         let parts = parts.iter().filter(|(_, names)| !names.is_empty());
@@ -137,16 +139,25 @@ fn row(answer: &PartAnswer) -> Vec<String> {
     let mut cells = vec![answer.part.name.to_owned()];
     let judged = |comparison: &Comparison| format!("{}\n{}", times(&comparison.estimate), comparison.verdict);
     cells.extend(answer.benefits.iter().map(|one| one.as_ref().map_or_else(|| "-".to_owned(), judged)));
-    cells.push(answer.streams.as_ref().map_or_else(|| "same paths".to_owned(), times));
+    cells.push(match (&answer.streams, answer.part.paths) {
+        (Some(ratio), _) => times(ratio),
+        (None, Paths::Reweighed) => "by capacity".to_owned(),
+        (None, _) => "same paths".to_owned(),
+    });
     let Estimate { mean, ci95, .. } = answer.matched.estimate;
     let width = ci95.map(|width| format!(" ± {:.1}", 100.0 * width)).unwrap_or_default();
-    cells.push(format!("{:+.1}{width} points\n{}", 100.0 * mean, answer.matched.verdict));
-    let solves = if answer.solves > 0.0 {
-        format!("\nand {} solves per relay and s", format_number(answer.solves))
+    cells.push(if mean.is_nan() {
+        "-".to_owned()
     } else {
-        String::new()
-    };
-    cells.push(times(&answer.packets) + &solves);
+        format!("{:+.1}{width} points\n{}", 100.0 * mean, answer.matched.verdict)
+    });
+    let mut work = times(&answer.packets);
+    for (count, what) in [(answer.solves, "solves per relay and s"), (answer.moves, "moves per run")] {
+        if count > 0.0 {
+            work += &format!("\nand {} {what}", format_number(count));
+        }
+    }
+    cells.push(work);
     cells.push(answer.part.upgrade.text().to_owned());
     cells
 }
