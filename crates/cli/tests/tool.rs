@@ -34,6 +34,25 @@ impl Drop for Scratch {
 }
 
 #[test]
+fn an_answer_prints_json_and_leaves_a_page() {
+    let scratch = Scratch::new("answer");
+    let out = scratch.path("a");
+    let scale = ["--relays", "8", "--bandwidth-factor", "0.01", "--seeds", "1", "--duration", "8 s"];
+    let ask = |more: &[&str]| tidegate(&[&["answer", "--out", &out][..], &scale, more].concat());
+    let first = ask(&["--json", "--jobs", "1"]);
+    assert!(first.status.success(), "{}", String::from_utf8_lossy(&first.stderr));
+    let document: serde_json::Value = serde_json::from_slice(&first.stdout).unwrap();
+    assert_eq!(document["parts"].as_object().unwrap().len(), 10);
+    assert!(document["baseline"]["anonymity"]["streams_seen"]["mean"].as_f64().unwrap() > 0.0);
+    let page = std::fs::read_to_string(scratch.0.join("a/report.html")).unwrap();
+    assert!(page.contains("Effects and prices"));
+    let second = ask(&["--json", "--jobs", "2"]);
+    assert_eq!(first.stdout, second.stdout, "threads change nothing");
+    let refused = ask(&["--share", "2"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", String::from_utf8_lossy(&refused.stderr));
+}
+
+#[test]
 fn a_run_prints_json_and_leaves_a_folder() {
     let scratch = Scratch::new("run");
     let out = scratch.path("b");
