@@ -19,6 +19,12 @@ pub fn now() -> Time {
     Time(start.elapsed().as_nanos() as u64)
 }
 
+/// The same for crates that take the time from their caller.
+#[cfg(feature = "moq")]
+pub(crate) fn instant() -> Instant {
+    start() + Duration::from_nanos(now().0)
+}
+
 /// Waits until `time`; forever if it is [`Time::NEVER`].
 pub async fn until(time: Time) {
     match start().checked_add(Duration::from_nanos(time.0)) {

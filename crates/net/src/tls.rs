@@ -41,6 +41,24 @@ pub fn server(identity: &Identity) -> Result<Arc<ServerConfig>, Error> {
     Ok(Arc::new(config))
 }
 
+/// A server configuration for clients without certificates, with these ALPN protocols.
+///
+/// # Errors
+/// If the key does not fit the certificate.
+#[cfg(feature = "moq")]
+pub(crate) fn open_server(
+    certificate: CertificateDer<'static>,
+    key: rustls::pki_types::PrivateKeyDer<'static>,
+    protocols: Vec<Vec<u8>>,
+) -> Result<ServerConfig, Error> {
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key)?;
+    config.alpn_protocols = protocols;
+    Ok(config)
+}
+
 /// A client configuration that accepts only the peer with that fingerprint, and presents `ours` if given.
 ///
 /// # Errors

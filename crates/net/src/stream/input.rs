@@ -1,4 +1,4 @@
-//! Sources of a stream: standard input, UDP, HTTP, or a test pattern.
+//! Sources of a stream: standard input, UDP, HTTP, Media over QUIC, or a test pattern.
 
 use std::fmt;
 use std::io;
@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::net::{TcpStream, UdpSocket, lookup_host};
 use tokio::sync::mpsc;
 
+use super::moq;
 use crate::clock;
 
 /// A source.
@@ -28,6 +29,8 @@ pub enum Input {
     Udp(SocketAddr),
     /// An HTTP resource `http://...`, requested again after it ends.
     Http(Uri),
+    /// A publisher of Media over QUIC that connects to `moq://ADDRESS:PORT`, on loopback.
+    Moq(SocketAddr),
     /// A test pattern `pattern:RATE`: TS packets without a picture.
     Pattern(Rate),
 }
@@ -51,13 +54,20 @@ impl FromStr for Input {
         let wrong = |why: &str| {
             let shown: String = text.chars().take(80).collect();
             InputError(format!(
-                "`{shown}` {why}; give -, udp://ADDRESS:PORT, http://HOST[:PORT]/PATH or pattern:RATE"
+                "`{shown}` {why}; give -, udp://ADDRESS:PORT, http://HOST[:PORT]/PATH, moq://ADDRESS:PORT or pattern:RATE"
             ))
         };
         if text == "-" {
             Ok(Input::Standard)
         } else if let Some(address) = text.strip_prefix("udp://") {
             address.parse().map(Input::Udp).map_err(|_| wrong("needs a numeric address and a port"))
+        } else if let Some(address) = text.strip_prefix("moq://") {
+            match address.parse::<SocketAddr>() {
+                _ if !moq::IS_BUILT => Err(wrong("needs a build with `--features moq`")),
+                Ok(address) if address.ip().is_loopback() => Ok(Input::Moq(address)),
+                Ok(_) => Err(wrong("is not on loopback: anyone who reaches the address could publish")),
+                Err(_) => Err(wrong("needs a numeric address and a port")),
+            }
         } else if let Some(rate) = text.strip_prefix("pattern:") {
             let rate: Rate = rate.parse().map_err(|error| wrong(&format!("needs a rate: {error}")))?;
             let sound = rate != Rate::UNLIMITED && rate.0 >= 8 * TS as u64;
@@ -86,7 +96,11 @@ const TICK: Span = Span::from_millis(5);
 ///
 /// # Errors
 /// If standard input or the UDP socket cannot be read.
-pub(crate) async fn read(input: &Input, to: mpsc::Sender<Bytes>, say: impl Fn(String)) -> io::Result<()> {
+pub(crate) async fn read(
+    input: &Input,
+    to: mpsc::Sender<Bytes>,
+    say: impl Fn(String) + Sync,
+) -> io::Result<()> {
     match input {
         Input::Standard => copy(tokio::io::stdin(), &to).await,
         Input::Udp(address) => {
@@ -107,6 +121,7 @@ pub(crate) async fn read(input: &Input, to: mpsc::Sender<Bytes>, say: impl Fn(St
             }
             Ok(())
         }
+        Input::Moq(address) => moq::read(*address, &to, say).await,
         Input::Pattern(rate) => {
             pattern(*rate, &to).await;
             Ok(())
@@ -188,9 +203,18 @@ mod tests {
         assert_eq!("udp://127.0.0.1:9".parse(), Ok(Input::Udp("127.0.0.1:9".parse().unwrap())));
         assert_eq!("pattern:4 Mbit/s".parse(), Ok(Input::Pattern(Rate(4_000_000))));
         assert!(matches!("http://localhost:1/a?b".parse(), Ok(Input::Http(_))));
-        for bad in
-            ["", "udp://x", "pattern:fast", "pattern:0 bit/s", "http://", "https://a/", "/dev/zero", "é"]
-        {
+        for bad in [
+            "",
+            "udp://x",
+            "moq://x",
+            "moq://192.0.2.1:4443",
+            "pattern:fast",
+            "pattern:0 bit/s",
+            "http://",
+            "https://a/",
+            "/dev/zero",
+            "é",
+        ] {
             let error = bad.parse::<Input>().unwrap_err().to_string();
             assert!(error.contains("give -"), "{error}");
         }

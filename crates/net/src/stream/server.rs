@@ -134,7 +134,7 @@ pub async fn run(
     identity: Identity,
     shown: Arc<Mutex<Status>>,
     ready: impl FnOnce(SocketAddr, [u8; 32]),
-    say: impl Fn(String) + Send + 'static,
+    say: impl Fn(String) + Send + Sync + 'static,
     stop: impl Future<Output = ()>,
 ) -> io::Result<Status> {
     // A server dials no viewer.

@@ -16,7 +16,7 @@ use tidegate_stream::{Input, Output, SERVER};
 use tokio::sync::{broadcast, mpsc};
 
 use super::carrier::{Carrier, Channel, Event};
-use super::hls::Hls;
+use super::hls::{Hls, Part};
 use super::path::Path;
 use crate::clock;
 use crate::driver::{Driver, Handler};
@@ -49,14 +49,40 @@ pub struct Screen {
     pub hls: Mutex<Hls>,
     /// The last status.
     pub status: Mutex<Status>,
+    /// Takes the segments as they grow.
+    pub(crate) follower: Mutex<Option<Follower>>,
 }
+
+/// Takes the parts of segments, at the time that they are played.
+pub(crate) type Follower = Box<dyn FnMut(Time, Part) + Send>;
 
 /// Payloads that a slow player may lag behind.
 const BEHIND: usize = 2048;
 
 impl Default for Screen {
     fn default() -> Screen {
-        Screen { live: broadcast::channel(BEHIND).0, hls: Mutex::default(), status: Mutex::default() }
+        let (hls, status, follower) = Default::default();
+        Screen { live: broadcast::channel(BEHIND).0, hls, status, follower }
+    }
+}
+
+impl Screen {
+    /// Shows whole TS packets. No bytes mean that the stream ended.
+    pub fn play(&self, now: Time, bytes: Bytes) {
+        let parts = {
+            let mut hls = self.hls.lock().expect("the lock is not poisoned");
+            if bytes.is_empty() {
+                hls.end(now)
+            } else {
+                hls.push(now, &bytes)
+            }
+            hls.take_parts()
+        };
+        if let Some(follower) = &mut *self.follower.lock().expect("the lock is not poisoned") {
+            parts.into_iter().for_each(|part| follower(now, part));
+        }
+        // Fails without a player on the page.
+        let _ = self.live.send(bytes);
     }
 }
 
@@ -148,16 +174,11 @@ impl Handler<Viewer> for Player<'_> {
 impl Player<'_> {
     fn play(&mut self, now: Time, bytes: Bytes) {
         self.first.get_or_insert(now);
-        {
-            let mut hls = self.screen.hls.lock().expect("the lock is not poisoned");
-            if bytes.is_empty() { hls.end(now) } else { hls.push(now, &bytes) }
-        }
         if let Some(out) = &self.out {
             // A reader that falls behind by the whole channel misses packets, as a player would.
             let _ = out.try_send(bytes.clone());
         }
-        // Fails without a player on the page.
-        let _ = self.screen.live.send(bytes);
+        self.screen.play(now, bytes);
     }
 }
 

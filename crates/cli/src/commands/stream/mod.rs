@@ -21,7 +21,7 @@ use tidegate_net::identity::{Identity, digest, hex, unhex};
 use tidegate_net::stream::input::Input;
 use tidegate_net::stream::path as net;
 use tidegate_net::stream::viewer::Screen;
-use tidegate_net::stream::{pages, server, viewer};
+use tidegate_net::stream::{moq, pages, server, viewer};
 use tidegate_net::{http, os};
 use tidegate_stream::server::{Overload, ServerConfig};
 use tidegate_stream::signing::SharedChecks;
@@ -52,7 +52,7 @@ enum Command {
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tidegate stream server --input pattern:4Mbit/s")]
 struct ServerArgs {
-    /// Read MPEG-TS from - (standard input), udp://ADDRESS:PORT, http://.. or pattern:RATE
+    /// Read MPEG-TS from - (standard input), udp://ADDRESS:PORT, http://.., moq://ADDRESS:PORT or pattern:RATE
     #[arg(long)]
     input: String,
     /// Listen for clients at this UDP address
@@ -134,6 +134,9 @@ struct ClientArgs {
     /// Serve the player at this loopback address; port 0 means any
     #[arg(long, default_value = "127.0.0.1:0")]
     page: SocketAddr,
+    /// Serve Media over QUIC at this loopback address; needs a build with `--features moq`
+    #[arg(long)]
+    moq: Option<SocketAddr>,
     /// Write the stream to this file, or to standard output with -
     #[arg(long)]
     out: Option<PathBuf>,
@@ -183,11 +186,16 @@ async fn stopped() {
     }
 }
 
+fn check_loopback(option: &str, address: SocketAddr) -> Result<(), Failure> {
+    if address.ip().is_loopback() {
+        return Ok(());
+    }
+    Err(wrong(option, format!("{address} is not on loopback"), "give 127.0.0.1:PORT"))
+}
+
 /// Binds the port of the page, which must be on loopback.
 async fn page(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Failure> {
-    if !address.ip().is_loopback() {
-        return Err(wrong("--page", format!("{address} is not on loopback"), "give 127.0.0.1:PORT"));
-    }
+    check_loopback("--page", address)?;
     let what = format!("the page on {address}");
     let listener = TcpListener::bind(address).await.map_err(other(&what))?;
     let bound = listener.local_addr().map_err(other(&what))?;
@@ -281,6 +289,35 @@ fn serve(arguments: ServerArgs) -> Result<ExitCode, Failure> {
     })
 }
 
+/// Checks the address of `--moq`.
+fn check_moq(address: SocketAddr) -> Result<(), Failure> {
+    check_loopback("--moq", address)?;
+    if moq::IS_BUILT {
+        return Ok(());
+    }
+    let remedy = "build with `cargo build --release --features moq` (Rust 1.91)";
+    Err(wrong("--moq", "this build has no Media over QUIC", remedy))
+}
+
+/// Serves Media over QUIC and says where.
+fn serve_moq(address: SocketAddr, screen: &Arc<Screen>, json: bool) -> Result<(), Failure> {
+    let what = format!("Media over QUIC on {address}");
+    let moq::Edge { address, certificate } = moq::serve(address, screen).map_err(other(&what))?;
+    let certificate = hex(&certificate);
+    let (broadcast, track) = (moq::BROADCAST, moq::TRACK);
+    if json {
+        println!(
+            "{}",
+            json!({ "event": "moq", "address": address, "certificate": certificate, "broadcast": broadcast, "track": track })
+        );
+    } else {
+        eprintln!(
+            "Media over QUIC: https://{address}/ broadcast {broadcast} track {track} certificate {certificate}"
+        );
+    }
+    Ok(())
+}
+
 /// Upper bound of `--skip-after`: packets behind a missing one are kept in memory.
 const LONGEST_WAIT: Span = Span::from_secs(30);
 
@@ -336,6 +373,7 @@ fn watch(arguments: ClientArgs) -> Result<ExitCode, Failure> {
         let cause = format!("{} is longer than packets are stored", arguments.skip_after);
         return Err(wrong("--skip-after", cause, &format!("give at most {LONGEST_WAIT}")));
     }
+    arguments.moq.map(check_moq).transpose()?;
     let later = arguments.throttle.as_deref().map(throttle).transpose()?;
     let path = net::Path { later, ..arguments.path.path(arguments.uplink)? };
     let out = arguments.out.as_deref().map(writer).transpose()?;
@@ -351,6 +389,7 @@ fn watch(arguments: ClientArgs) -> Result<ExitCode, Failure> {
         } else if arguments.out.as_deref() != Some(Path::new("-")) {
             println!("watch on http://{page}/ or http://{page}/stream.ts");
         }
+        arguments.moq.map(|address| serve_moq(address, &screen, json)).transpose()?;
         let (sender, thread) = match out {
             Some((sender, thread)) => (Some(sender), Some(thread)),
             None => (None, None),

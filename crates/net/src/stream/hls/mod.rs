@@ -58,6 +58,19 @@ pub struct Hls {
     playlist: Playlist,
     /// When the last packet arrived.
     heard: Time,
+    /// Parts for the follower, if there is one.
+    parts: Option<Vec<Part>>,
+}
+
+/// What happens to a segment as it grows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// It begins. Decoding can begin here.
+    Begin,
+    /// It grows by these packets.
+    Packets(Bytes),
+    /// It ends.
+    End,
 }
 
 /// A segment that grows.
@@ -68,6 +81,8 @@ struct Open {
     discontinuity: bool,
     /// Whether it holds the beginning of a frame of sound.
     has_sound: bool,
+    /// Bytes that followers know.
+    reported: usize,
 }
 
 impl Hls {
@@ -87,6 +102,27 @@ impl Hls {
             } else if self.tables.push(&packet) {
                 self.change_program(now);
             }
+        }
+        self.report();
+    }
+
+    /// From now on, [`take_parts`](Self::take_parts) says how segments grow.
+    #[cfg(any(test, feature = "moq"))]
+    pub(crate) fn follow(&mut self) {
+        self.parts = Some(Vec::new());
+    }
+
+    /// Returns the parts since the last call. The packets of a segment's parts are its bytes.
+    pub(crate) fn take_parts(&mut self) -> Vec<Part> {
+        self.parts.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Tells followers how much the open segment has grown.
+    fn report(&mut self) {
+        let (Some(parts), Some(open)) = (&mut self.parts, &mut self.open) else { return };
+        if open.reported < open.bytes.len() {
+            parts.push(Part::Packets(Bytes::copy_from_slice(&open.bytes[open.reported..])));
+            open.reported = open.bytes.len();
         }
     }
 
@@ -367,7 +403,10 @@ impl Hls {
         let discontinuity = std::mem::take(&mut self.discontinuity);
         let mut bytes = BytesMut::from(&self.tables.packets()[..]);
         bytes.unsplit(std::mem::take(&mut self.rest));
-        self.open = Some(Open { shown: frame.shown, bytes, discontinuity, has_sound: false });
+        self.open = Some(Open { shown: frame.shown, bytes, discontinuity, has_sound: false, reported: 0 });
+        if let Some(parts) = &mut self.parts {
+            parts.push(Part::Begin);
+        }
         discontinuity
     }
 
@@ -394,7 +433,11 @@ impl Hls {
 
     /// Lists the open segment, which ends at a time, or with its last frame.
     fn close(&mut self, now: Time, end: Option<i64>) {
+        self.report();
         let Some(open) = self.open.take() else { return };
+        if let Some(parts) = &mut self.parts {
+            parts.push(Part::End);
+        }
         let seconds = end.or_else(|| self.ends_at()).map_or(0.0, |end| (end - open.shown) as f64 / HZ as f64);
         if seconds < LEAST {
             self.discontinuity |= open.discontinuity;

@@ -218,6 +218,29 @@ fn a_stream_that_begins_again_goes_on_behind_its_end() {
 }
 
 #[test]
+fn the_parts_of_a_segment_are_its_bytes() {
+    let mut muxer = muxer();
+    muxer.both(0, 5);
+    let mut hls = Hls::default();
+    hls.follow();
+    let (mut segments, mut ended) = (Vec::<Vec<u8>>::new(), 0);
+    for bytes in muxer.out.chunks(6 * TS) {
+        hls.push(Time::ZERO, bytes);
+        for part in hls.take_parts() {
+            match part {
+                Part::Begin => segments.push(Vec::new()),
+                Part::Packets(bytes) => segments.last_mut().unwrap().extend_from_slice(&bytes),
+                Part::End => ended += 1,
+            }
+        }
+    }
+    assert_eq!((segments.len(), ended), (5, 4));
+    for (number, segment) in segments[..4].iter().enumerate() {
+        assert_eq!(hls.segment(number as u64).unwrap(), *segment);
+    }
+}
+
+#[test]
 fn memory_is_bounded_for_hostile_streams() {
     let size = |hls: &Hls| {
         let pending = hls.leader.as_ref().and_then(|leader| leader.pending.as_ref());
