@@ -32,6 +32,8 @@ const STEP: f64 = 0.025;
 /// Bounds of rates: bytes/s, and a multiple of the slow link's rate.
 const LOWEST: f64 = 1e3;
 const HIGHEST: f64 = 10.0;
+/// Largest magnitude of a feature.
+const MOST: f64 = 1e3;
 /// Features per interval (PCC-RL: latency gradient, latency ratio, sending ratio), and their initial values.
 const FEATURES: usize = 3;
 const NOTHING_SEEN: [f32; FEATURES] = [0.0, 1.0, 1.0];
@@ -187,11 +189,11 @@ impl Session {
                 known.least = known.least.min(*least);
                 let before = std::mem::replace(&mut known.before, *latency);
                 let gradient = if before > 0.0 { (latency - before) / seconds } else { 0.0 };
-                [gradient, latency / known.least, (rate * seconds / bytes.max(1.0)).min(1e3)]
+                [gradient, latency / known.least, rate * seconds / bytes.max(1.0)]
             } else {
                 [0.0, 1.0, 10.0]
             };
-            new.iter_mut().zip(features).for_each(|(new, feature)| *new = feature as f32);
+            new.iter_mut().zip(features).for_each(|(new, feature)| *new = feature.clamp(-MOST, MOST) as f32);
         }
     }
 
@@ -290,7 +292,7 @@ impl Bottlenecks {
     }
 
     /// Starts network `number` and runs its first interval. Each user has one circuit with its own exit; the exits are the
-    /// first relays of the scenario. Every circuit starts with `rate` bytes/s, and the slow link has `link` bytes/s.
+    /// first relays of the scenario. The circuits start with `rates` bytes/s, and the slow link has `link` bytes/s.
     fn begin(
         &mut self,
         py: Python<'_>,
@@ -298,14 +300,14 @@ impl Bottlenecks {
         scenario: &Bound<'_, PyAny>,
         seed: u64,
         link: f64,
-        rate: f64,
+        rates: Vec<f64>,
     ) -> PyResult<()> {
         let mut scenario = Scenario::of(scenario, None)?;
         assert!(
-            number < self.sessions.len() && scenario.file.user.len() == self.circuits,
+            number < self.sessions.len() && [scenario.file.user.len(), rates.len()] == [self.circuits; 2],
             "tidegate.gym's scenario"
         );
-        let rates = Rates(Arc::new(Mutex::new(vec![rate; self.circuits])));
+        let rates = Rates(Arc::new(Mutex::new(rates)));
         let control = Stepped { rates: rates.clone(), interval: self.interval, relays: AtomicUsize::new(0) };
         scenario.systems[0].control = Arc::new(control);
         let root = Seed::root(seed);

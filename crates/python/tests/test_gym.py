@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 import time
+import warnings
 
 import pytest
 
@@ -29,8 +30,10 @@ def episode(env, seed, action):
 
 
 @pytest.mark.parametrize("name", [NAME, PATHS])
-def test_it_keeps_gymnasiums_rules(name):
-    check_env(gymnasium.make(name, steps=20).unwrapped, skip_render_check=True)
+def test_it_keeps_gymnasiums_rules_without_warnings(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(gymnasium.make(name, steps=20).unwrapped, skip_render_check=True)
 
 
 @pytest.mark.parametrize("name", [NAME, PATHS])
@@ -89,7 +92,7 @@ def test_wrong_arguments_and_actions_are_refused():
         (NAME, {"history": 0}, "`history` is 0"),
         (NAME, {"steps": 0}, "`steps` is 0"),
         (PATHS, {"reward": "none"}, "give a function, or one of goodput, q-learning"),
-        (PATHS, {"others": "nobody"}, "`others`: no controller is called `nobody`"),
+        (PATHS, {"others": "nobody"}, "`others`: there is no controller `nobody`; use one of"),
         (PATHS, {"others": "perfect"}, "the perfect controller knows everything"),
         (PATHS, {"peers": 4}, "3 hops among 4 peers"),
         (PATHS, {"peers": -1}, "3 hops among 0 peers"),
@@ -104,7 +107,7 @@ def test_wrong_arguments_and_actions_are_refused():
         env.step(np.zeros(3))
     env.reset(seed=1)
     for action in [np.zeros(2), [0.0, 1.0, np.nan]]:
-        with pytest.raises(ValueError, match="give 3 actions between -1 and 1"):
+        with pytest.raises(ValueError, match="expected 3 actions between -1 and 1"):
             env.step(action)
     env = gymnasium.make(PATHS, steps=5).unwrapped
     env.reset(seed=1)

@@ -20,13 +20,23 @@ from .presets import preset
 
 #: Bytes of a packet in PCC-RL's reward; its throughputs are in packets/s.
 _PACKET = 1500
-#: Features of each observed interval.
+#: PCC-RL's ranges of the slow link's rate in bit/s, of the empty network's latency in s, and of the link's queue in packets.
+LINKS, DELAYS, QUEUES = (1.2e6, 6e6), (0.05, 0.5), (1, float(np.exp(8)))
+#: Features of each observed interval, and their bounds.
 FEATURES = ("latency gradient", "latency ratio", "sending ratio")
+BOUNDS = np.array([-1e3, 0, 0], np.float32), np.array([1e3, 1e3, 1e3], np.float32)
 
 
 def reward_pcc(seen: np.ndarray, link: np.ndarray, base: np.ndarray, interval: float) -> np.ndarray:
     """PCC-RL's reward without losses: 10 throughput (packets/s) - 1000 latency (s)."""
     return 10 * seen[..., 0] / interval / _PACKET - 1e3 * seen[..., 1]
+
+
+def reward_remy(seen: np.ndarray, link: np.ndarray, base: np.ndarray, interval: float) -> np.ndarray:
+    """Remy's objective (Winstein and Balakrishnan, SIGCOMM 2013): log throughput - log delay, relative to an equal share of
+    the link and to the empty network. The sum is largest if circuits share equally."""
+    share = seen[..., 0] / interval / link * seen.shape[-2]
+    return np.log(np.maximum(share, 1e-3)) - np.log(np.maximum(seen[..., 1], base) / base)
 
 
 def reward_orca(seen: np.ndarray, link: np.ndarray, base: np.ndarray, interval: float) -> np.ndarray:
@@ -39,7 +49,7 @@ def reward_orca(seen: np.ndarray, link: np.ndarray, base: np.ndarray, interval: 
 
 #: Rewards by name. Arguments: an array with the last axes circuits and (bytes, mean latency, minimum latency), rates of the
 #: slow links in bytes/s, latencies of the empty networks in s, and the interval in s.
-REWARDS = {"pcc": reward_pcc, "orca": reward_orca}
+REWARDS = {"pcc": reward_pcc, "orca": reward_orca, "remy": reward_remy}
 
 
 class _Networks:
@@ -57,16 +67,26 @@ class _Networks:
         self.told = (count, circuits, 3)
         self.shape = (count, circuits, history, len(FEATURES))
 
-    def begin(self, n: int, random: np.random.Generator) -> None:
-        """Draws a network and runs its first interval."""
+    def begin(
+        self,
+        n: int,
+        random: np.random.Generator,
+        links: tuple[float, float] = LINKS,
+        delays: tuple[float, float] = DELAYS,
+        queues: tuple[float, float] = QUEUES,
+        unequal: bool = False,
+    ) -> None:
+        """Draws a network and runs its first interval. ``unequal`` circuits begin with shares drawn uniformly."""
         seed = int(random.integers(2**32))
-        link = random.uniform(1.2e6, 6e6) / 8
-        delay = random.uniform(0.05, 0.5)
-        queue = int(np.exp(random.uniform(0, 8)))
-        rate = link * random.uniform(0.3, 1.5) / self.circuits
+        link = random.uniform(*links) / 8
+        delay = random.uniform(*delays)
+        queue = int(np.exp(random.uniform(*np.log(queues))))
+        total = link * random.uniform(0.3, 1.5)
+        equal = np.full(self.circuits, total / self.circuits)
+        rates = total * random.dirichlet(np.ones(self.circuits)) if unequal else equal
         self.link[n], self.base[n] = link, delay
         self.scenarios[n], self.seeds[n] = self.scenario(link, delay, queue), seed
-        self.runs.begin(n, self.scenarios[n], seed, link, rate)
+        self.runs.begin(n, self.scenarios[n], seed, link, rates.tolist())
         self.done[n] = 0
 
     def scenario(self, link: float, delay: float, queue: int) -> dict[str, Any]:
@@ -95,16 +115,16 @@ class _Networks:
         return np.frombuffer(self.runs.observed(), dtype=np.float32).reshape(self.shape)
 
     def step(self, actions: np.ndarray) -> np.ndarray:
-        """Applies PCC-RL's actions, which change a rate by up to 1/40. Returns the mean reward of each network."""
+        """Applies PCC-RL's actions, which change a rate by up to 1/40. Returns the reward of each circuit."""
         told = self.runs.step(np.asarray(actions, dtype=np.float32).tobytes())
         self.done += 1
         told = np.frombuffer(told).reshape(self.told)
-        return self.reward(told, self.link, self.base, self.interval).mean(axis=-1)
+        return self.reward(told, self.link, self.base, self.interval)
 
 
 def _spaces(circuits: int, history: int) -> tuple[gymnasium.spaces.Box, gymnasium.spaces.Box]:
-    shape = (circuits, history, len(FEATURES))
-    return gymnasium.spaces.Box(-np.inf, np.inf, shape, np.float32), gymnasium.spaces.Box(-1, 1, (circuits,), np.float32)
+    low, high = (np.tile(bound, (circuits, history, 1)) for bound in BOUNDS)
+    return gymnasium.spaces.Box(low, high), gymnasium.spaces.Box(-1, 1, (circuits,), np.float32)
 
 
 class Bottleneck(gymnasium.Env):
@@ -139,7 +159,7 @@ class Bottleneck(gymnasium.Env):
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         rewards = self._of.step(action)
-        return self._of.seen[0], float(rewards[0]), False, bool(self._of.done[0] >= self._of.steps), self._info
+        return self._of.seen[0], float(rewards[0].mean()), False, bool(self._of.done[0] >= self._of.steps), self._info
 
 
 class BottleneckVector(VectorEnv):
@@ -177,7 +197,7 @@ class BottleneckVector(VectorEnv):
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         before = self._over
-        rewards = np.zeros(self.num_envs) if before.all() else self._all.step(actions)
+        rewards = np.zeros(self.num_envs) if before.all() else self._all.step(actions).mean(axis=-1)
         if before.any():
             rewards[before] = 0.0
             for number in np.flatnonzero(before):

@@ -27,6 +27,8 @@ LIMITS = 100_000, 400_000
 _FIRST, _LOWEST, _HIGHEST = 15_000.0, 1_500.0, float(LIMITS[1])
 #: Effect of an action: 1 raises the rate by 20 %, -1 reverts that.
 _STEP = 0.2
+#: Largest value of a feature.
+_MOST = 1e3
 #: Features of each observed interval: share of lost packets; round trip over the minimum one; acknowledged over allowed bytes;
 #: rate over the maximum rate.
 FEATURES = ("loss", "latency ratio", "use", "rate")
@@ -77,7 +79,7 @@ class ParallelPaths(gymnasium.Env):
         # Raises for mistakes in the other arguments.
         self._overlay([LIMITS[0]] * peers, 0)
         shape = (peers - 1, history, len(FEATURES))
-        self.observation_space = gymnasium.spaces.Box(0, np.inf, shape, np.float32)
+        self.observation_space = gymnasium.spaces.Box(0, _MOST, shape, np.float32)
         self.action_space = gymnasium.spaces.Box(-1, 1, (peers - 1,), np.float32)
 
     def _overlay(self, limits: list[int], seed: int) -> _native.Overlay:
@@ -111,6 +113,7 @@ class ParallelPaths(gymnasium.Env):
         new[:, 1] = np.where(trip > 0, trip / self._least, 1)
         new[:, 2] = acknowledged * PACKET / (self._rates * self._interval)
         new[:, 3] = self._rates / _HIGHEST
+        np.minimum(new, _MOST, out=new)
         return told
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
