@@ -17,6 +17,9 @@ use crate::network::builtin::YEARS;
 use crate::network::inputs::Inputs;
 use crate::traffic;
 
+/// Relays of two paths to the same exit.
+const LEAST_FOR_TWO_PATHS: usize = 5;
+
 /// Limit on users; a larger number is most likely a mistake.
 const MAX_ENTITIES: u32 = 1_000_000;
 
@@ -92,8 +95,37 @@ fn check_systems(file: &ScenarioFile, source: &SourceFile) -> Result<Vec<System>
             let cure = "leave out the `path` of a user, or use switching = \"connection\"";
             return Err(source.error(system.span(), cause, cure));
         }
+        check_conflux(file, system, source)?;
     }
     Ok(systems)
+}
+
+/// Checks that a system with `conflux` has users that can build a second circuit.
+fn check_conflux(
+    file: &ScenarioFile,
+    system: &Placed<SystemFile>,
+    source: &SourceFile,
+) -> Result<(), InputError> {
+    let second = |user: &UserFile| match &user.path {
+        _ if user.shares.is_some() => false,
+        Some(_) => user.second_path.is_some(),
+        // The second circuit ends at the same exit, over another guard and middle.
+        None => !user.onion_service && (file.relay.is_empty() || file.relay.len() >= LEAST_FOR_TWO_PATHS),
+    };
+    if system.parts.conflux.is_none() || file.user.iter().any(|user| second(user)) {
+        return Ok(());
+    }
+    let (cause, cure) = if file.user.iter().any(|user| user.path.is_some()) {
+        ("every user with a `path` lacks a `second-path`", "set `second-path` of a user, or drop `conflux`")
+    } else if file.user.iter().any(|user| user.onion_service) {
+        ("circuits to onion services stay single", "add users without `onion-service`, or drop `conflux`")
+    } else {
+        ("two paths to one exit need five relays", "add [[relay]] tables, or drop `conflux`")
+    };
+    let name = system.name.get_ref();
+    let cause =
+        format!("system `{name}`: `conflux` has no effect, because no user has a second circuit: {cause}");
+    Err(source.error(system.span(), cause, cure))
 }
 
 /// Checks one `[[system]]` table and converts it for the simulator.

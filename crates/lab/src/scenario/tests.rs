@@ -122,6 +122,35 @@ fn mistakes_name_place_cause_and_cure() {
 }
 
 #[test]
+fn conflux_needs_a_user_with_a_second_circuit() {
+    let system = "name = \"vanilla\"\ntransport = \"vanilla\"";
+    let keys = "control = \"vegas\"\nconflux = \"throughput\"";
+    let conflux = bottleneck().replacen(system, &format!("{system}\n{keys}"), 1);
+    let said = parse(&conflux, &[]).unwrap_err().to_string();
+    let wanted = "system `vanilla`: `conflux` has no effect, because no user has a second circuit: every user with a \
+        `path` lacks a `second-path`\n  help: set `second-path` of a user, or drop `conflux`";
+    assert_eq!(said, format!("{} {wanted}", place("[[system]]\nname = \"vanilla\"")));
+    let second = "user.circuit1.second-path = [\"entry2\", \"entry3\", \"exit1\"]";
+    assert!(parse(&conflux, &[second]).is_ok(), "one user of three has an effect");
+    // Users without `path` draw both circuits.
+    let host = |kind: &str, name: &str| format!("[[{kind}]]\nname = \"{name}\"\nlink = \"10 Mbit/s\"\n");
+    let drawn = |relays: usize, user: &str| {
+        let relays: String = (0..relays).map(|n| host("relay", &format!("r{n}"))).collect();
+        let text = format!(
+            "duration = \"5 s\"\n[[system]]\nname = \"c\"\n{keys}\n{relays}{}{}[[user]]\nname = \"u\"\n\
+             traffic = \"web\"\nclient = \"c\"\nserver = \"s\"\n{user}",
+            host("client", "c"),
+            host("server", "s")
+        );
+        parse(&text, &[])
+    };
+    assert!(drawn(5, "").is_ok());
+    assert!(drawn(4, "").unwrap_err().to_string().contains("need five relays\n  help: add [[relay]]"));
+    let onion = drawn(5, "onion-service = true").unwrap_err().to_string();
+    assert!(onion.contains("circuits to onion services stay single"), "{onion}");
+}
+
+#[test]
 fn every_combination_is_a_system() {
     let from = "[[system]]\nname = \"vanilla\"\ntransport = \"vanilla\"";
     let choices = "[[combine]]\nold = {}\nnew = { transport = \"pctcp\" }\n[[combine]]\nfifo = {}\n\
