@@ -28,7 +28,8 @@ use tidegate_stream::signing::SharedChecks;
 use tidegate_stream::viewer::{SKIP_AFTER, ViewerConfig};
 use tidegate_stream::{MAX_SLICES, explorer};
 use tokio::net::TcpListener;
-use tokio::task::{LocalSet, spawn_local};
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::task::spawn_local;
 
 use crate::failure::Failure;
 
@@ -165,13 +166,18 @@ fn token(text: Option<&str>) -> [u8; 16] {
 }
 
 /// Runs a role until it ends, without waiting for a blocked read of standard input.
-fn run(role: impl Future<Output = Result<ExitCode, Failure>>) -> Result<ExitCode, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+///
+/// The role is a task: each time that a task wakes the future of `block_on`, the runtime polls the sockets first.
+fn run(role: impl Future<Output = Result<ExitCode, Failure>> + 'static) -> Result<ExitCode, Failure> {
+    let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
     let runtime =
         runtime.map_err(|cause| Failure::Other(format!("cannot start the async runtime: {cause}")))?;
-    let code = LocalSet::new().block_on(&runtime, role);
+    let code = runtime.block_on(async { spawn_local(role).await });
     runtime.shutdown_background();
-    code
+    match code {
+        Ok(code) => code,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
 }
 
 fn other(what: &str) -> impl Fn(std::io::Error) -> Failure + '_ {
@@ -260,7 +266,7 @@ fn serve(arguments: ServerArgs) -> Result<ExitCode, Failure> {
         None => Identity::generate(),
     };
     let settings = server::ServerConfig { listen: arguments.listen, path, input, machine };
-    run(async {
+    run(async move {
         let (listener, page) = page(arguments.page).await?;
         let status = Arc::new(Mutex::new(server::Status::default()));
         spawn_local(http::serve(listener, pages::of_server(status.clone())));
@@ -379,7 +385,7 @@ fn watch(arguments: ClientArgs) -> Result<ExitCode, Failure> {
     let out = arguments.out.as_deref().map(writer).transpose()?;
     let (free_ride, gate) = (arguments.free_ride, Gate::allowing_private(arguments.allow_private_addresses));
     let settings = viewer::ViewerConfig { server, fingerprint, listen, path, machine, free_ride, gate };
-    run(async {
+    run(async move {
         let (listener, page) = page(arguments.page).await?;
         let screen = Arc::new(Screen::default());
         spawn_local(http::serve(listener, pages::of_viewer(screen.clone())));
