@@ -213,6 +213,20 @@ fn wrong_input_is_refused_with_code_2_and_leaves_nothing() {
     refused(&["run", tor, "--out", &out, "--consensus", &consensus], "consensus");
     let graph = write("graph.gml", b"graph [ node [ id 0 ]");
     refused(&["run", tor, "--out", &out, "--latency", &graph], "graph.gml");
+    let small = "scenarios/bottleneck.toml";
+    let has_relays =
+        "--fraction 0.1: is for networks of a [tor] table, and scenarios/bottleneck.toml has relays";
+    refused(&["run", small, "--out", &out, "--fraction", "0.1"], has_relays);
+    let named = format!("--consensus {consensus}: is for networks of a [tor] table");
+    refused(&["run", small, "--out", &out, "--consensus", &consensus], &named);
+    refused(&["run", tor, "--out", &out, "--fraction", "20"], "--fraction 20: `fraction` is not in >0..=1\n");
+    refused(
+        &["run", tor, "--out", &out, "--fraction", "20"],
+        "permitted: above 0 and at most 1; the default",
+    );
+    let study = "examples/cookbook/study.toml";
+    refused(&["run", study, "--out", &out], &format!("help: run its points: tidegate sweep {study}"));
+    refused(&["sweep", small, "--out", &out], &format!("`tidegate run {small}`"));
     refused(&["reproduce", "predictr"], "did you mean `predictor`?");
     refused(&["reproduce", "predictor/table-9"], "did you mean `predictor/table-1`?");
     std::fs::write(scratch.0.join("mine"), "precious").unwrap();

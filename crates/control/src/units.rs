@@ -260,9 +260,42 @@ fn write_quantity(value: u64, units: &[(&str, u64)]) -> String {
     format!("{} {name}", value / size)
 }
 
+/// A kind of quantity: its units, and what errors say of them.
+struct Kind {
+    units: &'static [(&'static str, u64)],
+    unknown_unit: &'static str,
+    /// Units of another kind that are mistaken for units of this one, and the error.
+    confused: Option<(&'static [(&'static str, u64)], &'static str)>,
+    example: &'static str,
+}
+
+const SPANS: Kind = Kind {
+    units: SPAN_UNITS,
+    unknown_unit: "has an unknown unit (times have ns, us, ms, s, min, h or d)",
+    confused: None,
+    example: "\"20 ms\"",
+};
+
+const RATES: Kind = Kind {
+    units: RATE_UNITS,
+    unknown_unit: "has an unknown unit (rates have bit/s, kbit/s, Mbit/s, Gbit/s, B/s, kB/s, MB/s or GB/s)",
+    confused: Some((
+        BYTE_UNITS,
+        "is a size, not a rate (rates have bit/s, kbit/s, Mbit/s, Gbit/s, B/s, kB/s, MB/s or GB/s)",
+    )),
+    example: "\"10 Mbit/s\"",
+};
+
+const SIZES: Kind = Kind {
+    units: BYTE_UNITS,
+    unknown_unit: "has an unknown unit (sizes have B, kB, MB, GB, KiB, MiB or GiB)",
+    confused: Some((RATE_UNITS, "is a rate, not a size (sizes have B, kB, MB, GB, KiB, MiB or GiB)")),
+    example: "\"320 KiB\"",
+};
+
 /// Reads `<number> <unit>`: exact for whole numbers, rounded to the base unit otherwise.
-fn parse_quantity(text: &str, units: &[(&str, u64)], example: &'static str) -> Result<u64, UnitError> {
-    let fail = |why| UnitError { text: text.chars().take(40).collect(), why, example };
+fn parse_quantity(text: &str, kind: &Kind) -> Result<u64, UnitError> {
+    let fail = |why| UnitError { text: text.chars().take(40).collect(), why, example: kind.example };
     let trimmed = text.trim();
     let split =
         trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_')).unwrap_or(trimmed.len());
@@ -276,8 +309,11 @@ fn parse_quantity(text: &str, units: &[(&str, u64)], example: &'static str) -> R
     if unit.is_empty() {
         return Err(fail("has no unit"));
     }
-    let (_, size) =
-        units.iter().find(|(name, _)| *name == unit).ok_or_else(|| fail("has an unknown unit"))?;
+    let known = |units: &'static [(&'static str, u64)]| units.iter().find(|(name, _)| *name == unit);
+    let (_, size) = known(kind.units).ok_or_else(|| match kind.confused {
+        Some((others, why)) if known(others).is_some() => fail(why),
+        _ => fail(kind.unknown_unit),
+    })?;
     if let Ok(whole) = number.parse::<u64>() {
         return whole.checked_mul(*size).ok_or_else(|| fail("is too large"));
     }
@@ -289,7 +325,7 @@ fn parse_quantity(text: &str, units: &[(&str, u64)], example: &'static str) -> R
 impl FromStr for Span {
     type Err = UnitError;
     fn from_str(s: &str) -> Result<Span, UnitError> {
-        parse_quantity(s, SPAN_UNITS, "\"20 ms\"").map(Span)
+        parse_quantity(s, &SPANS).map(Span)
     }
 }
 
@@ -299,14 +335,14 @@ impl FromStr for Rate {
         if s.trim() == "unlimited" {
             return Ok(Rate::UNLIMITED);
         }
-        parse_quantity(s, RATE_UNITS, "\"10 Mbit/s\"").map(Rate)
+        parse_quantity(s, &RATES).map(Rate)
     }
 }
 
 impl FromStr for Bytes {
     type Err = UnitError;
     fn from_str(s: &str) -> Result<Bytes, UnitError> {
-        parse_quantity(s, BYTE_UNITS, "\"320 KiB\"").map(Bytes)
+        parse_quantity(s, &SIZES).map(Bytes)
     }
 }
 
@@ -331,6 +367,27 @@ mod tests {
         assert_eq!("320 KiB".parse(), Ok(Bytes(327_680)));
         for bad in ["20", "-3 ms", "ms", "3 parsecs", "", "99999999999999999999 s", "1e400 s"] {
             assert!(bad.parse::<Span>().is_err(), "{bad} was accepted");
+        }
+    }
+
+    #[test]
+    fn errors_name_the_units_of_the_kind() {
+        let rate = |text: &str| text.parse::<Rate>().unwrap_err().to_string();
+        for wrong in ["8 Mbps", "8 mbit/s"] {
+            assert!(rate(wrong).starts_with(&format!("`{wrong}` has an unknown unit (rates have bit/s,")));
+        }
+        assert!(rate("8 MB").starts_with("`8 MB` is a size, not a rate (rates have bit/s, "));
+        assert!(rate("8 MB").ends_with("MB/s or GB/s); write it like \"10 Mbit/s\""));
+        let size = "8 Mbit/s".parse::<Bytes>().unwrap_err().to_string();
+        assert!(size.starts_with("`8 Mbit/s` is a rate, not a size (sizes have B, "), "{size}");
+        // Each unit that an error lists is valid.
+        for kind in [SPANS, RATES, SIZES] {
+            let (_, listed) = kind.unknown_unit.split_once("have ").unwrap();
+            let listed = listed.trim_end_matches(')').replace(" or ", ", ");
+            assert!(
+                listed.split(", ").all(|unit| kind.units.iter().any(|(name, _)| *name == unit)),
+                "{listed}"
+            );
         }
     }
 

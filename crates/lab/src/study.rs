@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use toml::de::DeTable;
 use toml::{Spanned, Value};
 
 use crate::input::{InputError, SourceFile, suggest};
@@ -112,6 +113,7 @@ impl Study {
     /// A mistake in the file, with its position.
     pub(crate) fn load(path: &Path) -> Result<Study, InputError> {
         let source = SourceFile::read(path)?;
+        refuse_scenario(&source)?;
         let file: StudyFile = source.parse_toml()?;
         let fail = |cause: String, cure: &str| source.error(file.vary.span(), cause, cure);
         let mut axes: Vec<(String, Vec<Value>)> = Vec::new();
@@ -180,6 +182,21 @@ impl Study {
             scenario.systems.retain(|system| system.name == *wanted);
         }
         Ok(scenario)
+    }
+}
+
+/// Refuses a scenario in place of a study.
+fn refuse_scenario(source: &SourceFile) -> Result<(), InputError> {
+    let Ok(document) = DeTable::parse(&source.text) else { return Ok(()) };
+    let table = document.get_ref();
+    let key = ["duration", "system", "user"].iter().find_map(|key| table.get_key_value(*key));
+    match key {
+        Some((key, _)) if !table.contains_key("vary") => {
+            let cure =
+                format!("simulate it with `tidegate run {}`, or write a study: docs/studies.md", source.file);
+            Err(source.error(key.span(), "is a scenario, not a study: it has no [vary]", cure))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -10,7 +10,7 @@ use tidegate_lab::report::folder::{self, Contents};
 use tidegate_lab::report::{COLUMNS, contents, files, full_table, provenance, summary_table};
 use tidegate_lab::results::Results;
 use tidegate_lab::runs::{self, Run, Runs};
-use tidegate_lab::scenario::Scenario;
+use tidegate_lab::scenario::{Scenario, override_place};
 use tidegate_lab::store::{self, Store};
 
 use crate::console::{self, COMMIT, Console};
@@ -96,13 +96,45 @@ pub fn main(arguments: RunArgs) -> Result<ExitCode, Failure> {
 
 /// Loads the scenario and applies the overrides of the command line.
 fn read(arguments: &RunArgs) -> Result<Scenario, Failure> {
-    let overrides = [tor_keys(arguments)?, arguments.overrides.clone()].concat();
-    let mut scenario = Scenario::load(&arguments.scenario, &overrides)?;
+    let options = tor_keys(arguments)?;
+    let keys = options.iter().map(|option| option.statement.clone());
+    let overrides: Vec<String> = keys.chain(arguments.overrides.iter().cloned()).collect();
+    let mut scenario = Scenario::load(&arguments.scenario, &overrides)
+        .map_err(|error| blame_option(error, &options, arguments))?;
     scenario.inputs.notices.iter().for_each(|text| console::notice(text));
     if let Some(seed) = arguments.seed {
         scenario.file.seed = seed;
     }
     Ok(scenario)
+}
+
+/// An option for a `[tor]` key.
+struct TorOption {
+    /// The option as the user gave it.
+    given: String,
+    /// The override that it stands for.
+    statement: String,
+}
+
+/// Names the option in an error about the override that it stands for.
+fn blame_option(error: InputError, options: &[TorOption], arguments: &RunArgs) -> InputError {
+    let is_its = |option: &&TorOption| override_place(&option.statement) == error.file;
+    let Some(option) = options.iter().find(is_its) else { return error };
+    let file = option.given.clone();
+    // Without the options, the scenario is complete.
+    let alone = Scenario::load(&arguments.scenario, &arguments.overrides);
+    if alone.is_ok_and(|scenario| scenario.file.tor.is_none()) {
+        let cause = format!(
+            "is for networks of a [tor] table, and {} has relays of its own",
+            arguments.scenario.display()
+        );
+        return InputError::new(
+            file,
+            cause,
+            "leave out the option, or use a scenario with [tor], such as scenarios/tor.toml",
+        );
+    }
+    InputError { file, ..error }
 }
 
 /// The result folder: each run is stored when it finishes, the report at the end.
@@ -191,7 +223,7 @@ fn report_missing(scenario: &Scenario, runs: &Runs) -> ExitCode {
 const MISSING_NAMED: usize = 8;
 
 /// Turns the options for `[tor]` keys into overrides. Paths are relative to the working directory.
-fn tor_keys(arguments: &RunArgs) -> Result<Vec<String>, Failure> {
+fn tor_keys(arguments: &RunArgs) -> Result<Vec<TorOption>, Failure> {
     let mut keys = Vec::new();
     for (key, file) in [
         ("consensus", &arguments.consensus),
@@ -203,10 +235,12 @@ fn tor_keys(arguments: &RunArgs) -> Result<Vec<String>, Failure> {
         let Some(file) = file else { continue };
         let absolute = std::path::absolute(file).map_err(|error| Failure::Other(error.to_string()))?;
         let text = serde_json::Value::from(absolute.to_string_lossy().into_owned());
-        keys.push(format!("tor.{key} = {text}"));
+        let given = format!("--{key} {}", file.display());
+        keys.push(TorOption { given, statement: format!("tor.{key} = {text}") });
     }
     if let Some(fraction) = arguments.fraction {
-        keys.push(format!("tor.fraction = {fraction:?}"));
+        let given = format!("--fraction {fraction}");
+        keys.push(TorOption { given, statement: format!("tor.fraction = {fraction:?}") });
     }
     Ok(keys)
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde_json::Value;
 
-use super::list::{PAIR, form, holds_keys, names, range};
+use super::list::{PAIR, example, form, holds_keys, names, permitted, range};
 use super::suggest::suggest;
 use crate::units::{Bytes, Rate, Span};
 
@@ -56,7 +56,12 @@ fn look(schema: &Value, value: &Value, path: &mut Vec<String>) -> Result<(), Wro
                 path.push(key.clone());
                 let known = schema["properties"].get(key);
                 match known.or_else(|| schema.get("additionalProperties").filter(|any| any.is_object())) {
-                    Some(known) => look(known, inner, path)?,
+                    Some(known) => {
+                        if let Some(cure) = mistaken(schema, key, inner) {
+                            return Err(wrong(path, false, unknown_name(key, inner), cure));
+                        }
+                        look(known, inner, path)?;
+                    }
                     None => {
                         let known: Vec<&str> = schema["properties"]
                             .as_object()
@@ -80,6 +85,7 @@ fn look(schema: &Value, value: &Value, path: &mut Vec<String>) -> Result<(), Wro
             }
         }
         Value::Array(list) if schema["type"] == "array" => {
+            check_length(schema, list.len(), path)?;
             for (number, inner) in list.iter().enumerate() {
                 path.push(number.to_string());
                 let items = &schema["items"];
@@ -96,19 +102,72 @@ fn look(schema: &Value, value: &Value, path: &mut Vec<String>) -> Result<(), Wro
     }
 }
 
+/// The key that a path leads to, without indices of list items.
+fn key_of(path: &[String]) -> &str {
+    path.iter().rev().find(|step| step.parse::<usize>().is_err()).map_or("the file", String::as_str)
+}
+
+fn check_length(schema: &Value, count: usize, path: &[String]) -> Result<(), Wrong> {
+    let limit = |keyword: &str| schema[keyword].as_u64().and_then(|limit| usize::try_from(limit).ok());
+    let too_short = limit("minItems").is_some_and(|least| count < least);
+    if !too_short && limit("maxItems").is_none_or(|most| count <= most) {
+        return Ok(());
+    }
+    let values = if count == 1 { "value" } else { "values" };
+    let cause = format!("`{}` has {count} {values}, expected {}", key_of(path), form(schema));
+    Err(wrong(path, false, cause, schema["x-length"].as_str().unwrap_or_default().to_owned()))
+}
+
+/// The cure if a key has a name that only other keys of the same table take.
+fn mistaken(table: &Value, key: &str, value: &Value) -> Option<String> {
+    let name = value.as_str()?;
+    let properties = table["properties"].as_object()?;
+    let takes = |schema: &Value| names(schema).is_some_and(|names| names.contains(&name));
+    let own = properties.get(key)?;
+    // Keys of several families take `none`.
+    if names(own).is_none() || takes(own) || name == "none" {
+        return None;
+    }
+    let others: Vec<&String> =
+        properties.iter().filter(|(_, schema)| takes(schema)).map(|(other, _)| other).collect();
+    let join = |text: &dyn Fn(&String) -> String| {
+        others.iter().map(|other| text(other)).collect::<Vec<_>>().join(" or ")
+    };
+    let (kinds, statements) =
+        (join(&|other| format!("a `{other}`")), join(&|other| format!("`{other} = \"{name}\"`")));
+    (!others.is_empty()).then(|| format!("`{name}` is {kinds}: write {statements}"))
+}
+
+fn unknown_name(key: &str, value: &Value) -> String {
+    format!("there is no {} `{}`", key.replace('-', " "), value.as_str().unwrap_or_default())
+}
+
+/// The cure for a value in place of a table: the value under the first key that takes it, or an example.
+fn as_table(schema: &Value, key: &str, value: &Value) -> String {
+    let keys = || schema["properties"].as_object().into_iter().flatten();
+    // Texts with a format of their own are left to serde, so any value would pass.
+    let takes = |known: &Value| {
+        (value.is_string() || known.get("x-form").is_none()) && look(known, value, &mut Vec::new()).is_ok()
+    };
+    let fitting = keys().find(|(_, known)| takes(known)).map(|(name, _)| (name, value.to_string()));
+    let inner = fitting.or_else(|| keys().find_map(|(name, known)| Some((name, example(known)?))));
+    inner.map_or_else(String::new, |(name, value)| format!("write it like `{key} = {{ {name} = {value} }}`"))
+}
+
 fn one(schema: &Value, value: &Value, path: &[String]) -> Result<(), Wrong> {
-    let key =
-        path.iter().rev().find(|step| step.parse::<usize>().is_err()).map_or("the file", String::as_str);
+    let key = key_of(path);
     let fail = |cause: String, cure: String| Err(wrong(path, false, cause, cure));
-    let default = || match schema.get("default") {
-        Some(default) => format!("the default is {default}"),
-        None => form(schema),
+    let default = || {
+        let range = permitted(schema).map(|range| format!("permitted: {range}"));
+        let default = schema.get("default").map(|default| format!("the default is {default}"));
+        let parts: Vec<String> = range.into_iter().chain(default).collect();
+        if parts.is_empty() { form(schema) } else { parts.join("; ") }
     };
     let out_of_range = || fail(format!("`{key}` is not in {}", range(schema).unwrap_or_default()), default());
     if let (Some(names), Value::String(name)) = (names(schema), value) {
         return match names.contains(&name.as_str()) {
             true => Ok(()),
-            false => fail(format!("there is no {} `{name}`", key.replace('-', " ")), suggest(name, &names)),
+            false => fail(unknown_name(key, value), suggest(name, &names)),
         };
     }
     if let (Some(form), Value::String(text)) = (schema["x-form"].as_str(), value) {
@@ -137,7 +196,14 @@ fn one(schema: &Value, value: &Value, path: &[String]) -> Result<(), Wrong> {
     if !fits {
         let (what, cure) = match value {
             Value::Null => ("not a finite number".to_owned(), default()),
+            Value::Object(_) if holds_keys(&schema["items"]) => {
+                ("a table".to_owned(), format!("write each entry as a table [[{key}]]"))
+            }
             Value::Object(_) => ("a table".to_owned(), String::new()),
+            _ if holds_keys(&schema["items"]) => {
+                (cut(value), format!("write each entry as a table [[{key}]]"))
+            }
+            _ if holds_keys(schema) => (cut(value), as_table(schema, key, value)),
             Value::String(_) if !matches!(schema["type"].as_str(), Some("array" | "object")) => {
                 (cut(value), "write it without quotation marks".to_owned())
             }

@@ -156,7 +156,40 @@ pub(super) fn names(schema: &Value) -> Option<Vec<&str>> {
     Some(all)
 }
 
-/// The values that a schema allows, in words.
+/// A value that a schema allows, as TOML; `None` for tables.
+pub fn example(schema: &Value) -> Option<String> {
+    let given = schema.get("default").or_else(|| schema["examples"].get(0)).map(Value::to_string);
+    let name = || names(schema)?.first().map(|name| format!("\"{name}\""));
+    let least = || ["minimum", "exclusiveMinimum"].iter().find_map(|keyword| schema[*keyword].as_u64());
+    given.filter(|text| !text.starts_with('{') && text != "[]").or_else(name).or_else(|| match schema["type"]
+        .as_str()?
+    {
+        "integer" => Some(least().unwrap_or(0).max(1).to_string()),
+        "number" => Some("0.5".into()),
+        "boolean" => Some("true".into()),
+        "string" => Some("\"NAME\"".into()),
+        _ => None,
+    })
+}
+
+/// The range of a schema's values, in words.
+pub(super) fn permitted(schema: &Value) -> Option<String> {
+    let range = range(schema)?;
+    let (low, high) = range.split_once("..").expect("a range has two dots");
+    let (above, most) = (low.strip_prefix('>'), high.strip_prefix('='));
+    Some(match (low, above, high, most) {
+        ("", _, _, Some(most)) => format!("at most {most}"),
+        ("", _, high, None) => format!("below {high}"),
+        (low, None, "", _) => format!("at least {low}"),
+        (_, Some(above), "", _) => format!("above {above}"),
+        (low, None, _, Some(most)) => format!("{low} to {most}"),
+        (low, None, high, None) => format!("at least {low} and below {high}"),
+        (_, Some(above), _, Some(most)) => format!("above {above} and at most {most}"),
+        (_, Some(above), high, None) => format!("above {above} and below {high}"),
+    })
+}
+
+/// The values that a schema allows, as a range of Rust.
 pub(super) fn range(schema: &Value) -> Option<String> {
     if let Some(range) = schema["x-range"].as_str() {
         return Some(range.to_owned());

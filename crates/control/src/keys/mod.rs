@@ -37,7 +37,7 @@ mod read;
 mod suggest;
 
 pub use check::{Wrong, check};
-pub use list::{Key, PAIR, list, schema};
+pub use list::{Key, PAIR, example, list, schema};
 pub use read::{Parameters, read};
 pub use suggest::suggest;
 
@@ -122,13 +122,69 @@ mod tests {
         let cure = |file: Value| check(&schema, &file).unwrap_err().cure;
         assert_eq!(cure(json!({ "part_of": 0.1 })), "did you mean `part-of`?");
         assert_eq!(cure(json!({ "xyzzy": 0.1 })), "known here: more, order, part-of, wait");
-        assert_eq!(cure(json!({ "part-of": 2 })), "the default is 0.5");
+        assert_eq!(cure(json!({ "part-of": 2 })), "permitted: at least 0 and below 1; the default is 0.5");
+        assert_eq!(cure(json!({ "wait": "2 s" })), "permitted: 1 ms to 1 s");
     }
+
+    #[derive(Serialize, Deserialize, JsonSchema)]
+    #[serde(deny_unknown_fields, default)]
+    struct Whole {
+        order: Order,
+        other: Other,
+        #[schemars(extend("x-length" = "two ends"))]
+        ends: [u32; 2],
+        inner: Inner,
+        more: Vec<Inner>,
+    }
+
+    #[derive(Clone, Copy, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "kebab-case")]
+    enum Other {
+        None,
+        Strict,
+    }
+
+    impl Default for Whole {
+        fn default() -> Whole {
+            let inner = || Inner { count: 1 };
+            Whole { order: Order::Random, other: Other::None, ends: [1, 2], inner: inner(), more: Vec::new() }
+        }
+    }
+
+    #[test]
+    fn cures_say_what_to_write() {
+        let schema = schema::<Whole>();
+        for (file, cause, cure) in [
+            (
+                json!({ "order": "strict" }),
+                "there is no order `strict`",
+                "`strict` is a `other`: write `other = \"strict\"`",
+            ),
+            (json!({ "order": "none" }), "there is no order `none`", "known here: random, round-robin"),
+            (json!({ "ends": [1] }), "`ends` has 1 value, expected list of 2: whole number", "two ends"),
+            (json!({ "inner": 3 }), "`inner` is 3, expected table", "write it like `inner = { count = 3 }`"),
+            (
+                json!({ "inner": "x" }),
+                "`inner` is \"x\", expected table",
+                "write it like `inner = { count = 1 }`",
+            ),
+            (json!({ "more": { "count": 1 } }), "`more` is a table, expected tables", MORE),
+            (json!({ "more": 1 }), "`more` is 1, expected tables", MORE),
+        ] {
+            let wrong = check(&schema, &file).unwrap_err();
+            assert_eq!((wrong.cause.as_str(), wrong.cure.as_str()), (cause, cure), "{file}");
+        }
+    }
+
+    const MORE: &str = "write each entry as a table [[more]]";
 
     #[test]
     fn suggestions_are_near_or_list_all() {
         assert_eq!(suggest("duratoin", &["name", "duration"]), "did you mean `duration`?");
         assert_eq!(suggest("xyzzy", &["name", "duration"]), "known here: name, duration");
+        assert_eq!(suggest("x", &["g", "m", "exit"]), "known here: g, m, exit");
+        assert_eq!(suggest("r9", &["r1", "g"]), "did you mean `r1`?");
+        assert_eq!(suggest("x", &[]), "");
         assert_eq!(edits("kitten", "sitting"), 3);
     }
 }

@@ -2,13 +2,15 @@
 
 /// "did you mean ...?" for a near name, otherwise the whole list.
 pub fn suggest(name: &str, known: &[&str]) -> String {
-    let nearest = known.iter().min_by_key(|candidate| edits(name, candidate));
-    match nearest {
-        Some(near) if edits(name, near) <= 1 + name.chars().count().min(near.chars().count()) / 3 => {
-            format!("did you mean `{near}`?")
-        }
-        Some(_) => format!("known here: {}", known.join(", ")),
-        None => String::new(),
+    let similar = known.iter().filter(|candidate| {
+        let (edits, shorter) = (edits(name, candidate), name.chars().count().min(candidate.chars().count()));
+        // With as many edits as letters, nothing of the shorter name remains.
+        edits <= 1 + shorter / 3 && edits < shorter
+    });
+    match similar.min_by_key(|candidate| edits(name, candidate)) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None if known.is_empty() => String::new(),
+        None => format!("known here: {}", known.join(", ")),
     }
 }
 

@@ -58,6 +58,29 @@ fn is_set_path(key: &str, path: &str) -> bool {
         && parts.zip(names).all(|(part, name)| part == "<name>" || part == name)
 }
 
+/// What to write instead of a statement of `--set` that is not TOML: the same text in quotation marks if the key takes
+/// it, otherwise a value of the key's type. `None` for an unknown key.
+pub(super) fn example(statement: &str) -> Option<String> {
+    let (path, given) = statement.split_once('=')?;
+    let schema = at(path.trim())?;
+    let quoted = Value::from(given.trim().trim_matches(['"', '\'']));
+    let fits = quoted != "" && keys::check(schema, &quoted).is_ok();
+    let value = if fits { quoted.to_string() } else { keys::example(schema)? };
+    Some(format!("{} = {value}", path.trim()))
+}
+
+/// The schema of the key at a path of `--set`.
+fn at(path: &str) -> Option<&'static Value> {
+    let path = match path.strip_prefix("every-system.") {
+        Some(rest) => format!("system.NAME.{rest}"),
+        None => path.to_owned(),
+    };
+    path.split('.').try_fold(&*WHOLE, |schema, step| {
+        let named = [&schema["additionalProperties"], &schema["items"]];
+        schema["properties"].get(step).or_else(|| named.into_iter().find(|inner| inner.is_object()))
+    })
+}
+
 /// The path of a key in `--set`.
 pub fn set_path(key: &str) -> String {
     key.replace("[]", ".NAME").replace("<name>", "NAME")
@@ -132,6 +155,24 @@ mod tests {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/scenario.md");
         let written = std::fs::read_to_string(path).unwrap();
         assert_eq!(written, page(), "regenerate it: tidegate keys --markdown > docs/scenario.md");
+    }
+
+    #[test]
+    fn examples_fit_the_type_of_the_key() {
+        for (statement, wanted) in [
+            ("user.web.count=a", Some("user.web.count = 1")),
+            ("system.x.scheduler=ewma", Some("system.x.scheduler = \"ewma\"")),
+            ("duration = 30 s", Some("duration = \"30 s\"")),
+            ("duration = 30", Some("duration = \"20 ms\"")),
+            ("every-system.kist.interval=5 ms", Some("every-system.kist.interval = \"5 ms\"")),
+            ("user.web.own-server=yes", Some("user.web.own-server = false")),
+            ("traffic.page.pause=1 s", Some("traffic.page.pause = \"1 s\"")),
+            ("tor.fraction=tenth", Some("tor.fraction = 0.02")),
+            ("user.web=5", None),
+            ("nonsense=a", None),
+        ] {
+            assert_eq!(example(statement).as_deref(), wanted, "{statement}");
+        }
     }
 
     #[test]

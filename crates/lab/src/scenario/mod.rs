@@ -76,11 +76,7 @@ impl Scenario {
                 };
                 let first = (1..overrides.len()).find(same);
                 let culprit = &overrides[first.unwrap_or(overrides.len()) - 1];
-                return Err(InputError {
-                    at: None,
-                    file: format!("override `{}`", culprit.trim_end()),
-                    ..error
-                });
+                return Err(InputError { at: None, file: override_place(culprit), ..error });
             }
             other => other?,
         };
@@ -145,6 +141,11 @@ impl Scenario {
     }
 }
 
+/// The place that errors of an override name.
+pub fn override_place(text: &str) -> String {
+    format!("override `{}`", text.trim_end())
+}
+
 /// Says which combinations of `[[combine]]` do not run: one line per reason.
 fn left_out(file: &ScenarioFile) -> Vec<String> {
     let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
@@ -193,10 +194,15 @@ fn read(source: &SourceFile, overrides: &[String]) -> Result<ScenarioFile, Input
         }
     };
     let mut document = DeTable::parse(&source.text).map_err(fail)?;
+    if let Some(vary) = document.get_ref().get("vary") {
+        let cure = format!("run its points: tidegate sweep {}", source.file);
+        return Err(source.error(vary.span(), "is a study ([vary]), not a scenario", cure));
+    }
     for text in overrides {
-        let place = format!("override `{}`", text.trim_end());
+        let place = override_place(text);
         let table = DeTable::parse(text).map_err(|error| {
-            InputError::new(&place, error.message(), "write it like `duration = \"30 s\"`")
+            let example = keys::example(text).unwrap_or_else(|| "duration = \"30 s\"".into());
+            InputError::new(&place, error.message(), format!("write it like `{example}`"))
         })?;
         systems::merge(document.get_mut(), table.into_inner(), true)
             .map_err(|(cause, cure)| InputError::new(&place, cause, cure))?;

@@ -18,6 +18,7 @@ pub struct PathsFile {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<Name>,
     /// Guard, middle and exit of every circuit under `policy = "pinned"`.
+    #[schemars(extend("x-length" = "a path has three relays: guard, middle, exit"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relays: Option<[Name; 3]>,
     /// Clients keep their first guard (tor's `UseEntryGuards`).

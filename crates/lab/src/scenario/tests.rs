@@ -151,6 +151,42 @@ fn conflux_needs_a_user_with_a_second_circuit() {
 }
 
 #[test]
+fn cures_fit_the_mistake() {
+    let vanilla = "name = \"vanilla\"\ntransport = \"vanilla\"";
+    let path = "[\"entry1\", \"btlnk\", \"exit1\"]";
+    for (from, to, wanted) in [
+        (vanilla, "name = \"v\"\nwindows = 100", "write it like `windows = { circuit = 100 }`"),
+        (
+            vanilla,
+            "name = \"v\"\nscheduler = \"kist\"",
+            "`kist` is a `channel-scheduler`: write `channel-scheduler = \"kist\"`",
+        ),
+        (
+            vanilla,
+            "name = \"v\"\ncontrol = \"pctcp\"",
+            "`pctcp` is a `transport`: write `transport = \"pctcp\"`",
+        ),
+        (
+            vanilla,
+            "name = \"v\"\nconflux = \"vanilla\"",
+            "write `channel-scheduler = \"vanilla\"` or `transport = \"vanilla\"`",
+        ),
+        ("\"10 Mbit/s\"", "\"10 Mbps\"", "has an unknown unit (rates have bit/s, kbit/s, Mbit/s"),
+        ("\"10 Mbit/s\"", "\"10 MB\"", "`10 MB` is a size, not a rate"),
+        (path, "[\"entry1\", \"btlnk\"]", "a path has three relays: guard, middle, exit"),
+        (path, "[\"entry1\", \"x\", \"exit1\"]", "known here: "),
+        ("traffic = \"bulk\"", "traffic = \"bulk\"\ncount = -1", "permitted: 1 to 200000; the default is 1"),
+    ] {
+        let said = complaint(from, to);
+        assert!(said.starts_with("x.toml:") && said.contains(wanted), "{to}: {said}");
+    }
+    let said = parse(&bottleneck(), &["user.circuit1.count=a"]).unwrap_err().to_string();
+    assert!(said.contains("write it like `user.circuit1.count = 1`"), "{said}");
+    let said = parse("scenario = \"x\"\n[vary]\nseeds = [1]\n", &[]).unwrap_err().to_string();
+    assert!(said.contains("is a study") && said.contains("tidegate sweep x.toml"), "{said}");
+}
+
+#[test]
 fn every_combination_is_a_system() {
     let from = "[[system]]\nname = \"vanilla\"\ntransport = \"vanilla\"";
     let choices = "[[combine]]\nold = {}\nnew = { transport = \"pctcp\" }\n[[combine]]\nfifo = {}\n\

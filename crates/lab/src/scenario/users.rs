@@ -109,9 +109,11 @@ pub struct UserFile {
     /// Kind of traffic: `bulk`, `web`, `benchmark`, `privcount`, or a [traffic] table.
     pub traffic: Name,
     /// Guard, middle and exit; default: drawn by the system's `paths`.
+    #[schemars(extend("x-length" = "a path has three relays: guard, middle, exit"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<[Name; 3]>,
     /// Path of the second circuit under `conflux`, to the same exit; without it a user with `path` has one circuit.
+    #[schemars(extend("x-length" = "a path has three relays: guard, middle, exit"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub second_path: Option<[Name; 3]>,
     /// Name of another user; this user's streams use that user's circuits.
