@@ -268,6 +268,7 @@ fn a_missing_input_is_no_data_and_says_which() {
     let (code, said) = scratch.code(&["reproduce", "--experiments", "nowhere"]);
     assert_eq!(code, Some(2));
     assert!(said.contains("nowhere: cannot be listed"), "{said}");
+    assert!(said.contains("source tree") && said.contains("--experiments FOLDER"), "{said}");
 }
 
 /// The digests of a finished run, by system.

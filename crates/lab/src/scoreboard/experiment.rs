@@ -638,7 +638,8 @@ fn list(root: &Path) -> Result<Vec<(String, String)>, InputError> {
             InputError::new(
                 path.display().to_string(),
                 format!("cannot be listed: {error}"),
-                "run in the repository, or name the folder with --experiments",
+                "experiments are in the folder `experiments` of the source tree, not in the program: run this in a \
+                 checkout, or name that folder with --experiments FOLDER",
             )
         };
         let mut names = Vec::new();
