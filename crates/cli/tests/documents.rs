@@ -194,6 +194,32 @@ fn toml_in_pages_is_valid() {
     assert!(scenarios > 0, "the README has a scenario");
 }
 
+/// TOML blocks with `vary` are studies; `sweep --list` reads each, with the scenario at every point.
+#[cfg(unix)]
+#[test]
+fn studies_in_pages_list_their_points() {
+    let folder = std::env::temp_dir().join(format!("tidegate-studies-{}", std::process::id()));
+    fs::create_dir_all(folder.join("studies")).expect("a folder");
+    std::os::unix::fs::symlink(root().join("scenarios"), folder.join("scenarios")).expect("a link");
+    let mut studies = 0;
+    for (page, text) in snippets("toml") {
+        let table: toml::Table = toml::from_str(&text).expect("a TOML block");
+        if table.contains_key("vary") {
+            let file = folder.join("studies/STUDY.toml");
+            fs::write(&file, &text).expect("a study");
+            let sweep =
+                Command::new(env!("CARGO_BIN_EXE_tidegate")).arg("sweep").arg(&file).arg("--list").output();
+            let sweep = sweep.expect("the tool starts");
+            let said = String::from_utf8_lossy(&sweep.stderr);
+            assert!(sweep.status.success(), "{}: {said}", page.display());
+            assert!(String::from_utf8_lossy(&sweep.stdout).contains(" points, "), "{}", page.display());
+            studies += 1;
+        }
+    }
+    let _ = fs::remove_dir_all(&folder);
+    assert!(studies > 0, "docs/studies.md has a study");
+}
+
 /// `make` and `cargo` lines name targets, packages and tests that exist. `tidegate` lines are parsed by clap in
 /// `src/commands/documented.rs`.
 #[test]

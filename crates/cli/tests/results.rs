@@ -404,6 +404,13 @@ fn a_sweep_survives_kills_and_shards_make_one_table() {
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("8 of 8 runs are stored"), "{said}");
     assert_eq!(rows("killed").len(), 8);
+    // Nothing is left to run; the table is that of the stored runs.
+    let again = scratch.tidegate(&["sweep", "study.toml", "--out", "killed"]);
+    let table = String::from_utf8_lossy(&again.stdout).into_owned();
+    for wanted in ["relay.btlnk.link", "system", " n ", "throughput, ", " 4 Mbit/s ", " pctcp "] {
+        assert!(table.contains(wanted), "{wanted}: {table}");
+    }
+    assert_eq!(table.lines().filter(|line| line.contains(" Mbit/s ") && line.contains(" 2 ")).count(), 4);
     for shard in ["1/3", "3/3", "2/3"] {
         let (code, said) = scratch.code(&["sweep", "study.toml", "--out", "shards", "--shard", shard]);
         assert_eq!(code, Some(0), "{said}");

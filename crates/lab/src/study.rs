@@ -3,13 +3,13 @@
 //! ```toml
 //! scenario = "../scenarios/tor.toml"   # counts from this file
 //! seeds = 3
-//! overrides = ["duration = '10 s'"]    # of every point
+//! overrides = ["duration = '60 s'"]    # of every point
 //! mode = "grid"                        # every combination; "list": the first values, then the second, ...
 //! [vary]
-//! systems = ["vanilla", "vegas"]       # one system at a time; without it every point runs all
-//! user.web.count = { from = 20, to = 100, step = 20 }
-//! tor.fraction = { from = 0.001, to = 0.01, count = 4, log = true }
-//! every-system.kist.interval = ["2 ms", "10 ms"]
+//! systems = ["tor", "vanilla-2010"]    # one system at a time; without it every point runs all
+//! user.web.of-tor = { from = 100_000, to = 200_000, step = 50_000 }
+//! tor.fraction = { from = 0.002, to = 0.016, count = 4, log = true }
+//! every-system.tcp.initial-window = [4, 10]
 //! ```
 
 use std::collections::BTreeMap;

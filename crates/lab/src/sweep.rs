@@ -11,6 +11,7 @@ use crate::input::InputError;
 use crate::load;
 use crate::monitor::Monitor;
 use crate::report::folder::{self, Contents, ResultFile};
+use crate::report::points_table;
 use crate::results::VERSION;
 use crate::runs::run_once;
 use crate::scenario::Scenario;
@@ -122,6 +123,14 @@ impl Sweep {
         folder::write(store::merged(&store.load()?), contents, more, place)?;
         Ok(count)
     }
+}
+
+/// The table of all kept runs for the terminal: a row per point and system.
+///
+/// # Errors
+/// If a record is damaged.
+pub fn overview(store: &Store) -> Result<String, InputError> {
+    Ok(points_table(&store.load()?))
 }
 
 impl RunOrder {

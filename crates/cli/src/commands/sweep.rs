@@ -9,7 +9,7 @@ use tidegate_lab::jobs::run_all;
 use tidegate_lab::report::folder;
 use tidegate_lab::scoreboard::RunError;
 use tidegate_lab::store::Store;
-use tidegate_lab::sweep::{Sweep, SweepTask};
+use tidegate_lab::sweep::{Sweep, SweepTask, overview};
 
 use crate::console::{COMMIT, Console, command_line, notice};
 use crate::failure::Failure;
@@ -74,7 +74,11 @@ pub fn main(arguments: SweepArgs) -> Result<ExitCode, Failure> {
     let made = run_all(&tasks, &console, |task| &task.name, make);
     console.finish();
     let count = if arguments.shard.is_none() {
-        sweep.tabulate(&store, &contents, &place, json!({ "command": command_line() }))?
+        let count = sweep.tabulate(&store, &contents, &place, json!({ "command": command_line() }))?;
+        if count > 0 {
+            println!("{}", overview(&store)?);
+        }
+        count
     } else {
         store.forget_if_empty();
         store.names().map_or(0, |names| names.len())

@@ -9,6 +9,7 @@ mod page;
 pub(crate) mod parquet;
 mod part_answers;
 pub(crate) mod places;
+mod points;
 pub mod scoreboard;
 mod svg;
 mod table;
@@ -16,6 +17,7 @@ pub mod tables;
 
 pub use html::{IllustratedExperiment, page, page_of_outcomes};
 pub use part_answers::{answer_page, answer_text};
+pub use points::points_table;
 pub use svg::svg;
 pub use table::{COLUMNS, full_table, outcome_table, summary_table};
 
