@@ -487,6 +487,19 @@ fn the_first_screen_answers() {
 }
 
 #[test]
+fn a_run_without_deliveries_says_so() {
+    let scratch = Scratch::new("silent");
+    let late = ["--set", "user.circuit1.start = '2 s'", "--set", "user.circuit2.start = '2 s'"];
+    let late = [&late[..], &["--set", "user.circuit3.start = '2 s'"]].concat();
+    let output = scratch.tidegate(&[&["run", "small.toml", "--seeds", "2"], &late[..]].concat());
+    let said = String::from_utf8_lossy(&output.stdout).replace("\n  ", " ");
+    let silent =
+        "Nothing is delivered under vanilla, pctcp, predictor after the warm-up. Check the users' `start`";
+    assert!(output.status.success() && said.contains(silent), "{said}");
+    assert!(!said.contains(": equal"), "{said}");
+}
+
+#[test]
 fn a_zero_of_one_seed_leaves_no_ratio() {
     let scratch = Scratch::new("zero");
     let text = "duration = \"30 s\"\nwarmup = \"10 s\"\nunderlay = { delay = \"30 ms\" }\n\

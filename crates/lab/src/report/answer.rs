@@ -146,7 +146,9 @@ pub(super) fn answer(results: &Results<'_>) -> Vec<String> {
                 .into(),
         );
     }
-    if results.systems.len() > 1 {
+    let silent = silent(results);
+    lines.extend(nothing_delivered(&silent));
+    if results.systems.len() > 1 && silent.len() < results.systems.len() {
         let all = aspects(results);
         let telling = |aspect: &&Aspect| {
             let last = aspect.path.last().map(String::as_str);
@@ -162,7 +164,25 @@ pub(super) fn answer(results: &Results<'_>) -> Vec<String> {
     lines
 }
 
-/// One line on the use of relays' links under the first system.
+/// The systems under which no byte is delivered after the warm-up.
+fn silent<'r>(results: &Results<'r>) -> Vec<&'r str> {
+    let is_silent =
+        |system: &&SystemResult<'_>| system.number(&["throughput_total_bytes_per_s"]) == Some(0.0);
+    results.systems.iter().filter(is_silent).map(|system| system.name).collect()
+}
+
+/// One line that names the systems without deliveries and says what to check.
+fn nothing_delivered(silent: &[&str]) -> Option<String> {
+    (!silent.is_empty()).then(|| {
+        format!(
+            "Nothing is delivered under {} after the warm-up. Check the users' `start` and `stop`, whether `duration` \
+             leaves time to build circuits, [[fault]] tables, and `build-timeout`.",
+            silent.join(", ")
+        )
+    })
+}
+
+/// One line on the use of relays' capacity under the first system.
 fn load(results: &Results<'_>) -> String {
     let Some(system) = results.systems.first() else { return String::new() };
     let relays = system.runs.iter().flat_map(|run| &run.metrics.relays);
@@ -205,6 +225,10 @@ fn best(results: &Results<'_>, aspect: &Aspect) -> Option<String> {
     let (label, value, others) = (&aspect.label, aspect.shown(value), aspect.shown(others));
     let both = format!("{label}: {} has {value}{unit}, {} has {others}{unit}", winner.name, other.name);
     if let Some((least, system)) = aspect.downloads(results).filter(|(least, _)| *least < LEAST_DOWNLOADS) {
+    if aspect.path[0].starts_with("throughput") && value == 0.0 {
+        // `nothing_delivered` says so.
+        return None;
+    }
         return Some(format!("{both}; {least} finished downloads under {system} are too few to compare."));
     }
     let Some(ratio) = results.paired(winner, other, &aspect.keys()) else {
