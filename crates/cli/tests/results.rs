@@ -500,6 +500,25 @@ fn a_run_without_deliveries_says_so() {
 }
 
 #[test]
+fn the_load_counts_token_buckets() {
+    let scratch = Scratch::new("bucket");
+    let bucket = ["--set", "relay.btlnk.bandwidth = { rate = '1 Mbit/s', burst = '30 KB' }"];
+    let run = [&["run", "small.toml"], &bucket[..]].concat();
+    let load = |arguments: &[&str]| {
+        let output = scratch.tidegate(arguments);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let (line, _) = said.split_once("under").unwrap_or_else(|| panic!("{said}"));
+        let (_, busiest) = said.split_once("busiest ").unwrap();
+        (line.replace('\n', " "), busiest.split(' ').next().unwrap().parse::<f64>().unwrap())
+    };
+    let (line, busiest) = load(&run);
+    assert!(line.contains("their capacity (links or token buckets)"), "{line}");
+    assert!((80.0..=100.0).contains(&busiest), "the bucket is the bottleneck: {busiest} %");
+    let (line, _) = load(&["run", "small.toml"]);
+    assert!(line.ends_with("of their links "), "{line}");
+}
+
+#[test]
 fn a_zero_of_one_seed_leaves_no_ratio() {
     let scratch = Scratch::new("zero");
     let text = "duration = \"30 s\"\nwarmup = \"10 s\"\nunderlay = { delay = \"30 ms\" }\n\

@@ -186,4 +186,21 @@ impl RelayRow {
             share(self.received_bytes, self.link_bytes_per_s[1]),
         ]
     }
+
+    /// The rate of the relay's token bucket, in bytes/s, if it is lower than those of the links.
+    pub(crate) fn bucket_bytes_per_s(&self) -> Option<f64> {
+        let slower = self.link_bytes_per_s.into_iter().flatten().fold(f64::INFINITY, f64::min);
+        self.about.capacity_bytes_per_s.filter(|capacity| *capacity < slower)
+    }
+
+    /// Used share of what limits the relay, its links or its token bucket, in the busier direction; `None` if nothing
+    /// does.
+    pub(crate) fn load(&self) -> Option<f64> {
+        let Some(bucket) = self.bucket_bytes_per_s() else {
+            return self.utilisation().into_iter().flatten().reduce(f64::max);
+        };
+        let busier = self.sent_bytes.max(self.received_bytes) as f64;
+        // Packets carry headers, which the bucket does not count.
+        Some((busier / (bucket * self.measured_s)).min(1.0))
+    }
 }

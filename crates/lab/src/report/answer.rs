@@ -1,6 +1,7 @@
 //! The first lines of a report: the load, and which system is better, by how much and with what confidence.
 
 use super::page::Ratio;
+use crate::metrics::RelayRow;
 use crate::number::{format_number, rate_unit, size_unit};
 use crate::results::{Results, SystemResult, flatten, look_up};
 use crate::runs::Run;
@@ -8,7 +9,7 @@ use crate::scoreboard::sequence::Sequence;
 use crate::scoreboard::verdict::ALPHA;
 use crate::statistics::Estimate;
 
-/// A network is idle if relays use less than this share of their links; systems then hardly differ.
+/// A network is idle if relays use less than this share of their capacity; systems then hardly differ.
 const IDLE: f64 = 0.1;
 
 /// Systems that differ by less than this share are equal in a report's words.
@@ -185,12 +186,16 @@ fn nothing_delivered(silent: &[&str]) -> Option<String> {
 /// One line on the use of relays' capacity under the first system.
 fn load(results: &Results<'_>) -> String {
     let Some(system) = results.systems.first() else { return String::new() };
-    let relays = system.runs.iter().flat_map(|run| &run.metrics.relays);
-    let shares: Vec<f64> =
-        relays.filter_map(|relay| relay.utilisation().into_iter().flatten().reduce(f64::max)).collect();
+    let relays = || system.runs.iter().flat_map(|run| &run.metrics.relays);
+    let shares: Vec<f64> = relays().filter_map(RelayRow::load).collect();
     if shares.is_empty() {
         return "Load: unknown, because no relay has a limited link.".into();
     }
+    let limits = if relays().any(|relay| relay.bucket_bytes_per_s().is_some()) {
+        "capacity (links or token buckets)"
+    } else {
+        "links"
+    };
     let mean = shares.iter().sum::<f64>() / shares.len() as f64;
     let busiest = shares.iter().copied().fold(0.0, f64::max);
     let idle = if mean < IDLE && busiest < 0.9 {
@@ -199,7 +204,7 @@ fn load(results: &Results<'_>) -> String {
         ""
     };
     format!(
-        "Load: relays use {:.0} % of their links under {}, the busiest {:.0} %.{idle}",
+        "Load: relays use {:.0} % of their {limits} under {}, the busiest {:.0} %.{idle}",
         100.0 * mean,
         system.name,
         100.0 * busiest
@@ -220,15 +225,15 @@ fn best(results: &Results<'_>, aspect: &Aspect) -> Option<String> {
     } else {
         *ranked.iter().find(|(system, _)| system.name == first.name)?
     };
+    if aspect.path[0].starts_with("throughput") && value == 0.0 {
+        // `nothing_delivered` says so.
+        return None;
+    }
     let seeds = results.seeds().len();
     let unit = if aspect.unit.is_empty() { String::new() } else { format!(" {}", aspect.unit) };
     let (label, value, others) = (&aspect.label, aspect.shown(value), aspect.shown(others));
     let both = format!("{label}: {} has {value}{unit}, {} has {others}{unit}", winner.name, other.name);
     if let Some((least, system)) = aspect.downloads(results).filter(|(least, _)| *least < LEAST_DOWNLOADS) {
-    if aspect.path[0].starts_with("throughput") && value == 0.0 {
-        // `nothing_delivered` says so.
-        return None;
-    }
         return Some(format!("{both}; {least} finished downloads under {system} are too few to compare."));
     }
     let Some(ratio) = results.paired(winner, other, &aspect.keys()) else {
