@@ -108,6 +108,8 @@ pub fn main(arguments: &ClientArgs) -> Result<ExitCode, Failure> {
                 Event::NoDirectory(why) => tracing::warn!(cause = why, "no directory"),
                 Event::Built(path) => tracing::info!(path = path.join(","), "built"),
                 Event::Moved(moves) => tracing::info!(moves, "moved"),
+                // The role limits how often it comes.
+                Event::Failed(cause) => return tracing::warn!(cause, "request failed"),
             }
             last.replace(Some(event));
         };

@@ -2,6 +2,7 @@
 
 mod matrix;
 mod memory;
+mod operator;
 mod reached;
 mod roles;
 use crate::skipped;

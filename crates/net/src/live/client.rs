@@ -64,6 +64,8 @@ const RACES: usize = 2;
 /// Circuits tried per stream, and the pause after the first failure. The pause doubles each time, to 2.5 s in all.
 const ATTEMPTS: u32 = 8;
 const PAUSE: Span = Span::from_millis(20);
+/// Interval of events about failed requests; the log of level debug has all of them.
+const FAILURES: Span = Span::from_secs(10);
 /// Maximum number of application connections.
 const CONNECTIONS: usize = 4096;
 /// Refresh interval of the directory, and the interval after a failed fetch or circuit: relays may have moved.
@@ -79,6 +81,8 @@ pub enum Event {
     NoDirectory(String),
     /// A circuit over these relays is built.
     Built(Vec<String>),
+    /// A request of an application failed before an exit answered, and why. At most one each [`FAILURES`].
+    Failed(String),
     /// A circuit has moved to another connection or to its standby: number of moves so far.
     Moved(u64),
 }
@@ -156,6 +160,8 @@ struct State {
     /// Circuits that want a standby, where circuits switch to those; and what wakes the builder.
     unprotected: RefCell<Vec<CircuitKey>>,
     switches: Cell<bool>,
+    /// The time of the last event about a failed request.
+    told: Cell<Option<Time>>,
     wanted: Notify,
     moves: Cell<u64>,
 }
@@ -403,6 +409,28 @@ impl Client {
         }
     }
 
+    /// The cause of a missing path.
+    fn why_no_path(&self) -> String {
+        let relays = self.state.relays.borrow();
+        let unknown = self.chosen.iter().flat_map(|chosen| chosen.iter());
+        let mut unknown = unknown.filter(|name| relays.iter().all(|relay| relay.nickname != **name));
+        match unknown.next() {
+            _ if relays.is_empty() => "no usable relay is known yet".into(),
+            Some(name) => format!("the directory lists no relay named `{}`", name.escape_debug()),
+            None => format!("the directory lists no path of {} relays with an exit", self.hops),
+        }
+    }
+
+    /// Tells the user why a request failed. It names neither the destination nor the application.
+    fn fail(&self, why: String) {
+        tracing::debug!(cause = why, "request failed");
+        let now = clock::now();
+        if self.state.told.get().is_none_or(|told| now.since(told) >= FAILURES) {
+            self.state.told.set(Some(now));
+            (self.on_event)(Event::Failed(why));
+        }
+    }
+
     /// A second path to the same exit, if streams use two circuits.
     fn second_path(&self, path: &[Known]) -> Option<Vec<Known>> {
         let relays = self.state.relays.borrow();
@@ -498,9 +526,12 @@ impl Client {
     }
 
     /// A circuit of that user, once one is ready.
-    async fn circuit(&self, user: &str) -> Option<CircuitKey> {
+    ///
+    /// # Errors
+    /// The cause, if all circuits fail.
+    async fn circuit(&self, user: &str) -> Result<CircuitKey, String> {
         if self.circuits_of(user).is_empty() {
-            let begun = self.begin_for(user)?;
+            let begun = self.begin_for(user).ok_or_else(|| self.why_no_path())?;
             tokio::task::spawn_local(self.clone().race(user.to_owned(), begun));
         }
         let ready =
@@ -521,19 +552,20 @@ impl Client {
             }
             // Select another guard next time.
             self.state.guard.set(None);
-            return None;
+            return Err("no circuit was built in time".into());
         }
         let Some((key, circuit)) = ready() else {
             if self.state.guard.get().is_some_and(|guard| !self.names.borrow().is_connected(guard)) {
                 // The guard is unreachable.
                 self.state.guard.set(None);
+                return Err("the guard cannot be reached".into());
             }
-            return None;
+            return Err("a circuit failed while it was built".into());
         };
         if !circuit.announced.replace(true) {
             (self.on_event)(Event::Built(circuit.path.borrow().clone()));
         }
-        Some(key)
+        Ok(key)
     }
 
     /// The circuits of a user that are ready or may become so, the oldest first.
@@ -610,12 +642,19 @@ impl Client {
         let asked = within(HANDSHAKE, handshake(&mut tcp)).await?;
         let Some(Request { target, user, protocol, rest }) = asked else { return Ok(()) };
         let (mut outcome, mut silent) = (Outcome::Failed, false);
+        let mut why = "the name in the request does not fit a cell".to_owned();
         if message::fits(&target) {
             for attempt in 0..ATTEMPTS {
                 if attempt > 0 {
                     clock::until(clock::now() + PAUSE * (1 << (attempt - 1))).await;
                 }
-                let Some(circuit) = self.circuit(&user).await else { continue };
+                let circuit = match self.circuit(&user).await {
+                    Ok(circuit) => circuit,
+                    Err(cause) => {
+                        why = cause;
+                        continue;
+                    }
+                };
                 match self.open(circuit, &target, application).await {
                     Ok((_, _, answer)) if matches!(target, Target::Resolve(_)) => {
                         return tcp.write_all(&proxy::resolved(protocol, &answer)).await;
@@ -626,16 +665,22 @@ impl Client {
                         return Ok(());
                     }
                     // The circuit broke. Try another.
-                    Err(Some(EndReason::DESTROY)) => {}
-                    Err(None) if !std::mem::replace(&mut silent, true) => {}
-                    Err(reason) => {
-                        let reason = reason.unwrap_or(EndReason::TIMEOUT);
-                        outcome = outcome_of(reason);
+                    Err(Some(EndReason::DESTROY)) => why = "the circuit broke".into(),
+                    Err(None) if !std::mem::replace(&mut silent, true) => {
+                        why = "the exit did not answer".into();
+                    }
+                    Err(None) => {
+                        (outcome, why) = (Outcome::TimedOut, "two exits did not answer".into());
                         break;
+                    }
+                    Err(Some(reason)) => {
+                        tracing::debug!(reason = reason.0, "the exit refused a stream");
+                        return tcp.write_all(&proxy::answer(protocol, outcome_of(reason))).await;
                     }
                 }
             }
         }
+        self.fail(why);
         tcp.write_all(&proxy::answer(protocol, outcome)).await
     }
 
