@@ -1,13 +1,14 @@
 //! Shared parts of all roles on sockets: the thread, signals and listeners.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::pin::pin;
 use std::sync::mpsc;
 use std::thread;
 
 use serde_json::Value;
 use tidegate_net::live::demo_page::{self, Look};
-use tidegate_net::{os, runtime, sockets};
+use tidegate_net::{os, private_file, runtime, sockets};
 use tokio::net::TcpListener;
 
 use crate::failure::Failure;
@@ -27,9 +28,29 @@ pub fn on_this_thread<T>(role: impl Future<Output = Result<T, Failure>>) -> Resu
         let mut signals = os::Signals::new().map_err(Failure::other)?;
         tokio::select! {
             result = role => result.map(Some),
-            _ = signals.next() => Ok(None),
+            () = ended(&mut signals) => Ok(None),
         }
     })
+}
+
+/// Waits for a signal to end. SIGHUP has no effect in roles that read their configuration at the start only.
+async fn ended(signals: &mut os::Signals) {
+    while signals.next().await == os::Request::Reload {
+        tracing::warn!(
+            cure = "restart this role to change its configuration",
+            "SIGHUP ignored: nothing is reread"
+        );
+    }
+}
+
+/// How to repair a key file that cannot be used. `create` says how to create a missing one.
+pub fn cure_of_key_file(path: &Path, create: &str) -> String {
+    match path.exists() {
+        false => create.to_owned(),
+        // The cause names the mode and `chmod 600`.
+        true if private_file::open_mode(path).is_some() => String::new(),
+        true => "restore the file from a copy, or name another one".to_owned(),
+    }
 }
 
 /// Listens at an address and logs it.

@@ -68,6 +68,11 @@ pub fn read_bytes(path: &Path) -> Result<Zeroizing<Vec<u8>>, String> {
     fs::read(path).map(Zeroizing::new).map_err(|cause| format!("cannot be read: {cause}"))
 }
 
+/// The mode of a file that others than its owner can open; `None` for a private file, and for one that cannot be read.
+pub fn open_mode(path: &Path) -> Option<u32> {
+    fs::metadata(path).and_then(|about| os::open_to_others(&about)).ok().flatten()
+}
+
 fn check_mode(path: &Path) -> Result<(), String> {
     let open = fs::metadata(path).and_then(|about| os::open_to_others(&about));
     match open.map_err(|cause| format!("cannot be read: {cause}"))? {

@@ -15,7 +15,7 @@ use tidegate_net::live::{authority, keys};
 use tidegate_net::private_file;
 
 use crate::failure::Failure;
-use crate::roles::{end_with_parent, listen, on_this_thread};
+use crate::roles::{cure_of_key_file, end_with_parent, listen, on_this_thread};
 
 /// Serve the signed relay list of a private overlay (see docs/live.md)
 #[derive(clap::Args)]
@@ -32,7 +32,7 @@ pub struct DirectoryArgs {
     /// Admit the relay with this identity, as `tidegate relay --keygen` prints it; may be repeated
     #[arg(long = "allow")]
     allowed: Vec<String>,
-    /// Admit relays that send the token in this file
+    /// Admit relays that send the token in this file; create the file if it does not exist
     #[arg(long)]
     token_file: Option<PathBuf>,
     /// Admit at most this many relays of one address (IPv6: one /48) with the token; tor's authorities admit 8
@@ -73,16 +73,18 @@ pub fn main(arguments: &DirectoryArgs) -> Result<ExitCode, Failure> {
     let allowed = allowed.collect::<Result<Vec<_>, _>>()?;
     let token = match &arguments.token_file {
         Some(path) => {
-            let name = path.display().to_string();
-            let text = private_file::read(path)
-                .map_err(|cause| wrong(name.clone(), cause, "name a file of mode 0600 with the token"))?;
-            let token = text.trim().to_owned();
-            if token.len() < 16 || token.contains(char::is_whitespace) {
-                return Err(wrong(
-                    name,
-                    "does not contain a token",
-                    "write one word of at least 16 characters",
-                ));
+            let (token, is_new) = keys::join_token(path).map_err(|cause| {
+                let cure = match private_file::open_mode(path) {
+                    // The cause says `chmod 600`.
+                    Some(_) => "",
+                    None => {
+                        "write one word of at least 16 characters, or name a file that does not exist yet"
+                    }
+                };
+                wrong(path.display().to_string(), cause, cure)
+            })?;
+            if is_new {
+                tracing::info!(file = %path.display(), cure = "copy it to `token` of the relays", "token created");
             }
             Some(token)
         }
@@ -92,7 +94,8 @@ pub fn main(arguments: &DirectoryArgs) -> Result<ExitCode, Failure> {
         return Err(wrong("--allow or --token-file", "is missing", "give one, so that relays can join"));
     }
     let key = keys::signing_key(&arguments.key).map_err(|why| {
-        wrong(arguments.key.display().to_string(), why, "name a key file, or a file that does not exist yet")
+        let cure = cure_of_key_file(&arguments.key, "name a file in a folder that this user can write to");
+        wrong(arguments.key.display().to_string(), why, &cure)
     })?;
     let public = hex(&key.verifying_key().to_bytes());
     let seconds = (arguments.validity.0 / 1_000_000_000).max(1);
@@ -108,7 +111,14 @@ pub fn main(arguments: &DirectoryArgs) -> Result<ExitCode, Failure> {
         let source = file.or(arguments.coordinator.map(Source::Coordinator));
         authority::run(authority, source, listener, |event| match event {
             Event::Relays(relays) => tracing::info!(relays, "relays"),
-            Event::Measured(relays) => tracing::info!(relays, "measured"),
+            Event::Measured { relays, of } => tracing::info!(relays, of, "measured"),
+            Event::Unmatched { relays, of } => tracing::warn!(
+                relays,
+                of,
+                cause = "the bandwidth file names no relay of this directory",
+                cure = "set `id` of each [[relay]] of the coordinator to the `fingerprint` that `tidegate relay --keygen` prints",
+                "not measured"
+            ),
             Event::Unread(cause) => tracing::warn!(cause, "not measured"),
         })
         .await;

@@ -307,7 +307,7 @@ fn mistakes_are_told_with_place_and_cure() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
-/// A running `tidegate relay`, its events as they come.
+/// A running role, its events as they come.
 struct Role {
     process: Child,
     events: Lines<BufReader<ChildStdout>>,
@@ -322,8 +322,12 @@ impl Drop for Role {
 
 impl Role {
     fn relay(config: &str) -> Role {
+        Role::start(&["relay", "--config", config])
+    }
+
+    fn start(arguments: &[&str]) -> Role {
         let mut process = Command::new(env!("CARGO_BIN_EXE_tidegate"))
-            .args(["relay", "--config", config])
+            .args(arguments)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();

@@ -1,6 +1,50 @@
-//! What roles tell their operators.
+//! What roles tell their operators, and the effect of signals.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
 
 use super::roles::{Overlay, ask, greeter};
+use super::{Role, tidegate};
+
+const RELAY: &str = "nickname = \"a\"\nlisten = \"127.0.0.1:0\"\nkeys = \"relay.keys\"\n";
+
+/// A folder with a relay's keys.
+fn folder(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("tidegate-{name}-{}", std::process::id()));
+    fs::create_dir(&folder).unwrap();
+    assert!(
+        tidegate(&["relay", "--keygen", &folder.join("relay.keys").display().to_string()]).status.success()
+    );
+    folder
+}
+
+/// The directory creates its token, outlives SIGHUP, and says that a bandwidth file names none of its relays.
+#[test]
+fn a_directory_creates_its_token_and_warns_of_a_bandwidth_file_of_other_relays() {
+    let folder = folder("directory");
+    let at = |name: &str| folder.join(name).display().to_string();
+    let weights =
+        format!("{}\nversion=1.5.0\n=====\nnode_id=${} bw=250\n", tidegate_kernel::unix_s(), "AB".repeat(20));
+    fs::write(at("v3bw"), weights).unwrap();
+    let (key, token, v3bw) = (at("directory.key"), at("token"), at("v3bw"));
+    let listens = ["directory", "--listen", "127.0.0.1:0", "--key", &key, "--allow-private-addresses"];
+    let mut directory =
+        Role::start(&[&listens[..], &["--token-file", &token, "--bandwidth-file", &v3bw]].concat());
+    directory.wait("token created");
+    assert_eq!(fs::metadata(&token).unwrap().permissions().mode() & 0o777, 0o600);
+    let address = directory.wait("listening")["address"].as_str().unwrap().to_owned();
+    directory.signal("-HUP");
+    directory.wait("SIGHUP ignored: nothing is reread");
+    let word = fs::read_to_string(&token).unwrap();
+    let joins = format!("{RELAY}[directory]\naddress = \"{address}\"\ntoken = \"{}\"\n", word.trim());
+    fs::write(at("relay.toml"), joins).unwrap();
+    let mut relay = Role::start(&["relay", "--config", &at("relay.toml")]);
+    relay.wait("announced");
+    let said = directory.wait("not measured");
+    assert_eq!((said["relays"].as_u64(), said["of"].as_u64()), (Some(1), Some(1)), "{said}");
+    fs::remove_dir_all(&folder).unwrap();
+}
 
 #[test]
 fn a_client_says_why_requests_fail() {

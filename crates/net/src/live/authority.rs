@@ -22,8 +22,20 @@ const LOOK: Span = Span::from_secs(5);
 pub enum Event {
     /// The number of listed relays.
     Relays(usize),
-    /// New weights are published: the number of listed relays that were measured.
-    Measured(usize),
+    /// Weights are published.
+    Measured {
+        /// The number of listed relays that were measured.
+        relays: usize,
+        /// The number of relays in the bandwidth file.
+        of: usize,
+    },
+    /// The bandwidth file names none of the listed relays, so all of them count as not measured.
+    Unmatched {
+        /// The number of listed relays.
+        relays: usize,
+        /// The number of relays in the bandwidth file.
+        of: usize,
+    },
     /// The weights cannot be read, and why. Earlier ones count until they are too old.
     Unread(String),
 }
@@ -53,21 +65,37 @@ pub async fn run(
 
 /// Reads the weights again and again.
 async fn read_weights(source: &Source, authority: &RefCell<Authority>, on_event: &dyn Fn(Event)) {
-    let mut last = None;
+    let (mut last, mut matched) = (None, None);
     loop {
         let read = source.weights(clock::unix()).await;
-        if last.as_ref() != Some(&read) {
-            match &read {
-                Ok(weights) => {
+        let is_new = last.as_ref() != Some(&read);
+        match &read {
+            Ok(weights) => {
+                if is_new {
                     authority.borrow_mut().set_weights(weights.clone());
-                    let measured = authority.borrow().measured(clock::unix());
-                    on_event(Event::Measured(measured.unwrap_or(0)));
                 }
-                Err(why) => on_event(Event::Unread(why.clone())),
+                let event = matching(&authority.borrow(), weights.relays.len());
+                // Relays join and leave while the file stays.
+                let matches = matches!(event, Event::Measured { .. });
+                if is_new || matched != Some(matches) {
+                    on_event(event);
+                }
+                matched = Some(matches);
             }
-            last = Some(read);
+            Err(why) if is_new => on_event(Event::Unread(why.clone())),
+            Err(_) => {}
         }
+        last = Some(read);
         clock::until(clock::now() + LOOK).await;
+    }
+}
+
+/// Whether a bandwidth file with `of` relays names listed ones. An empty directory gives no warning: relays join later.
+fn matching(authority: &Authority, of: usize) -> Event {
+    let relays = authority.measured(clock::unix()).unwrap_or(0);
+    match authority.len() {
+        listed if relays == 0 && listed > 0 && of > 0 => Event::Unmatched { relays: listed, of },
+        _ => Event::Measured { relays, of },
     }
 }
 

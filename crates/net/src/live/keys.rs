@@ -15,6 +15,9 @@ use crate::private_file;
 /// How far in the future an onion key may lie, seconds. Beyond it the clock is wrong, or was.
 const AHEAD: u64 = 24 * 3600;
 
+/// Least number of characters of a join token.
+const SHORTEST_TOKEN: usize = 16;
+
 /// The file: TOML, with secrets in hexadecimal and times in seconds since 1970.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -99,6 +102,28 @@ pub fn signing_key(path: &Path) -> Result<SigningKey, String> {
     secret
         .map(|secret| SigningKey::from_bytes(&secret))
         .ok_or_else(|| "is not a signing key of 64 hexadecimal digits".into())
+}
+
+/// Reads the join token of a directory; draws one if the file does not exist. The flag says that the token is new.
+///
+/// # Errors
+/// If the file does not hold a token, or is readable by others.
+pub fn join_token(path: &Path) -> Result<(String, bool), String> {
+    if !path.exists() {
+        let token = hex(&random::<16>());
+        private_file::write(path, &format!("{token}\n"))?;
+        return Ok((token, true));
+    }
+    let token = private_file::read(path)?.trim().to_owned();
+    if !is_token(&token) {
+        return Err("does not contain a token: one word of at least 16 characters".into());
+    }
+    Ok((token, false))
+}
+
+/// Whether a text can be a join token.
+pub fn is_token(text: &str) -> bool {
+    text.len() >= SHORTEST_TOKEN && !text.contains(char::is_whitespace)
 }
 
 /// Reads a key file. `now` is in seconds since 1970.

@@ -196,7 +196,8 @@ fn keygen(file: &Path) -> Result<(), Failure> {
     let keys = identity.relay_public();
     println!("fingerprint = \"{}\"", hex(&identity.fingerprint()));
     println!("onion-key = \"{}\"", hex(&keys.onion));
-    println!("# id of a relay with this identity: {}", relay_name(&keys.identity));
+    println!("# id of `tidegate flashflow relay` with this identity: {}", relay_name(&keys.identity));
+    println!("# id of `tidegate relay`: the fingerprint that `tidegate relay --keygen` prints");
     Ok(())
 }
 
