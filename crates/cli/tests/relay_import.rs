@@ -47,6 +47,21 @@ fn imported(torrc: &str) -> (toml::Table, String) {
     (toml::from_str(&text).unwrap_or_else(|why| panic!("{why}: {text}")), errors(&output))
 }
 
+/// Starts a relay with this configuration.
+fn starts(config: &str) {
+    let mut relay = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["relay", "--config", config])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut lines = std::io::BufReader::new(relay.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut lines, &mut line).unwrap();
+    relay.kill().unwrap();
+    relay.wait().unwrap();
+    assert!(line.contains("\"listening\""), "{line}");
+}
+
 const EXIT: &str = "\
 Nickname tide
 ORPort 9001
@@ -125,6 +140,7 @@ fn a_private_network_is_joined_and_a_public_one_is_not() {
     assert!(said.contains("torrc:5: DirAuthority") && said.contains("--allow-public-authority"), "{said}");
     let (config, said) = imported(&folder.write("torrc", "ORPort 9001\nDirAuthority a 127.0.0.1:7000 00\n"));
     assert!(!config.contains_key("tor") && said.contains("write `address`"), "{said}");
+    assert!(said.contains("imported: ORPort\n"), "an option that is left out is not imported: {said}");
 }
 
 #[test]
@@ -140,11 +156,36 @@ fn contact_and_family_are_kept_and_keys_of_families_are_found() {
         "ORPort 9001\nContactInfo \"Tide <a@b>\"\nMyFamily ${member},{member}\nDataDirectory {}\nFamilyId *\nFamilyId x\n",
         folder.0.display()
     );
-    let (config, said) = imported(&folder.write("torrc", &torrc));
+    let network = "Address 127.0.0.1\nDirAuthority a orport=1 127.0.0.1:7000 00\n";
+    let (config, said) = imported(&folder.write("torrc", &format!("{torrc}{network}")));
+    assert!(
+        said.contains("imported: Address, ContactInfo, DirAuthority, FamilyId, MyFamily, ORPort"),
+        "{said}"
+    );
     assert_eq!(config["contact"].as_str(), Some("Tide <a@b>"));
     assert_eq!(config["family"].as_array().unwrap().len(), 2);
     assert_eq!(config["family-keys"], toml::Value::from(vec![folder.at("keys/a.secret_family_key")]));
     assert!(said.contains("torrc:6: FamilyId x: ") && said.contains("no readable key"), "{said}");
+
+    // A relay of a [directory] refuses these keys, so they are comments.
+    let out = folder.at("relay.toml");
+    let torrc = folder.write("torrc", &torrc.replace("9001", "127.0.0.1:auto"));
+    let output = tidegate(&["relay", "--import", &torrc, "--out", &out]);
+    let (said, text) = (errors(&output), fs::read_to_string(&out).unwrap());
+    for (line, option, key) in
+        [(2, "ContactInfo", "contact"), (3, "MyFamily", "family"), (5, "FamilyId", "family-keys")]
+    {
+        assert!(
+            said.contains(&format!("torrc:{line}: {option} "))
+                && said.contains(&format!("`{key}` acts only with [tor]")),
+            "{said}"
+        );
+        assert!(text.contains(&format!("\n# {key} = ")), "{text}");
+    }
+    assert!(said.contains("imported: ORPort\n"), "{said}");
+    fs::write(&out, format!("{text}[directory]\naddress = \"127.0.0.1:1\"\n")).unwrap();
+    assert!(tidegate(&["relay", "--keygen", &folder.at("relay.keys")]).status.success());
+    starts(&out);
 }
 
 #[test]
@@ -156,17 +197,7 @@ fn the_relay_starts_with_what_is_written_and_no_file_is_overwritten() {
     let output = tidegate(&["relay", "--import", &torrc, "--out", &out]);
     assert!(output.status.success() && output.stdout.is_empty(), "{}", errors(&output));
     assert!(tidegate(&["relay", "--keygen", &folder.at("relay.keys")]).status.success());
-    let mut relay = Command::new(env!("CARGO_BIN_EXE_tidegate"))
-        .args(["relay", "--config", &out])
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    let mut lines = std::io::BufReader::new(relay.stdout.take().unwrap());
-    std::io::BufRead::read_line(&mut lines, &mut line).unwrap();
-    relay.kill().unwrap();
-    relay.wait().unwrap();
-    assert!(line.contains("\"listening\""), "{line}");
+    starts(&out);
 
     let before = fs::read(&out).unwrap();
     let again = tidegate(&["relay", "--import", &torrc, "--out", &out]);
@@ -184,13 +215,17 @@ fn bad_files_are_refused_with_place_and_cure_and_nothing_is_written() {
         ("ORPort 9001\nBridgeRelay 1\n", "torrc:2:1: `BridgeRelay` is set"),
         ("ORPort 99999\n", "torrc:1:1: `99999` is not a port"),
         ("ORPort 9001 NoListen\n", "torrc:1:1: no `ORPort` listens"),
+        (
+            "ORPort 9001\nRelayBandwidthRate 20 KB\n",
+            "torrc:2:1: `RelayBandwidthRate` is 20480 bytes per second",
+        ),
         ("ORPort 9001\nBandwidthRate much\n", "torrc:2:1: `much` is not a size"),
         ("ORPort 9001\nExitPolicy permit *:80\n", "torrc:2:1: `permit *:80` is not an entry"),
         (
             "ORPort 9001\nContactInfo \"a\n",
             "torrc:2:1: the value of `ContactInfo` has an opening quotation mark",
         ),
-        ("ORPort 9001\nNickname a b\n", "`a b` is not a nickname"),
+        ("ORPort 9001\nNickname a b\n", "torrc:2:1: `a b` is not a nickname"),
         ("ORPort 9001\n%include /nowhere/torrc\n", "torrc:2:1: /nowhere/torrc cannot be read"),
         ("network-status-version 3\n", "is a network consensus of Tor, and not a torrc"),
         ("", "is empty"),
@@ -212,8 +247,9 @@ fn every_option_of_tor_is_taken_or_has_a_reason() {
         return skipped::skipped("the options of an installed tor", "tor");
     };
     let listed = String::from_utf8(listed.stdout).unwrap();
-    // These two are refused with the value 1.
-    let options = listed.lines().filter(|option| !["ExitPolicy", "BridgeRelay"].contains(option));
+    // These are refused with the value 1.
+    let refused = ["ExitPolicy", "BridgeRelay", "BandwidthRate", "RelayBandwidthRate"];
+    let options = listed.lines().filter(|option| !refused.contains(option));
     let torrc: String = options.map(|option| format!("{option} 1\n")).collect();
     assert!(torrc.lines().count() > 300, "{torrc}");
     let folder = Folder::new("options");

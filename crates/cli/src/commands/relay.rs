@@ -1,5 +1,8 @@
 //! `tidegate relay`: runs a relay of an overlay on sockets.
 
+mod bounds;
+#[cfg(test)]
+mod documented;
 mod dos;
 mod exit_policy;
 mod left_out;
@@ -47,10 +50,11 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use toml::{Spanned, Table};
 
+use self::bounds::{LARGEST_FAMILY, LEAST_BANDWIDTH, LEAST_MEMORY, LONGEST_CONTACT};
 use self::reload::Difference;
 use self::torrc::Imported;
 use crate::failure::Failure;
-use crate::roles::{end_with_parent, is_private, listen_all, run_on_this_thread};
+use crate::roles::{cure_of_key_file, end_with_parent, is_private, listen_all, run_on_this_thread};
 
 /// Run a relay of an overlay; its exit policy makes it an exit (see docs/live.md)
 #[derive(clap::Args)]
@@ -92,7 +96,7 @@ struct RelayFile {
     /// Number of threads, or `"all"` for one per core; 1 by default.
     threads: Option<Spanned<Value>>,
     /// Rate limit of the token bucket; unlimited by default.
-    bandwidth: Option<Rate>,
+    bandwidth: Option<Spanned<Rate>>,
     /// Bandwidth that the directory gets; `bandwidth` by default. A lower one attracts fewer circuits (tor's
     /// MaxAdvertisedBandwidth). A higher one overstates the relay, for experiments.
     published_bandwidth: Option<Spanned<Rate>>,
@@ -135,7 +139,7 @@ struct RelayFile {
 #[serde(deny_unknown_fields)]
 struct DirectoryFile {
     address: SocketAddr,
-    token: Option<String>,
+    token: Option<Spanned<String>>,
 }
 
 /// `[tor]`: the authority of a private Tor network.
@@ -207,6 +211,12 @@ fn table<T: Parameters>(
 /// Reads the `[limits]` table, capped by the number of file descriptors that the system allows.
 fn limits(given: Option<&Spanned<Value>>, source: &SourceFile) -> Result<Limits, InputError> {
     let mut limits: Limits = table("limits", given, source)?;
+    if let Some(given) = given.filter(|_| limits.memory < LEAST_MEMORY) {
+        let cause = format!("limits.memory is {}: one connection may use {LEAST_MEMORY}", limits.memory);
+        let cure =
+            format!("set `memory` to {LEAST_MEMORY} or more; the default is {}", Limits::default().memory);
+        return Err(source.error(given.span(), cause, cure));
+    }
     let descriptors = u32::try_from(os::raise_descriptors().unwrap_or(1024)).unwrap_or(u32::MAX);
     // The remaining descriptors are for streams, outgoing connections and files.
     limits.connections = limits.connections.min(descriptors / 2);
@@ -228,8 +238,10 @@ fn measurement(
         let cure = "create it with `tidegate flashflow keygen FILE` and set `identity = \"FILE\"`";
         return Err(fail("measurement.identity is missing".into(), cure));
     };
-    let identity = Identity::load(&folder.join(identity))
-        .map_err(|why| fail(why.to_string(), "create it with `tidegate flashflow keygen FILE`"))?;
+    let path = folder.join(identity);
+    let identity = Identity::load(&path).map_err(|why| {
+        fail(why.to_string(), &cure_of_key_file(&path, "create it with `tidegate flashflow keygen FILE`"))
+    })?;
     let cure =
         "set `allowed`, `coordinators` and, if needed, `period`, `background-percent` and `max-duration`";
     let permissions: Permissions =
@@ -266,11 +278,23 @@ struct Loaded {
     settings: RelayConfig,
 }
 
+/// Reads the join token of the directory.
+fn token(directory: &DirectoryFile, source: &SourceFile) -> Result<Option<String>, InputError> {
+    match &directory.token {
+        Some(token) if !keys::is_token(token.get_ref()) => Err(source.error(
+            token.span(),
+            "`token` is not one word of at least 16 characters",
+            "copy the token file of the directory",
+        )),
+        token => Ok(token.as_ref().map(|token| token.get_ref().clone())),
+    }
+}
+
 /// Reads where the relay publishes itself.
 fn announce(file: &RelayFile, allow_public: bool, source: &SourceFile) -> Result<Announce, InputError> {
     Ok(match (&file.directory, &file.tor) {
         (None, None) => Announce::None,
-        (Some(directory), None) => Announce::Overlay(directory.address, directory.token.clone()),
+        (Some(directory), None) => Announce::Overlay(directory.address, token(directory, source)?),
         (None, Some(tor)) => {
             let is_allowed = allow_public && tor.allow_public_authority;
             let all = [&tor.authority].into_iter().chain(&tor.further_authorities);
@@ -288,11 +312,6 @@ fn announce(file: &RelayFile, allow_public: bool, source: &SourceFile) -> Result
         }
     })
 }
-
-/// Longest contact, bytes: authorities refuse descriptors above 20,000 bytes (tor: `MAX_DESCRIPTOR_UPLOAD_SIZE`).
-const LONGEST_CONTACT: usize = 1000;
-/// Maximum number of relays of a family, for the same reason. Family keys are not limited.
-const LARGEST_FAMILY: usize = 300;
 
 /// Reads the operator's contact and family.
 fn operator(file: &RelayFile, folder: &Path, source: &SourceFile) -> Result<Operator, InputError> {
@@ -320,7 +339,11 @@ fn operator(file: &RelayFile, folder: &Path, source: &SourceFile) -> Result<Oper
         let path = folder.join(key.get_ref());
         let fail = |why: String| {
             let cause = format!("family-keys: {} {why}", path.display());
-            source.error(key.span(), cause, "create it with `tor --keygen-family NAME`")
+            source.error(
+                key.span(),
+                cause,
+                cure_of_key_file(&path, "create it with `tor --keygen-family NAME`"),
+            )
         };
         let contents = private_file::read_bytes(&path).map_err(fail)?;
         FamilyKey::from_file(&contents).map(Arc::new).map_err(|why| fail(why.to_string()))
@@ -337,6 +360,16 @@ fn operator(file: &RelayFile, folder: &Path, source: &SourceFile) -> Result<Oper
         }
         None => Ok(Operator { contact, family, family_keys }),
     }
+}
+
+/// Reads the limit of the token bucket.
+fn bandwidth(file: &RelayFile, source: &SourceFile) -> Result<Option<Rate>, InputError> {
+    let Some(rate) = &file.bandwidth else { return Ok(None) };
+    if *rate.get_ref() < LEAST_BANDWIDTH {
+        let cause = format!("`bandwidth` is {}, below 75 KiB/s, the least of a relay of Tor", rate.get_ref());
+        return Err(source.error(rate.span(), cause, "set 75 KiB/s or more, or remove it for no limit"));
+    }
+    Ok(Some(*rate.get_ref()))
 }
 
 /// Reads the bandwidth that the directory gets, bytes per second.
@@ -430,12 +463,13 @@ fn check(
     let neighbours = if file.tor.is_some() { Neighbours::Stock } else { Neighbours::Alike };
     let mut config = links(file.system.as_ref(), neighbours, source)?;
     config.limits = Some(limits(file.limits.as_ref(), source)?);
-    if let Some(rate) = file.bandwidth {
-        config.bandwidth = rate.0 as f64 / 8.0;
+    if let Some(rate) = bandwidth(&file, source)? {
+        config.bandwidth = rate.as_bytes_per_s();
     }
     let path = folder.join(&file.keys);
     let router = keys(&path).map_err(|why| {
-        InputError::new(path.display().to_string(), why, "create it with `tidegate relay --keygen FILE`")
+        let cure = cure_of_key_file(&path, "create it with `tidegate relay --keygen FILE`");
+        InputError::new(path.display().to_string(), why, cure)
     })?;
     let lifetimes = table("key-lifetimes", file.key_lifetimes.as_ref(), source)?;
     let keys = Keys { router, file: Some(path), lifetimes };
@@ -465,6 +499,33 @@ fn check(
     Ok(Loaded { listen, status, settings })
 }
 
+/// Logs what is allowed and probably not meant.
+fn warn(path: &Path, settings: &RelayConfig) {
+    match &settings.announce {
+        Announce::None => {
+            let cure = "add [directory] of an overlay, or [tor] of a private Tor network";
+            tracing::warn!(cure, "in no network: no client learns of this relay");
+        }
+        Announce::Overlay(_, Some(_)) => {
+            if let Some(mode) = private_file::open_mode(path) {
+                let (file, mode) = (path.display().to_string(), format!("{mode:o}"));
+                tracing::warn!(file, mode, cure = "run chmod 600 on it", "others can read the token");
+            }
+        }
+        Announce::Overlay(_, None) | Announce::Tor(_) => {}
+    }
+    let limit = settings.config.bandwidth;
+    if let Some(published) = settings.published.filter(|published| *published as f64 >= limit) {
+        let cure = "remove `published-bandwidth`, unless this is an experiment";
+        tracing::warn!(
+            published,
+            limit,
+            cure,
+            "`published-bandwidth` is not below `bandwidth`: the relay states it as observed"
+        );
+    }
+}
+
 /// Reads the configuration again and logs each key that differs from `before`. Returns the changes.
 fn reread(
     path: &Path,
@@ -473,6 +534,7 @@ fn reread(
     bound: &Addresses,
 ) -> Result<Changes, InputError> {
     let Loaded { settings, .. } = load(path, arguments.allow_public_authority)?;
+    warn(path, &settings);
     let after: Table = SourceFile::read(path)?.parse_toml()?;
     for Difference { key, before, after, fixed } in reload::differences(before, &after) {
         match fixed {
@@ -509,8 +571,8 @@ async fn handle_signals(
     mut before: Table,
     bound: Addresses,
     orders: mpsc::Sender<Order>,
+    mut signals: os::Signals,
 ) -> Result<(), Failure> {
-    let mut signals = os::Signals::new().map_err(other)?;
     let mut draining = false;
     loop {
         let order = if signals.next().await == os::Request::Reload {
@@ -614,6 +676,8 @@ pub fn main(arguments: &RelayArgs) -> Result<ExitCode, Failure> {
     let running: Table = SourceFile::read(path)?.parse_toml()?;
     end_with_parent(arguments.owned);
     run_on_this_thread(async {
+        // SIGHUP must not end a relay that has said that it listens.
+        let signals = os::Signals::new().map_err(other)?;
         let listeners = listen_all(&listen.all())?;
         let bound: Vec<_> = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
         let bound = Addresses::new(&bound).expect("a relay listens on one address, or one per family");
@@ -626,6 +690,7 @@ pub fn main(arguments: &RelayArgs) -> Result<ExitCode, Failure> {
             tracing::info!(%address, "status");
             settings.status = Some(Status { listener, circuits });
         }
+        warn(path, &settings);
         let last = RefCell::new(None);
         let hear = |event: Event| {
             // Announcements repeat with every directory period; log only changes.
@@ -638,7 +703,7 @@ pub fn main(arguments: &RelayArgs) -> Result<ExitCode, Failure> {
         let (orders, taken) = mpsc::channel(1);
         tokio::select! {
             result = run(settings, listeners, taken, &hear) => result.map_err(other),
-            result = handle_signals(arguments, path, running, bound, orders) => result,
+            result = handle_signals(arguments, path, running, bound, orders, signals) => result,
         }
     })?;
     Ok(ExitCode::SUCCESS)

@@ -1,11 +1,11 @@
-//! What roles tell their operators, and the effect of signals.
+//! What roles tell their operators: refusals with place and cure, warnings at the start, and the effect of signals.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use super::roles::{Overlay, ask, greeter};
-use super::{Role, tidegate};
+use super::{Role, refusal, tidegate};
 
 const RELAY: &str = "nickname = \"a\"\nlisten = \"127.0.0.1:0\"\nkeys = \"relay.keys\"\n";
 
@@ -17,6 +17,51 @@ fn folder(name: &str) -> PathBuf {
         tidegate(&["relay", "--keygen", &folder.join("relay.keys").display().to_string()]).status.success()
     );
     folder
+}
+
+#[test]
+fn values_below_the_least_are_refused_with_their_place() {
+    let folder = folder("least");
+    for (lines, cause) in [
+        ("bandwidth = \"0 Mbit/s\"\n", "relay.toml:4:13: `bandwidth` is 0 "),
+        ("bandwidth = \"74 KiB/s\"\n", "below 75 KiB/s"),
+        ("[limits]\nmemory = \"3 MiB\"\n", "limits.memory is 3 MiB: one connection may use 4 MiB"),
+        (
+            "[directory]\naddress = \"127.0.0.1:80\"\ntoken = \"short\"\n",
+            "relay.toml:6:9: `token` is not one word of at least 16 characters",
+        ),
+    ] {
+        let said = refusal(&folder, &format!("{RELAY}{lines}"));
+        let place = said.split("relay.toml:").nth(1).unwrap_or_default();
+        assert!(said.contains(cause) && place.starts_with(|c: char| c.is_ascii_digit()), "{lines}: {said}");
+    }
+    let keys = folder.join("relay.keys");
+    fs::set_permissions(&keys, fs::Permissions::from_mode(0o644)).unwrap();
+    let said = refusal(&folder, RELAY);
+    assert!(said.contains("chmod 600") && !said.contains("--keygen"), "the file exists: {said}");
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_relay_warns_of_no_network_and_of_a_token_that_others_can_read() {
+    let folder = folder("warns");
+    let file = folder.join("relay.toml");
+    fs::write(&file, RELAY).unwrap();
+    let mut relay = Role::start(&["relay", "--config", &file.display().to_string()]);
+    let said = relay.wait("in no network: no client learns of this relay");
+    assert!(said["cure"].as_str().unwrap().contains("[directory]"), "{said}");
+    fs::write(&file, format!("{RELAY}bandwidth = \"0 Mbit/s\"\n")).unwrap();
+    relay.signal("-HUP");
+    assert!(
+        relay.wait("not reloaded")["cause"].as_str().unwrap().contains("relay.toml:4:13: `bandwidth` is 0")
+    );
+    let directory = "[directory]\naddress = \"127.0.0.1:1\"\ntoken = \"0123456789abcdef\"\n";
+    fs::write(&file, format!("{RELAY}{directory}")).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    relay.signal("-HUP");
+    assert_eq!(relay.wait("others can read the token")["mode"], "644");
+    relay.wait("reloaded");
+    fs::remove_dir_all(&folder).unwrap();
 }
 
 /// The directory creates its token, outlives SIGHUP, and says that a bandwidth file names none of its relays.

@@ -9,10 +9,12 @@ use tidegate_data::document::DataError;
 use tidegate_data::torrc::{self, Change, Setting, seconds, size};
 use tidegate_net::identity::unhex;
 use tidegate_net::live::descriptor::family_id;
+use tidegate_net::live::directory::is_nickname;
 use tidegate_net::private_file;
 use tidegate_proto::crypto::family::FamilyKey;
 use tidegate_proto::defence::OPTIONS;
 
+use super::bounds::{LARGEST_FAMILY, LEAST_BANDWIDTH, LEAST_MEMORY, LONGEST_CONTACT};
 use super::{dos, exit_policy, left_out};
 use crate::roles::is_private;
 
@@ -51,13 +53,13 @@ pub(super) fn import(path: &Path) -> Result<Imported, DataError> {
         let cause = "`BridgeRelay` is set: a bridge must not become a relay that everybody can list";
         return Err(bridge.error(cause, "name the torrc of a relay"));
     }
-    writer.identity(path);
-    writer.operator();
+    writer.identity(path)?;
     writer.addresses(port)?;
     writer.rates()?;
     writer.exit()?;
     writer.status();
     writer.network();
+    writer.operator();
     writer.limits()?;
     writer.defences();
     Ok(writer.finish(&settings))
@@ -123,14 +125,16 @@ struct Writer<'a> {
     tables: String,
     taken: BTreeSet<&'static str>,
     left: Vec<String>,
+    /// Files and lines of settings that are left out as a whole.
+    unused: BTreeSet<(String, usize)>,
     /// Whether others can reach the relay at the addresses of the file.
     is_reachable: bool,
 }
 
 impl<'a> Writer<'a> {
     fn new(options: Options<'a>) -> Writer<'a> {
-        let (text, tables, taken, left) = Default::default();
-        Writer { options, text, tables, taken, left, is_reachable: false }
+        let (text, tables, taken, left, unused) = Default::default();
+        Writer { options, text, tables, taken, left, unused, is_reachable: false }
     }
 
     fn key(&mut self, key: &str, value: &str) {
@@ -139,6 +143,12 @@ impl<'a> Writer<'a> {
 
     /// Notes that a setting is left out.
     fn leave(&mut self, setting: &Setting, why: &str) {
+        self.unused.insert((setting.file.clone(), setting.line));
+        self.leave_part(setting, why);
+    }
+
+    /// Notes that a part of a setting is left out.
+    fn leave_part(&mut self, setting: &Setting, why: &str) {
         let Setting { name, value, file, line, .. } = setting;
         let value = if value.is_empty() { String::new() } else { format!(" {}", value.escape_debug()) };
         self.left.push(format!("{file}:{line}: {name}{value}: {why}"));
@@ -148,19 +158,39 @@ impl<'a> Writer<'a> {
         self.taken.extend(options);
     }
 
-    fn identity(&mut self, path: &Path) {
+    fn identity(&mut self, path: &Path) -> Result<(), DataError> {
         self.text = format!("# Made from {} by `tidegate relay --import`.\n", path.display());
-        let nickname = self.options.last("Nickname").map_or("Unnamed", |nickname| &nickname.value);
-        self.key("nickname", &quoted(nickname));
+        let nickname = self.options.last("Nickname");
+        if let Some(nickname) = nickname.filter(|nickname| !is_nickname(&nickname.value)) {
+            let cause = format!("`{}` is not a nickname", nickname.value.escape_debug());
+            return Err(nickname.error(cause, "use 1 to 19 letters and digits"));
+        }
+        self.key("nickname", &quoted(nickname.map_or("Unnamed", |nickname| &nickname.value)));
         self.key("keys", "\"relay.keys\"");
         self.take(&["Nickname"]);
+        Ok(())
+    }
+
+    /// A key that only acts in a Tor network. Without one it becomes a comment, since a relay of a [directory] refuses it.
+    fn key_of_tor(&mut self, key: &str, value: &str, settings: &[&Setting]) {
+        if self.tables.contains("\n[tor]\n") {
+            return self.key(key, value);
+        }
+        self.text
+            .push_str(&format!("# {key} = {value}   # only with [tor]: a [directory] does not list it\n"));
+        for setting in settings {
+            self.leave(setting, &format!("`{key}` acts only with [tor], so it is a comment in the file"));
+        }
     }
 
     /// `contact`, `family` and `family-keys`.
     fn operator(&mut self) {
         self.take(&["ContactInfo", "MyFamily", "FamilyId", "FamilyKeyDirectory"]);
         if let Some(contact) = self.options.last("ContactInfo").filter(|contact| !contact.value.is_empty()) {
-            self.key("contact", &quoted(&contact.value));
+            match contact.value.len() > LONGEST_CONTACT || contact.value.contains(char::is_control) {
+                true => self.leave(contact, "it is not one line of at most 1000 bytes"),
+                false => self.key_of_tor("contact", &quoted(&contact.value), &[contact]),
+            }
         }
         let mut family = Vec::new();
         for setting in self.options.all("MyFamily") {
@@ -168,12 +198,16 @@ impl<'a> Writer<'a> {
                 match unhex::<20>(member) {
                     Some(_) => family.push(quoted(&member.to_uppercase())),
                     None if member.is_empty() => {}
-                    None => self.leave(setting, "a member that is not a fingerprint"),
+                    None => self.leave_part(setting, "a member that is not a fingerprint"),
                 }
             }
         }
-        if !family.is_empty() {
-            self.key("family", &format!("[{}]", family.join(", ")));
+        let settings = self.options.all("MyFamily");
+        if family.len() > LARGEST_FAMILY {
+            let why = format!("the family has more than {LARGEST_FAMILY} relays; use FamilyId");
+            settings.iter().for_each(|setting| self.leave(setting, &why));
+        } else if !family.is_empty() {
+            self.key_of_tor("family", &format!("[{}]", family.join(", ")), &settings);
         }
         self.family_keys();
     }
@@ -199,17 +233,19 @@ impl<'a> Writer<'a> {
             files.extend(key.map(|key| (path, family_id(&key))));
         }
         files.sort();
-        let mut keys = Vec::new();
+        let (mut keys, mut used) = (Vec::new(), Vec::new());
         for setting in wanted {
             let found = files.iter().filter(|(_, public)| setting.value == "*" || setting.value == *public);
             let before = keys.len();
             keys.extend(found.map(|(path, _)| quoted(&path.display().to_string())));
             if keys.len() == before {
                 self.leave(setting, &format!("{} has no readable key of this family", folder.display()));
+            } else {
+                used.push(setting);
             }
         }
         if !keys.is_empty() {
-            self.key("family-keys", &format!("[{}]", keys.join(", ")));
+            self.key_of_tor("family-keys", &format!("[{}]", keys.join(", ")), &used);
         }
     }
 
@@ -253,6 +289,14 @@ impl<'a> Writer<'a> {
         let all = self.options.size("BandwidthRate")?;
         // Zero means that no limit of its own applies to relayed traffic.
         let relayed = self.options.size("RelayBandwidthRate")?.filter(|rate| *rate > 0);
+        for (name, rate) in [("BandwidthRate", all), ("RelayBandwidthRate", relayed)] {
+            if let Some(rate) = rate.filter(|rate| Rate::from_bytes_per_s(*rate) < LEAST_BANDWIDTH) {
+                let cause =
+                    format!("`{name}` is {rate} bytes per second, below 75 KBytes, tor's least of a relay");
+                let setting = self.options.last(name).expect("it was read");
+                return Err(setting.error(cause, "set 75 KBytes or more, or remove the line"));
+            }
+        }
         let rate = all.into_iter().chain(relayed).min();
         let advertised = self.options.size("MaxAdvertisedBandwidth")?;
         if let Some(rate) = rate {
@@ -364,8 +408,16 @@ impl<'a> Writer<'a> {
 
     fn limits(&mut self) -> Result<(), DataError> {
         self.take(&["MaxMemInQueues", "SigningKeyLifetime"]);
-        if let Some(memory) = self.options.size("MaxMemInQueues")?.filter(|memory| *memory > 0) {
-            self.tables.push_str(&format!("\n[limits]\nmemory = {}\n", quoted(&Bytes(memory).to_string())));
+        let memory = self.options.size("MaxMemInQueues")?.filter(|memory| *memory > 0).map(Bytes);
+        match (memory, self.options.last("MaxMemInQueues")) {
+            (Some(memory), Some(setting)) if memory < LEAST_MEMORY => {
+                self.leave(setting, &format!("`memory` of [limits] is at least {LEAST_MEMORY}"));
+            }
+            (Some(memory), _) => {
+                let memory = quoted(&memory.to_string());
+                self.tables.push_str(&format!("\n[limits]\nmemory = {memory}\n"));
+            }
+            (None, _) => {}
         }
         if let Some(setting) = self.options.last("SigningKeyLifetime") {
             // The default of `link`, which must not be longer, is 2 days.
@@ -427,7 +479,10 @@ impl<'a> Writer<'a> {
         for setting in settings {
             let Setting { name, value, change, .. } = setting;
             if is_taken(name) {
-                taken.insert(name.clone());
+                // Those that are left out are named already.
+                if !self.unused.contains(&(setting.file.clone(), setting.line)) {
+                    taken.insert(name.clone());
+                }
             } else if *change == Change::Clear || left_out::loses_nothing(name, value) {
                 off.insert(name.clone());
             } else {
