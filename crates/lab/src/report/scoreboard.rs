@@ -36,6 +36,21 @@ type Claims = BTreeMap<(String, String), Vec<Option<Verdict>>>;
 /// Verdicts by experiment and quantity.
 type Verdicts = BTreeMap<(String, String), Option<Verdict>>;
 
+/// An experiment with its record, and its rows with what the record says of them today.
+struct Judged<'a> {
+    experiment: &'a Experiment,
+    recorded: Option<Recorded>,
+    rows: Vec<(PublishedRow, Option<RecordedRow>)>,
+}
+
+impl Judged<'_> {
+    fn of(experiment: &Experiment) -> Result<Judged<'_>, InputError> {
+        let (rows, recorded) = (experiment.rows()?, record::read(&experiment.folder)?);
+        let settled = record::settled(&rows, recorded.as_ref());
+        Ok(Judged { experiment, recorded, rows: rows.into_iter().zip(settled).collect() })
+    }
+}
+
 /// Everything counted on one paper's folder.
 #[derive(Default)]
 struct Paper {
@@ -98,16 +113,17 @@ pub fn marked(page: &str) -> BTreeSet<String> {
 pub fn page(experiments: &[Experiment], strangers: &BTreeSet<String>) -> Result<ScoreboardPage, InputError> {
     let mut sections = String::new();
     let mut papers: Vec<(&str, Paper)> = Vec::new();
+    let all = experiments.iter().map(Judged::of).collect::<Result<Vec<_>, _>>()?;
     let mut verdicts = Verdicts::new();
-    for experiment in experiments {
-        let (rows, recorded) = (experiment.rows()?, record::read(&experiment.folder)?);
-        let id = format!("{}/{}", experiment.paper, experiment.figure);
-        for (row, found) in rows.iter().zip(record::settled(&rows, recorded.as_ref())) {
-            verdicts.insert((id.clone(), row.file.quantity.clone()), found.map(|found| found.verdict));
+    for judged in &all {
+        let id = format!("{}/{}", judged.experiment.paper, judged.experiment.figure);
+        for (row, found) in &judged.rows {
+            let verdict = found.as_ref().map(|found| found.verdict);
+            verdicts.insert((id.clone(), row.file.quantity.clone()), verdict);
         }
     }
-    for experiment in experiments {
-        let recorded = record::read(&experiment.folder)?;
+    for judged in &all {
+        let Judged { experiment, recorded, .. } = judged;
         // Experiments are sorted by paper, so a new paper starts a section.
         if papers.last().is_none_or(|(paper, _)| *paper != experiment.paper) {
             papers.push((&experiment.paper, Paper::default()));
@@ -116,7 +132,7 @@ pub fn page(experiments: &[Experiment], strangers: &BTreeSet<String>) -> Result<
         let (_, paper) = papers.last_mut().expect("just pushed");
         let mark = recorded.as_ref().is_some_and(|recorded| strangers.contains(&recorded.commit));
         let mark = if mark { STRANGER } else { "" };
-        section(&mut sections, experiment, (recorded.as_ref(), mark), (paper, &verdicts))?;
+        section(&mut sections, judged, mark, (paper, &verdicts))?;
     }
     let mut overview = String::new();
     let mut all: BTreeMap<RowKind, Tally> = BTreeMap::new();
@@ -154,8 +170,8 @@ pub fn page(experiments: &[Experiment], strangers: &BTreeSet<String>) -> Result<
 /// Appends one experiment's table and counts its rows and claims.
 fn section(
     text: &mut String,
-    experiment: &Experiment,
-    (recorded, mark): (Option<&Recorded>, &str),
+    Judged { experiment, recorded, rows }: &Judged<'_>,
+    mark: &str,
     (paper, verdicts): (&mut Paper, &Verdicts),
 ) -> Result<(), InputError> {
     let _ = write!(
@@ -179,8 +195,7 @@ fn section(
         let _ = writeln!(text, "![{figure}](../experiments/{folder}/{figure}/figure-{number}.svg)");
     }
     text.push_str("\n| quantity | published | ours | n | verdict | note |\n|---|---|---|---|---|---|\n");
-    let rows = experiment.rows()?;
-    for (row, found) in rows.iter().zip(record::settled(&rows, recorded)) {
+    for (row, found) in rows {
         let kind = row.file.kind.unwrap_or(experiment.file.kind);
         let verdict = found.as_ref().map(|found| found.verdict);
         let (claim, preset) = experiment.claim(&row.file);
