@@ -13,7 +13,7 @@ import json
 import pathlib
 
 import numpy as np
-from ppo import GAMMA, LAMBDA, Adam, Policy, improve
+from ppo import Adam, Policy, advantages_of, improve
 from tidegate.gym.circuits import Circuits
 
 HERE = pathlib.Path(__file__).parent
@@ -54,10 +54,7 @@ def collect(policy, envs, random, seed):
                 told[name].append(what)
         told = {name: np.array(what) for name, what in told.items()}
         after = policy.forward(policy.value, policy.inputs(stacked(seen)))[-1]
-        told["advantages"], ahead = np.zeros_like(told["rewards"]), np.zeros_like(after)
-        for n in reversed(range(len(told["rewards"]))):
-            ahead = told["rewards"][n] + GAMMA * after - told["values"][n] + GAMMA * LAMBDA * ahead
-            told["advantages"][n], after = ahead, told["values"][n]
+        told["advantages"] = advantages_of(told["rewards"], told["values"], after)
         kept.append(told)
     flat = lambda name: np.concatenate([told[name].reshape(-1, told[name].shape[-1]) for told in kept])
     returns = flat("advantages") + flat("values")
@@ -76,15 +73,6 @@ def train(updates=UPDATES, seed=1, tell=lambda text: print(text, flush=True)):
         if update % 10 == 9:
             tell(f"update {update + 1}: mean reward of the last ten {np.mean(curve[-10:]):.4f}")
     return policy, curve
-
-
-def learnt():
-    """The stored policy."""
-    policy = Policy(np.random.default_rng(1))
-    with np.load(HERE / "fairness.npz") as stored:
-        for parameter, name in zip(policy.parameters, stored.files):
-            parameter[...] = stored[name]
-    return policy
 
 
 def jain(received):
@@ -138,7 +126,7 @@ def main():
         np.savez(HERE / "fairness.npz", *policy.parameters)
         print(f"mean reward: {curve[0]:.3f} at first, {np.mean(curve[-5:]):.3f} at last")
         return
-    table = compare(learnt())
+    table = compare(Policy.stored(HERE / "fairness.npz"))
     (HERE / "fairness.json").write_text(json.dumps(table, indent=2) + "\n")
     print(f"{'':>22}  {'fairness':>8}  {'gain over first rates':>22}  of link")
     for name, row in table.items():

@@ -38,6 +38,14 @@ class Policy:
 
         self.mean, self.value, self.deviation = layers(1), layers(1), [np.array([np.log(FIRST_DEVIATION)])]
 
+    @classmethod
+    def stored(cls, path):
+        policy = cls(np.random.default_rng(1))
+        with np.load(path) as stored:
+            for parameter, name in zip(policy.parameters, stored.files):
+                parameter[...] = stored[name]
+        return policy
+
     @property
     def parameters(self):
         return self.mean + self.value + self.deviation
@@ -85,6 +93,15 @@ class Adam:
             self.parameters[n] -= rate * first / (np.sqrt(second) + 1e-8)
 
 
+def advantages_of(rewards, values, last):
+    """Generalised advantage estimates of an episode. `last` is the value after it."""
+    advantages, ahead, after = np.zeros_like(rewards), np.zeros_like(last), last
+    for n in reversed(range(len(rewards))):
+        ahead = rewards[n] + GAMMA * after - values[n] + GAMMA * LAMBDA * ahead
+        advantages[n], after = ahead, values[n]
+    return advantages
+
+
 def collect(policy, env, seed, random):
     """Runs an episode of every environment; returns it with the advantage of each step."""
     seen, _ = env.reset(seed=seed)
@@ -99,11 +116,7 @@ def collect(policy, env, seed, random):
             kept[name].append(what)
     kept = {name: np.array(what) for name, what in kept.items()}
     last = policy.forward(policy.value, policy.inputs(seen))[-1]
-    advantages, ahead = np.zeros_like(kept["rewards"]), np.zeros_like(last)
-    for n in reversed(range(STEPS)):
-        after = kept["values"][n + 1] if n + 1 < STEPS else last
-        ahead = kept["rewards"][n] + GAMMA * after - kept["values"][n] + GAMMA * LAMBDA * ahead
-        advantages[n] = ahead
+    advantages = advantages_of(kept["rewards"], kept["values"], last)
     flat = lambda what: what.reshape(-1, what.shape[-1])
     returns = flat(advantages + kept["values"])
     return flat(kept["inputs"]), flat(kept["actions"]), flat(advantages), returns, float(kept["rewards"].mean())
@@ -240,11 +253,7 @@ def main():
         np.savez(HERE / "policy.npz", *policy.parameters)
         (HERE / "curve.json").write_text(json.dumps({"mean_reward": [round(one, 5) for one in curve]}) + "\n")
     else:
-        policy = Policy(np.random.default_rng(1))
-        with np.load(HERE / "policy.npz") as stored:
-            for parameter, name in zip(policy.parameters, stored.files):
-                parameter[...] = stored[name]
-        table = compare(policy)
+        table = compare(Policy.stored(HERE / "policy.npz"))
         (HERE / "compared.json").write_text(json.dumps(table, indent=2) + "\n")
         print(f"{'':>10}  {'of link':>8}  {'latency':>8}  {'power':>15}  best on")
         for name, row in table.items():
