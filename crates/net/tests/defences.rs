@@ -116,7 +116,7 @@ fn circuits_of_an_address_that_creates_too_many_are_refused() {
     });
 }
 
-/// A directory authority that has no consensus yet, and then one that stays fresh for seconds.
+/// A directory authority with the consensus in this cell; without one it answers 404.
 async fn authority(consensus: Rc<RefCell<Option<String>>>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -166,7 +166,7 @@ async fn stay_open(from: IpAddr, relay: &Relay) -> usize {
     stay
 }
 
-/// The first authority has no consensus; the second one's limits connections, and after some seconds no more.
+/// The first authority lacks a consensus. That of the second one limits connections until the next one lifts the limit.
 #[test]
 fn a_relay_obeys_the_consensus_that_it_reads_from_an_authority() {
     on_sockets(async {

@@ -1,4 +1,4 @@
-//! What roles tell their operators: refusals with place and cure, warnings at the start, and the effect of signals.
+//! Messages of roles to their operators: refusals with place and cure, warnings at the start, and the effect of signals.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
