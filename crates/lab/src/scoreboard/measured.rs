@@ -51,6 +51,18 @@ impl Measured {
         self.push(quantity, value);
     }
 
+    /// Adds the values of a later run of the same experiment. Its figures replace the earlier ones.
+    pub fn append(&mut self, run: Measured) {
+        for (quantity, values) in run.values {
+            self.values.entry(quantity).or_default().extend(values);
+        }
+        self.fixed.extend(run.fixed);
+        self.clocked.extend(run.clocked);
+        self.figures = run.figures;
+        self.notes
+            .extend(run.notes.into_iter().filter(|note| !self.notes.contains(note)).collect::<Vec<_>>());
+    }
+
     /// Whether none of the quantities depends on a seed or a clock.
     pub(crate) fn is_deterministic(&self, quantities: &[&str]) -> bool {
         let same = |name: &&str| self.deterministic && !self.clocked.contains(*name);
@@ -109,6 +121,19 @@ mod tests {
         assert_ne!(measured(1.0, 5.0).digest(), measured(1.0, 6.0).digest());
         assert!(measured(1.0, 5.0).is_deterministic(&["rate"]));
         assert!(!measured(1.0, 5.0).is_deterministic(&["rate", "wall_s"]));
+    }
+
+    #[test]
+    fn runs_of_one_experiment_give_one_value_each() {
+        let run = |rate: f64, note: &str| {
+            let mut measured = Measured { notes: vec!["Live.".into(), note.into()], ..Measured::default() };
+            measured.push("rate", rate);
+            measured
+        };
+        let mut all = run(5.0, "Slow.");
+        all.append(run(6.0, "Fast."));
+        assert_eq!(all.values["rate"], [5.0, 6.0]);
+        assert_eq!(all.notes, ["Live.", "Slow.", "Fast."]);
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub struct ReproduceArgs {
     /// Exit with code 1 if any row differs
     #[arg(long)]
     strict: bool,
-    /// Add seeds until every row is decided or an experiment has used this many CPU seconds
+    /// Add seeds (on sockets: runs) until every row is decided or an experiment has used this many CPU seconds (on sockets: seconds)
     #[arg(long, value_name = "CPU-S")]
     budget: Option<f64>,
     /// Repeat N random records and compare digests; --budget limits their recorded cost

@@ -20,6 +20,9 @@ pub fn measure(
     console: &Console,
 ) -> (Result<Measured, RunError>, u32) {
     let PlannedExperiment { rows, dependence, runner, .. } = planned;
+    if *dependence == Dependence::Machine {
+        return measure_again(planned, scale, budget, console);
+    }
     let mut experiment = planned.experiment.clone();
     // Rounds of a calibration share seeds, as steps towards a budget do.
     let repeats = budget.is_some() || experiment.file.calibrate.is_some();
@@ -51,6 +54,44 @@ pub fn measure(
         let Some(more) = (1..=wanted).rev().find(fits) else { return done(measured) };
         console.notice(&format!("{seeds} seeds leave rows undecided; adding {more}"));
         experiment.extra_seeds += u32::try_from(more).expect("seeds are counted by u32");
+    }
+}
+
+/// Repeats an experiment that depends on the machine; returns one value per run, and the number of added runs.
+///
+/// Such experiments wait for sockets and clocks in processes of their own, so their budget counts the clock's seconds.
+fn measure_again(
+    PlannedExperiment { experiment, rows, runner, .. }: &PlannedExperiment,
+    scale: Scale,
+    budget: Option<f64>,
+    console: &Console,
+) -> (Result<Measured, RunError>, u32) {
+    let start = console.wall_s();
+    let mut measured = match runner(experiment, scale, console) {
+        Ok(measured) => measured,
+        Err(error) => return (Err(error), 0),
+    };
+    let mut added = 0;
+    let Some(budget) = budget else { return (Ok(measured), added) };
+    loop {
+        let so_far = Ok(measured);
+        let outcomes = verdict::judge(experiment, rows, &so_far, scale);
+        let undecided = outcomes.iter().filter(|outcome| outcome.verdict == Verdict::Undecided).count();
+        let spent = console.wall_s() - start;
+        let per_run = spent / f64::from(added + 1);
+        if undecided == 0 || spent + per_run > budget {
+            return (so_far, added);
+        }
+        console.notice(&format!("{} runs leave {undecided} rows undecided; adding one", added + 1));
+        match (so_far, runner(experiment, scale, console)) {
+            (Ok(mut all), Ok(run)) => {
+                all.append(run);
+                measured = all;
+                added += 1;
+            }
+            // An interrupted series keeps nothing: a user stops it, or the machine fails in the middle.
+            (_, Err(error)) | (Err(error), _) => return (Err(error), added),
+        }
     }
 }
 
