@@ -3,11 +3,11 @@
 //! Runners in this folder start processes or use modules of the tool; the others are in `lab`.
 
 #[cfg(feature = "live")]
+mod command;
+#[cfg(feature = "live")]
 mod flashflow_cycle;
 #[cfg(feature = "live")]
 mod flashflow_loopback;
-#[cfg(feature = "live")]
-mod hostile;
 #[cfg(feature = "live")]
 mod lab_real;
 #[cfg(all(feature = "live", target_os = "linux"))]
@@ -70,6 +70,7 @@ fn no_sockets(
 
 /// All runners, one line each. Error messages list these names.
 pub const RUNNERS: &[(&str, Dependence, Runner)] = &[
+    ("command", Dependence::Machine, live!(command::run)),
     ("scenario", Dependence::Seeds, scenario_runner::run),
     ("busy-relays", Dependence::Seeds, busy::run),
     ("confirmation", Dependence::Seeds, confirmation::run),
@@ -85,7 +86,6 @@ pub const RUNNERS: &[(&str, Dependence, Runner)] = &[
     ("flashflow-speed-test", Dependence::Nothing, flashflow::speed_test),
     ("flashflow-cycle", Dependence::Machine, live!(flashflow_cycle::run)),
     ("flashflow-loopback", Dependence::Machine, live!(flashflow_loopback::run)),
-    ("hostile", Dependence::Machine, live!(hostile::run)),
     ("lab-real", Dependence::Seeds, live!(lab_real::run)),
     ("live", Dependence::Machine, live!(live::run)),
     ("live-matrix", Dependence::Machine, live!(live_matrix::run)),

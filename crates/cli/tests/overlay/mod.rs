@@ -57,6 +57,31 @@ fn a_crowd_breaks_no_download() {
 }
 
 #[test]
+fn a_relay_of_two_threads_is_counted() {
+    let arguments = ["overlay", "threads", "--threads", "1,2", "--clients", "2", "--phase", "1 s", "--json"];
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate")).args(arguments).output().unwrap();
+    let document: Value = serde_json::from_slice(&output.stdout).expect("one document");
+    // The measured relay has the lowest priority, so beside other tests it may carry nothing in a second.
+    for threads in ["threads-1", "threads-2"] {
+        assert_eq!(document[threads]["wrong"], 0, "{document}");
+    }
+}
+
+#[test]
+fn relays_of_two_threads_carry_mixed_load() {
+    if Command::new("tor").arg("--version").output().is_err() {
+        return skipped::skipped("relays of two threads carry mixed load", "tor");
+    }
+    let arguments = ["overlay", "tornet", "--soak", "5 s", "--threads", "2", "--json"];
+    // Its exit code also depends on memory, which still grows in the first seconds.
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate")).args(arguments).output().unwrap();
+    let document: Value = serde_json::from_slice(&output.stdout).expect("one document");
+    assert_eq!((&document["wrong"], &document["broken"]), (&0.into(), &0.into()), "{document}");
+    assert!(document["exact"].as_u64() > Some(0) && document["strangers"].as_u64() > Some(0), "{document}");
+    assert!(document["warnings"].as_array().is_some_and(Vec::is_empty), "{document}");
+}
+
+#[test]
 fn stock_tor_fetches_a_file_through_our_relays() {
     if Command::new("tor").arg("--version").output().is_err() {
         return skipped::skipped("stock tor fetches a file through our relays", "tor");

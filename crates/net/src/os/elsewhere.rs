@@ -1,5 +1,6 @@
 //! Systems without file modes, Unix signals and Unix sockets. Untested.
 
+use std::collections::BTreeMap;
 use std::fs::{DirBuilder, Metadata, OpenOptions};
 use std::io;
 use std::net::{TcpStream as BlockingStream, UdpSocket};
@@ -63,6 +64,14 @@ pub fn open_to_others(_: &Metadata) -> io::Result<Option<u32>> {
 pub fn cpu_s_of(_: u32) -> f64 {
     0.0
 }
+
+/// Processor time of each thread of another process, seconds. Unknown on this system: empty.
+pub fn thread_cpu_s_of(_: u32) -> BTreeMap<u32, f64> {
+    BTreeMap::new()
+}
+
+/// Gives every thread of another process the lowest priority. Does nothing on this system.
+pub fn yield_to_others(_: u32) {}
 
 /// The limit of open sockets. Not limited on this system.
 ///

@@ -1,6 +1,7 @@
 //! Linux and other Unix systems.
 
-use std::fs::{DirBuilder, Metadata, OpenOptions, read_to_string};
+use std::collections::BTreeMap;
+use std::fs::{DirBuilder, DirEntry, Metadata, OpenOptions, read_dir, read_to_string};
 use std::io;
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,7 +9,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::Path;
 use std::process::Child;
 
-use rustix::process::{Pid, Resource, Rlimit, getrlimit, kill_process, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, kill_process, setpriority_process, setrlimit};
 use tokio::net::UnixStream;
 use tokio::signal::unix::{self, SignalKind, signal};
 
@@ -69,6 +70,26 @@ pub fn cpu_s_of(process: u32) -> f64 {
     let after = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let ticks = after.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok());
     ticks.sum::<f64>() / rustix::param::clock_ticks_per_second() as f64
+}
+
+/// Processor time of each thread of another process by the thread's number, seconds, from `/proc`; empty without `/proc`.
+pub fn thread_cpu_s_of(process: u32) -> BTreeMap<u32, f64> {
+    let Ok(threads) = read_dir(format!("/proc/{process}/task")) else { return BTreeMap::new() };
+    let cpu_s = |thread: DirEntry| {
+        // A thread may have ended since it was listed. The first number is its time in nanoseconds.
+        let times = read_to_string(thread.path().join("schedstat")).ok()?;
+        let ns: f64 = times.split_whitespace().next()?.parse().ok()?;
+        Some((thread.file_name().to_str()?.parse().ok()?, ns / 1e9))
+    };
+    threads.filter_map(|thread| cpu_s(thread.ok()?)).collect()
+}
+
+/// Gives every thread of another process the lowest priority.
+pub fn yield_to_others(process: u32) {
+    for thread in thread_cpu_s_of(process).keys() {
+        // A thread may have ended since it was listed.
+        let _ = setpriority_process(Pid::from_raw(*thread as i32), 19);
+    }
 }
 
 /// Raises the soft limit of open files (RLIMIT_NOFILE, 1024 in most shells) to the hard limit. Returns the new limit.

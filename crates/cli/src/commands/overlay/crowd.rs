@@ -130,19 +130,17 @@ pub fn main(arguments: &CrowdArgs) -> Result<ExitCode, Failure> {
     let begun = mark();
     wait(arguments.phase, &own);
     let calm = mark().since(&begun);
-    let crowd = {
-        let (shared, arguments, target) = (shared.clone(), arguments.clone(), relay.address);
-        thread::spawn(move || attack(target, &arguments, &shared))
-    };
-    while !shared.gathered.load(Ordering::Relaxed) && !crowd.is_finished() && !own.stage.is_stopped() {
+    let CrowdArgs { connections, per_second, idle, .. } = *arguments;
+    let attack = Attack { target: relay.address, connections, per_second, idle };
+    let crowd = Crowd::start(attack, shared.clone());
+    while !shared.gathered.load(Ordering::Relaxed) && !crowd.thread.is_finished() && !own.stage.is_stopped() {
         wait(Span::from_millis(50), &own);
     }
     let begun = mark();
     wait(arguments.phase, &own);
     let attacked = mark().since(&begun);
     let open = shared.open.load(Ordering::Relaxed);
-    shared.over.store(true, Ordering::Relaxed);
-    crowd.join().expect("the attack thread does not panic").map_err(Failure::other)?;
+    crowd.disperse()?;
     users.into_iter().for_each(|user| user.join().expect("user threads do not panic"));
 
     let per_byte = calm.cpu_s / calm.bytes;
@@ -185,34 +183,72 @@ fn download(user: u16, (socks, file): (SocketAddr, SocketAddr), shared: &Shared)
     }
 }
 
-/// Opens hostile connections to a relay and keeps them open while the relay allows it.
-fn attack(target: SocketAddr, arguments: &CrowdArgs, shared: &Arc<Shared>) -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let CrowdArgs { connections, per_second, idle, .. } = *arguments;
-    let crowd = async {
-        let mut held: VecDeque<JoinHandle<()>> = VecDeque::new();
-        let (begun, mut due) = (clock::now(), 0.0);
-        let mut renewed = begun;
-        for number in 0u64.. {
-            if shared.over.load(Ordering::Relaxed) {
-                break;
+/// Hostile connections to open.
+struct Attack {
+    target: SocketAddr,
+    connections: usize,
+    per_second: u32,
+    idle: bool,
+}
+
+/// Hostile connections to a relay, opened by a thread of their own.
+pub struct Crowd {
+    shared: Arc<Shared>,
+    thread: thread::JoinHandle<io::Result<()>>,
+}
+
+impl Crowd {
+    /// Holds up to this many connections open, and replaces some of them every second.
+    pub fn gather(target: SocketAddr, connections: usize, per_second: u32) -> Crowd {
+        Crowd::start(Attack { target, connections, per_second, idle: false }, Arc::default())
+    }
+
+    fn start(attack: Attack, shared: Arc<Shared>) -> Crowd {
+        let state = shared.clone();
+        Crowd { shared, thread: thread::spawn(move || attack.run(&state)) }
+    }
+
+    /// Closes all connections. Returns the number of those that were opened.
+    ///
+    /// # Errors
+    /// If the thread could not run.
+    pub fn disperse(self) -> Result<u64, Failure> {
+        self.shared.over.store(true, Ordering::Relaxed);
+        self.thread.join().expect("the attack thread does not panic").map_err(Failure::other)?;
+        Ok(self.shared.opened.load(Ordering::Relaxed))
+    }
+}
+
+impl Attack {
+    /// Opens hostile connections to a relay and keeps them open while the relay allows it.
+    fn run(self, shared: &Arc<Shared>) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let Attack { target, connections, per_second, idle } = self;
+        let crowd = async {
+            let mut held: VecDeque<JoinHandle<()>> = VecDeque::new();
+            let (begun, mut due) = (clock::now(), 0.0);
+            let mut renewed = begun;
+            for number in 0u64.. {
+                if shared.over.load(Ordering::Relaxed) {
+                    break;
+                }
+                let gathering = number < connections as u64;
+                if number == connections as u64 {
+                    shared.gathered.store(true, Ordering::Relaxed);
+                    (renewed, due) = (clock::now(), 0.0);
+                }
+                held.push_back(spawn_local(connection(target, number, idle, shared.clone())));
+                if held.len() > connections {
+                    held.pop_front().into_iter().for_each(|oldest| oldest.abort());
+                }
+                due += 1.0 / f64::from(if gathering { GATHERING * per_second } else { per_second });
+                clock::until(renewed + Span::from_secs_f64(due)).await;
             }
-            let gathering = number < connections as u64;
-            if number == connections as u64 {
-                shared.gathered.store(true, Ordering::Relaxed);
-                (renewed, due) = (clock::now(), 0.0);
-            }
-            held.push_back(spawn_local(connection(target, number, idle, shared.clone())));
-            if held.len() > connections {
-                held.pop_front().into_iter().for_each(|oldest| oldest.abort());
-            }
-            due += 1.0 / f64::from(if gathering { GATHERING * per_second } else { per_second });
-            clock::until(renewed + Span::from_secs_f64(due)).await;
-        }
-        held.iter().for_each(JoinHandle::abort);
-    };
-    LocalSet::new().block_on(&runtime, crowd);
-    Ok(())
+            held.iter().for_each(JoinHandle::abort);
+        };
+        LocalSet::new().block_on(&runtime, crowd);
+        Ok(())
+    }
 }
 
 /// Counts a connection while it is open.

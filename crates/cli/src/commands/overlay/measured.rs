@@ -189,7 +189,7 @@ impl World for Overlay {
     }
 
     fn user(&mut self) -> Result<SocketAddr, Failure> {
-        let (events, socks) = self.network.client(SocketAddr::from(([127, 0, 0, 1], 0)))?;
+        let (events, socks) = self.network.client(SocketAddr::from(([127, 0, 0, 1], 0)), &[])?;
         self.clients.push(events);
         Ok(socks)
     }

@@ -8,9 +8,11 @@ pub mod measured;
 mod onion_service;
 mod own;
 mod soak;
+mod threads;
 mod tor_client;
 mod tornet;
 mod tornet_measured;
+mod tornet_soak;
 
 use std::process::ExitCode;
 
@@ -32,6 +34,7 @@ enum Command {
     Demo(demo::OverlayDemoArgs),
     Matrix(matrix::MatrixArgs),
     Soak(soak::SoakArgs),
+    Threads(threads::ThreadsArgs),
     Tornet(tornet::TornetArgs),
 }
 
@@ -42,6 +45,7 @@ pub fn main(arguments: OverlayArgs) -> Result<ExitCode, Failure> {
         Command::Demo(arguments) => demo::main(&arguments),
         Command::Matrix(arguments) => matrix::main(&arguments),
         Command::Soak(arguments) => soak::main(&arguments),
+        Command::Threads(arguments) => threads::main(&arguments),
         Command::Tornet(arguments) => tornet::main(&arguments),
     }
 }

@@ -42,6 +42,11 @@ pub fn start(stage: &Stage, network: &mut Network, file: SocketAddr) -> Result<S
     })
 }
 
+/// The service as a client names it.
+pub fn origin(onion: &str) -> Origin {
+    Origin::Named(onion.to_owned(), PORT)
+}
+
 /// Downloads from the service, once it can be reached.
 pub fn download(
     stage: &Stage,
@@ -50,7 +55,7 @@ pub fn download(
     streams: (u16, u32),
     bytes: u64,
 ) -> Result<Download, Failure> {
-    let origin = Origin::Named(onion.to_owned(), PORT);
+    let origin = origin(onion);
     // Until the service has published its descriptor, the client's tor refuses.
     stage.wait_for("an onion service that can be reached", || fetch(0, socks, origin.clone(), 1).ok())?;
     fetch_over(streams, socks, origin, bytes)

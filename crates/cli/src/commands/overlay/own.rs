@@ -149,13 +149,14 @@ impl Network {
         })
     }
 
-    /// Starts a client, and waits until it has the directory. Returns its events and its SOCKS address.
+    /// Starts a client with these further arguments, and waits until it has the directory. Returns its events and its SOCKS
+    /// address.
     ///
     /// # Errors
     /// If it does not start, with its last message.
-    pub fn client(&mut self, socks: SocketAddr) -> Result<(Events, SocketAddr), Failure> {
+    pub fn client(&mut self, socks: SocketAddr, more: &[&str]) -> Result<(Events, SocketAddr), Failure> {
         let (listen, asked) = (socks.to_string(), self.directory.to_string());
-        let client = self.stage.role(&[
+        let arguments = [
             "client",
             "--socks",
             &listen,
@@ -166,7 +167,8 @@ impl Network {
             "--allow-private-addresses",
             "--system",
             &self.system,
-        ])?;
+        ];
+        let client = self.stage.role(&[&arguments[..], more].concat())?;
         let socks = client.address()?;
         client.wait("directory")?;
         Ok((client, socks))
@@ -211,7 +213,7 @@ impl Own {
     ) -> Result<Own, Failure> {
         let setups: Vec<RelaySetup> = bandwidths.iter().map(|bandwidth| RelaySetup::new(bandwidth)).collect();
         let mut network = Network::start(stage, system, &setups, &[])?;
-        let (client, socks) = network.client(socks)?;
+        let (client, socks) = network.client(socks, &[])?;
         let others = [network.directory_events.process, client.process];
         let Network { stage, relays, file, directory, .. } = network;
         Ok(Own { stage, relays, socks, file, directory, others, client })

@@ -21,6 +21,7 @@ use super::onion_service;
 use super::own::{SHOWN, VANILLA, relay_file, system_table, systems};
 use super::tor_client::{Hops, start_client};
 use super::tornet_measured;
+use super::tornet_soak::{self, Relays};
 use crate::failure::Failure;
 use crate::stage::{Stage, status_of, until_stopped};
 
@@ -71,6 +72,10 @@ pub struct TornetArgs {
     /// Download from a stock onion service that meets the client over Tidegate relays alone
     #[arg(long, requires = "bytes", conflicts_with_all = ["beside_stock", "linked", "at", "measured"])]
     onion_service: bool,
+    /// Load the relays for this long with stock clients, an onion service and hostile connections, and check bytes, memory
+    /// and tor's warnings
+    #[arg(long, value_name = "DURATION", conflicts_with_all = ["bytes", "at", "measured", "circuits"])]
+    soak: Option<Span>,
     /// Use this tor program; `tor-gencert` must be beside it or on the path
     #[arg(long, default_value = "tor")]
     tor: PathBuf,
@@ -128,9 +133,10 @@ pub fn main(arguments: &TornetArgs) -> Result<ExitCode, Failure> {
     let mut stage = Stage::new("tornet")?;
     let mut network =
         Network::new(&arguments.tor, &stage.directory.join("tor"), 1).map_err(Failure::other)?;
-    let count = if arguments.onion_service { onion_service::RELAYS } else { RELAYS };
+    let with_service = arguments.onion_service || arguments.soak.is_some();
+    let count = if with_service { onion_service::RELAYS } else { RELAYS };
     let names: Vec<String> = (0..count).map(|number| format!("tide{number}")).collect();
-    let options = arguments.onion_service.then(|| onion_service::authority_options(&names));
+    let options = with_service.then(|| onion_service::authority_options(&names));
     network.start(&options.unwrap_or_default()).map_err(Failure::other)?;
     let ours = start_relays(&mut stage, network.authority(), arguments, names)?;
     let mut stock = Vec::new();
@@ -152,6 +158,9 @@ pub fn main(arguments: &TornetArgs) -> Result<ExitCode, Failure> {
     if let (true, Some(bytes)) = (arguments.onion_service, arguments.bytes) {
         return tornet.meet(bytes, arguments);
     }
+    if let Some(duration) = arguments.soak {
+        return tornet.soak(duration, arguments.json);
+    }
     let mut wrong = false;
     for place in &arguments.at {
         wrong |= match arguments.bytes {
@@ -170,6 +179,8 @@ pub fn main(arguments: &TornetArgs) -> Result<ExitCode, Failure> {
 struct TidegateRelay {
     name: String,
     process: u32,
+    /// Address for other nodes.
+    address: SocketAddr,
     /// Address of the status page.
     status: SocketAddr,
 }
@@ -242,6 +253,13 @@ impl Tornet {
             "service_paths": service_paths, "introduction_paths": introduction_paths, "streams": streams,
             "cgo": self.agreed("cgo")?, "warnings": self.network.warnings() });
         Ok(report(facts, bytes, &paths, &download, arguments.json))
+    }
+
+    /// Loads the Tidegate relays for this long.
+    fn soak(&mut self, duration: Span, json: bool) -> Result<ExitCode, Failure> {
+        let processes = self.ours.iter().map(|relay| relay.process).collect();
+        let relays = Relays { processes, attacked: self.ours[0].address };
+        tornet_soak::main(&self.stage, &mut self.network, &relays, self.file, (duration, json))
     }
 
     /// Compares Tidegate relays in that place with as many stock relays, in bytes forwarded per CPU second.
@@ -337,9 +355,9 @@ fn start_relays(
     }
     let mut relays = Vec::new();
     for (name, events) in started {
-        let status = events.address_of("status")?;
+        let (address, status) = (events.address()?, events.address_of("status")?);
         events.wait("announced")?;
-        relays.push(TidegateRelay { name, process: events.process, status });
+        relays.push(TidegateRelay { name, process: events.process, address, status });
     }
     Ok(relays)
 }
