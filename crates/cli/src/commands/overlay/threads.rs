@@ -34,7 +34,7 @@ pub struct ThreadsArgs {
     /// Let this many clients download, each over a connection of its own
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     clients: u16,
-    /// Measure each number of threads for this long
+    /// Duration of each measurement
     #[arg(long, default_value = "10 s")]
     phase: Span,
     /// Print the result as one JSON object
@@ -51,7 +51,7 @@ const UNLIMITED: &str = "10 Gbit/s";
 /// The measured relay first.
 const PATH: &str = "relay0,relay1,relay2";
 
-/// What one relay has carried.
+/// Result for one number of threads.
 struct Measured {
     threads: u16,
     bytes_per_s: f64,

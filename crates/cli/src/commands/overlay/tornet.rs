@@ -72,7 +72,7 @@ pub struct TornetArgs {
     /// Download from a stock onion service that meets the client over Tidegate relays alone
     #[arg(long, requires = "bytes", conflicts_with_all = ["beside_stock", "linked", "at", "measured"])]
     onion_service: bool,
-    /// Load the relays for this long with stock clients, an onion service and hostile connections, and check bytes, memory
+    /// Load the relays with stock clients, an onion service and hostile connections until then, and check bytes, memory
     /// and tor's warnings
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["bytes", "at", "measured", "circuits"])]
     soak: Option<Span>,
@@ -255,7 +255,7 @@ impl Tornet {
         Ok(report(facts, bytes, &paths, &download, arguments.json))
     }
 
-    /// Loads the Tidegate relays for this long.
+    /// Loads the Tidegate relays with everything at once.
     fn soak(&mut self, duration: Span, json: bool) -> Result<ExitCode, Failure> {
         let processes = self.ours.iter().map(|relay| relay.process).collect();
         let relays = Relays { processes, attacked: self.ours[0].address };

@@ -50,7 +50,7 @@ struct Shared {
     broken: AtomicU64,
 }
 
-/// Loads the relays for this long. The exit code is 1 if a byte was wrong, a download broke, a relay grew, or tor warns.
+/// Loads the relays. The exit code is 1 if a byte was wrong, a download broke, a relay grew, or tor warns.
 pub fn main(
     stage: &Stage,
     network: &mut Network,
@@ -80,7 +80,7 @@ pub fn main(
         }
     };
     let memory = || -> Vec<f64> {
-        // A relay that has ended is none that grew: its downloads break.
+        // A relay that has ended counts as 0 bytes; its downloads break.
         relays.processes.iter().map(|process| memory_of(*process).map_or(0.0, |bytes| bytes as f64)).collect()
     };
     wait(begun + Span(duration.0 / 2));
