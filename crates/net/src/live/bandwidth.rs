@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tidegate_control::units::{Rate, Span, Time};
 use tidegate_proto::bucket::{BucketPlan, TokenBucket};
 use tidegate_proto::links::ChannelId;
+use tokio::sync::Mutex as Turn;
 
 use crate::clock;
 use crate::flashflow::measured::Measured;
@@ -30,6 +31,8 @@ pub(crate) struct SharedLimit(Arc<Shared>);
 #[derive(Default)]
 struct Shared {
     bucket: Mutex<Bucket>,
+    /// The connection that writes next. Those that wait for it follow in the order in which they came, on any thread.
+    turn: Turn<()>,
     written: AtomicU64,
     read: AtomicU64,
     /// Bytes of exit streams to and from servers.
@@ -168,7 +171,10 @@ impl RateLimit for Limit {
     async fn leave(&self, channel: ChannelId, bytes: u64) {
         if let Some(measured) = &self.measured {
             measured.leave(channel, bytes).await;
-        } else {
+        } else if self.rate().is_some() {
+            // Only the first connection waits for the refill. If all did, the one that wakes first would also ask first
+            // for the next refill, and could keep the others waiting for as long as it has cells.
+            let _turn = self.shared.0.turn.lock().await;
             while let Some(later) = self.take(bytes) {
                 clock::until(later).await;
             }
@@ -204,6 +210,32 @@ mod tests {
         }
         let last = Some(Time::ZERO + Span::from_secs(200));
         assert_eq!(exhaustion, Exhaustion { minutes: 3, last });
+    }
+
+    #[test]
+    fn connections_with_cells_take_turns() {
+        const CONNECTIONS: usize = 20;
+        const BATCH: u64 = 2_000;
+        let sent = std::rc::Rc::new(std::cell::RefCell::new([0; CONNECTIONS]));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(tokio::task::LocalSet::new().run_until(async {
+            let limit = std::rc::Rc::new(Limit::new(1e6));
+            // The burst, which needs no turns.
+            limit.leave(ChannelId(0), 100_000).await;
+            for number in 0..CONNECTIONS {
+                let (limit, sent) = (limit.clone(), sent.clone());
+                tokio::task::spawn_local(async move {
+                    loop {
+                        limit.leave(ChannelId(number as u32), BATCH).await;
+                        sent.borrow_mut()[number] += 1;
+                    }
+                });
+            }
+            clock::until(clock::now() + Span::from_millis(300)).await;
+        }));
+        let sent = sent.borrow();
+        let (least, most) = (sent.iter().min().unwrap(), sent.iter().max().unwrap());
+        assert!(*least > 0 && most - least <= 1, "{sent:?}");
     }
 
     #[test]
