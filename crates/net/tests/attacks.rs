@@ -18,15 +18,18 @@ use tidegate_net::live::fetch::fetch;
 use tidegate_net::live::policy::Policy;
 use tidegate_net::live::relay::{Announce, RelayConfig};
 use tidegate_proto::crypto::cert::RouterKeys;
+use tidegate_proto::crypto::layer::BODY;
 use tidegate_proto::links::{Config, Limits};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Level, Metadata, Subscriber};
 
 use crate::a_relay;
 use crate::faults::neighbour::{
-    Answer, BEGIN, CONNECTED, EARLY, END, Link, RELAY, RESOLVE, RESOLVED, Relay, begin, circuit_from, extend,
-    host, message,
+    Answer, BEGIN, CIRCUIT, CONNECTED, EARLY, END, Link, RELAY, RESOLVE, RESOLVED, Relay, begin,
+    circuit_from, extend, good_from, host, message,
 };
 use crate::one_hop::on_sockets;
 use crate::server::{Server, server};
@@ -93,6 +96,46 @@ fn a_stranger_with_many_streams_hurts_only_itself() {
         // The user lost none of its streams.
         assert_eq!(user.hear().await.unwrap_err(), Answer::Ignored);
     });
+}
+
+thread_local! {
+    /// The lines that this thread logged by default.
+    static LINES: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Counts lines in [`LINES`].
+struct Lines;
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::INFO && metadata.target().starts_with("tidegate")
+    }
+    fn event(&self, _: &tracing::Event<'_>) {
+        LINES.set(LINES.get() + 1);
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn circuits_that_a_stranger_breaks_do_not_fill_the_log() {
+    // No other test of this program logs.
+    tracing::subscriber::set_global_default(Lines).unwrap();
+    on_sockets(async {
+        let (relay, _) = relay(Setup::default()).await;
+        let mut stranger = good_from(host(2), relay).await;
+        for _ in 0..100 {
+            stranger.create().await;
+            stranger.cell(CIRCUIT, RELAY, &[7; BODY]).await;
+            assert!(matches!(stranger.hear().await, Err(Answer::Destroyed(_))));
+        }
+    });
+    assert!((1..=20).contains(&LINES.get()), "{} lines of 100 circuits", LINES.get());
 }
 
 #[test]

@@ -17,6 +17,7 @@ pub mod directory;
 pub mod directory_stream;
 mod division;
 mod document_cache;
+mod ending_log;
 pub mod exit;
 pub mod fetch;
 mod history;

@@ -14,7 +14,6 @@ use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::crypto::names::{SharedNames, Target};
 use tidegate_proto::crypto::own_keys::OwnKeys;
 use tidegate_proto::defence::{Counted, Defence};
-use tidegate_proto::ending::Ending;
 use tidegate_proto::links::{Config, Limits};
 use tidegate_proto::node::{CircuitKey, Node as _, Output, StreamKey};
 use tidegate_proto::relay::{AddressCounts, Between, Relay};
@@ -26,6 +25,7 @@ use super::crossing::{Crossing, carry};
 use super::directory_stream::{SharedConnections, SharedDescriptors, SharedDocuments};
 use super::division::{Divided, Division};
 use super::document_cache::DocumentCache;
+use super::ending_log::EndingLog;
 use super::exit::{self, Exit, Exiting};
 use super::history::Overload;
 use super::lookups::{Lookups, NeighbourLookups};
@@ -90,6 +90,8 @@ pub(crate) struct ShardSettings {
 /// Closed streams that may still hold data for their servers.
 type Closing = Rc<RefCell<Vec<Weak<Local>>>>;
 
+type SharedEndingLog = Rc<RefCell<EndingLog>>;
+
 /// A running shard. Clones are handles to the same one.
 #[derive(Clone)]
 pub(crate) struct Shard {
@@ -102,19 +104,10 @@ pub(crate) struct Shard {
     /// Bytes that they hold outside of the node, and closed streams that still hold some.
     outside: Outside,
     closing: Closing,
+    endings: SharedEndingLog,
     settings: Rc<RefCell<ShardSettings>>,
     common: Common,
     number: usize,
-}
-
-/// Logs that the relay closed a circuit: at debug level if a neighbour closed it, as happens to every circuit.
-fn log_ending(shard: Option<usize>, circuit: CircuitKey, ending: Ending) {
-    let (circuit, reason) = (circuit.0, ending.about());
-    if ending.is_passed_on() {
-        tracing::debug!(circuit, shard, reason, "circuit closed");
-    } else {
-        tracing::info!(circuit, shard, reason, "circuit closed");
-    }
 }
 
 /// State that the owner of the node's outputs shares with the shard.
@@ -129,8 +122,7 @@ struct Exits {
     documents: Arc<SharedDocuments>,
     connections: SharedConnections,
     overload: Overload,
-    /// Number of the shard for the log, if there are several.
-    shard: Option<usize>,
+    endings: SharedEndingLog,
 }
 
 impl Exits {
@@ -199,7 +191,7 @@ impl Exits {
                     self.closing.borrow_mut().extend(lasts);
                 }
             }
-            Output::CircuitEnded(circuit, ending) => log_ending(self.shard, circuit, ending),
+            Output::CircuitEnded(circuit, ending) => self.endings.borrow_mut().add(now, circuit, ending),
             _ => {}
         })
     }
@@ -236,16 +228,16 @@ impl Shard {
             documents: common.documents.clone(),
             connections: SharedConnections::default(),
             overload: common.overload.clone(),
-            shard: (common.count > 1).then_some(number),
+            endings: Rc::new(RefCell::new(EndingLog::new((common.count > 1).then_some(number)))),
         };
         let (leaving, outside, closing) =
             (exits.leaving.clone(), exits.outside.clone(), exits.closing.clone());
-        let settings = exits.settings.clone();
+        let (settings, endings) = (exits.settings.clone(), exits.endings.clone());
         let overlay = Overlay::with_dial(node, limit, links.clone(), |own| exits.owner(own));
         if inspects {
             overlay.inspect_sockets();
         }
-        let shard = Shard { overlay, links, leaving, outside, closing, settings, common, number };
+        let shard = Shard { overlay, links, leaving, outside, closing, endings, settings, common, number };
         shard.divide();
         shard.defend();
         (shard, between)
@@ -331,6 +323,7 @@ impl Shard {
             if self.common.count > 1 {
                 self.divide();
             }
+            self.endings.borrow_mut().sum_up(clock::now());
             self.closing.borrow_mut().retain(|local| local.strong_count() > 0);
             let limit = self.overlay.with(|node, _| node.limits().map_or(u64::MAX, |limits| limits.memory.0));
             let held = self.held();
