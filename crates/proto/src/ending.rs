@@ -46,6 +46,7 @@ endings! {
     LinkedCircuit = "linked_circuit", DESTROYED, "A circuit that it was linked with ended (Conflux)";
     QueueFull = "queue_full", RESOURCE_LIMIT, "Its queue was full";
     Memory = "memory", RESOURCE_LIMIT, "Memory was short, and its data had waited longest";
+    Idle = "idle", RESOURCE_LIMIT, "It was the idlest of the network with the most circuits, and a newer one needed its place";
     Handshakes = "handshakes", RESOURCE_LIMIT, "Its address used up its handshakes";
     Streams = "streams", RESOURCE_LIMIT, "It opened more streams than the consensus allows";
     ExtendTimedOut = "extend_timed_out", TIMEOUT, "The next relay did not answer in time";

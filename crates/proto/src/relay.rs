@@ -131,6 +131,29 @@ impl<O: Onion> Relay<O> {
         }
     }
 
+    /// Ends circuits until another one of an address has a place: the idlest ones of the network that has the most.
+    fn make_room_for_circuit(&mut self, now: Time, of: Option<IpAddr>) {
+        let Some(of) = of else { return };
+        let used = |circuits: &Slab<Circuit<O>>, key: &CircuitKey| circuits[key.0 as usize].used;
+        while let Some(watch) = &mut self.watch
+            && let Some(displaced) = watch.displaced_circuit(of, |key| used(&self.table.circuits, key))
+        {
+            self.end(now, displaced, Ending::Idle);
+        }
+    }
+
+    /// Gives a new circuit its place.
+    fn hold(&mut self, now: Time, of: Option<IpAddr>, circuit: CircuitKey) {
+        if let (Some(watch), Some(of)) = (&mut self.watch, of) {
+            watch.holds(now, of, circuit);
+        }
+    }
+
+    /// Number of circuits that have a place.
+    pub fn held_circuits(&self) -> usize {
+        self.watch.as_ref().map_or(0, Watch::held)
+    }
+
     /// The network of the neighbour that a circuit comes from.
     pub fn network_of(&self, circuit: CircuitKey) -> Option<IpAddr> {
         self.table.circuits.get(circuit.0 as usize)?.owner
@@ -202,6 +225,11 @@ impl<O: Onion> Relay<O> {
         let Ok(owner) = self.watch.as_mut().map_or(Ok(None), |watch| watch.begin(now, channel)) else {
             return self.table.links.refuse(now, channel, circ, DestroyReason::RESOURCE_LIMIT);
         };
+        // Its own connection may end with the circuit that makes room.
+        self.make_room_for_circuit(now, owner);
+        if !self.table.links.has(channel) {
+            return self.disown(owner);
+        }
         let key = CircuitKey(self.table.circuits.vacant_key() as u32);
         let begun = (self.onion.accept(body, fast)).and_then(|accepted| {
             Some((accepted, self.table.links.accept_leg(channel, circ, key, Side::Prev)?))
@@ -213,6 +241,7 @@ impl<O: Onion> Relay<O> {
         let switch = Switch::None;
         self.table.circuits.insert(Circuit {
             owner,
+            used: now,
             prev,
             next: None,
             extending: None,
@@ -225,6 +254,7 @@ impl<O: Onion> Relay<O> {
             introduced: false,
             opened: None,
         });
+        self.hold(now, owner, key);
         if let Some(controller) = &mut self.controller {
             controller.begun(key);
         }
@@ -393,6 +423,7 @@ impl<O: Onion> Relay<O> {
     }
 
     fn circuit_cell(&mut self, now: Time, key: CircuitKey, side: Side, cell: Cell<O>) {
+        self.table.circuits[key.0 as usize].used = now;
         match (cell.command, side) {
             (Command::Destroy, _) => self.part(now, key, Some(side), Ending::by(side)),
             // The circuit id is in use: tor drops the cell.
@@ -482,6 +513,9 @@ impl<O: Onion> Relay<O> {
         }
         self.waits_no_more(key);
         let circuit = self.table.circuits.remove(key.0 as usize);
+        if let Some(watch) = &mut self.watch {
+            watch.gone(key);
+        }
         if self.is_counted(&circuit.role) {
             self.endings.add(ending);
             self.table.outputs.push_back(Output::CircuitEnded(key, ending));

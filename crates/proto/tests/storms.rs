@@ -229,6 +229,37 @@ fn a_relay_that_circuits_reach_has_the_limits_of_its_address() {
     assert_eq!(attacked.relay.circuits(), before + 1);
 }
 
+/// Idle circuits of many addresses fill the places of circuits. Users are other addresses, and a relay that brings circuits of
+/// both.
+#[test]
+fn idle_circuits_of_strangers_make_room_for_circuits_in_use() {
+    let limits = Limits { circuits: 100, ..Limits::default() };
+    let mut attacked = Attacked::new(limits);
+    let user = attacked.connection(address(1));
+    let own = attacked.create(user, 1);
+    let relay = attacked.connection(address(2));
+    let used: Vec<CircId> = (1..=15).map(|number| attacked.create(relay, number)).collect();
+    for number in 1..=200 {
+        attacked.now += Span::from_millis(10);
+        for circ in &used {
+            attacked.say(relay, *circ, Payload::Nothing);
+        }
+        attacked.create(relay, 100 + number);
+    }
+    for stranger in 3..=6 {
+        let stranger = attacked.connection(address(stranger));
+        for number in 1..=200 {
+            attacked.create(stranger, number);
+        }
+    }
+    assert_eq!(attacked.relay.circuits(), 100);
+    // A relay answers BEGIN on a circuit that it still has.
+    for (channel, circ) in used.iter().map(|circ| (relay, *circ)).chain([(user, own)]) {
+        attacked.say_of(channel, circ, (1, Command::Relay, Payload::Begin(7)));
+    }
+    assert_eq!(attacked.begun.len(), 15 + 1, "circuits in use and those of a small network stay");
+}
+
 /// The processor time of ending a connection with this many circuits, linked in sets of eight.
 #[expect(clippy::disallowed_methods, reason = "the processor time is the point")]
 fn time_to_end(circuits: u32) -> Duration {

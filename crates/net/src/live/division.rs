@@ -1,4 +1,4 @@
-//! Limits of a relay that its shards divide: memory, connections and exit streams.
+//! Limits of a relay that its shards divide: memory, connections, circuits and exit streams.
 //!
 //! Each shard holds a share of every limit, and the shares never exceed the limit together. Several times per second a
 //! shard exchanges its share for what it uses and an equal part of the unused rest. A busy shard thus gets the parts
@@ -13,6 +13,8 @@ pub(crate) enum Divided {
     Memory,
     /// Connections.
     Connections,
+    /// Circuits.
+    Circuits,
     /// Exit streams.
     Streams,
 }
@@ -32,13 +34,13 @@ struct Shares {
 
 /// The shares of all limits.
 #[derive(Clone)]
-pub(crate) struct Division(Arc<[Mutex<Shares>; 3]>);
+pub(crate) struct Division(Arc<[Mutex<Shares>; 4]>);
 
 impl Division {
     /// Divides limits among this number of shards.
     pub(crate) fn new(count: usize) -> Division {
         let shares = || Mutex::new(Shares { limit: 0, of: vec![Share::default(); count] });
-        Division(Arc::new([shares(), shares(), shares()]))
+        Division(Arc::new([shares(), shares(), shares(), shares()]))
     }
 
     /// The new share of a shard that uses this much now.

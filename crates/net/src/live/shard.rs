@@ -305,6 +305,8 @@ impl Shard {
             own.memory = Bytes(share(Divided::Memory, limits.memory.0, self.held()));
             let connections = self.overlay.connections() as u64;
             own.connections = small(share(Divided::Connections, limits.connections.into(), connections));
+            let circuits = self.overlay.with(|node, _| node.held_circuits()) as u64;
+            own.circuits = small(share(Divided::Circuits, limits.circuits.into(), circuits));
             let streams = self.leaving.borrow().len() as u64;
             own.streams = small(share(Divided::Streams, limits.streams.into(), streams));
             // Points are spread over the shards by names that their users draw at random.

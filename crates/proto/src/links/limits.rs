@@ -22,6 +22,9 @@ pub struct Limits {
     /// Maximum number of circuits from one address, over all its connections.
     #[schemars(range(min = 1))]
     pub circuits_per_address: u32,
+    /// Maximum number of circuits; a new one replaces the idlest of the network that has the most.
+    #[schemars(range(min = 1))]
+    pub circuits: u32,
     /// Circuits that an address may begin or extend per second.
     #[schemars(range(min = 1))]
     pub handshakes_per_second: u32,
@@ -52,6 +55,7 @@ impl Default for Limits {
             connections: 12_000,
             connections_per_address: 2_000,
             circuits_per_address: 20_000,
+            circuits: 100_000,
             handshakes_per_second: 200,
             handshake_burst: 2_000,
             all_handshakes_per_second: 4_000,

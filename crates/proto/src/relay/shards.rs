@@ -114,6 +114,7 @@ impl<O: Onion> Relay<O> {
     /// Takes over the end of a circuit from another shard.
     pub fn take_over(&mut self, now: Time, from: usize, handed: HandedOver<O>) {
         let HandedOver { is_from_client, circ, owner, early, hop, introduced, message } = handed;
+        self.make_room_for_circuit(now, owner);
         let channel = self.shards.between[from].expect("it is another shard")[usize::from(is_from_client)];
         let key = CircuitKey(self.table.circuits.vacant_key() as u32);
         let Some(prev) = self.table.links.accept_leg(channel, circ, key, Side::Prev) else {
@@ -122,6 +123,7 @@ impl<O: Onion> Relay<O> {
         };
         self.table.circuits.insert(Circuit {
             owner,
+            used: now,
             prev,
             next: None,
             extending: None,
@@ -135,6 +137,7 @@ impl<O: Onion> Relay<O> {
             opened: None,
             introduced,
         });
+        self.hold(now, owner, key);
         self.message(now, key, message);
     }
 

@@ -29,6 +29,8 @@ pub(super) struct Table<O: Onion> {
 pub(super) struct Circuit<O: Onion> {
     /// The address that the circuit counts for in limits.
     pub owner: Option<IpAddr>,
+    /// When a cell last came for it.
+    pub used: Time,
     pub prev: LegId,
     pub next: Option<LegId>,
     /// Since when the circuit waits for the next relay's CREATED.

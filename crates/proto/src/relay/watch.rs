@@ -23,6 +23,8 @@ pub(super) struct Watch {
     channels: BTreeMap<ChannelId, Channel>,
     /// The places of connections: of those from an address, and of those that this relay opened for its circuits.
     places: Shares<IpAddr, IpAddr, ChannelId>,
+    /// The places of circuits that this relay holds.
+    circuits: Shares<IpAddr, IpAddr, CircuitKey>,
     /// When a cell of a circuit last came on each channel, by the channel's number.
     active: Vec<Time>,
     /// When to check which channels for circuits.
@@ -122,6 +124,7 @@ impl Watch {
             addresses: AddressCounts::default(),
             channels: BTreeMap::new(),
             places: Shares::new(limits.connections.max(1) as usize),
+            circuits: Shares::new(limits.circuits.max(1) as usize),
             active: Vec::new(),
             looks: BTreeSet::new(),
             extending: BTreeSet::new(),
@@ -240,6 +243,32 @@ impl Watch {
         }
         addresses.count(now, address, &self.limits).circuits += 1;
         Ok(Some(address))
+    }
+
+    /// The circuit that makes room for a new one of an address, if the relay has its maximum number: the idlest of the
+    /// network that has the most. `used` says when a circuit last carried a cell.
+    pub(crate) fn displaced_circuit(
+        &mut self,
+        of: IpAddr,
+        used: impl Fn(&CircuitKey) -> Time,
+    ) -> Option<CircuitKey> {
+        self.circuits.set_places(self.limits.circuits.max(1) as usize);
+        self.circuits.displaced(&network(of), used)
+    }
+
+    /// Gives a circuit of an address a place.
+    pub(crate) fn holds(&mut self, now: Time, of: IpAddr, circuit: CircuitKey) {
+        self.circuits.admit(now, network(of), circuit);
+    }
+
+    /// Notes that a circuit is gone from this relay, whether it had a place or not.
+    pub(crate) fn gone(&mut self, circuit: CircuitKey) {
+        self.circuits.release(&circuit);
+    }
+
+    /// The number of circuits with a place.
+    pub(crate) fn held(&self) -> usize {
+        self.circuits.len()
     }
 
     /// Notes that a circuit of an address has ended.
