@@ -29,10 +29,18 @@ const FINGERPRINT: [u8; 20] = [1; 20];
 const IDENTITY: [u8; 32] = [4; 32];
 const COOKIE: [u8; 20] = [8; 20];
 
+fn config(points: u32) -> Config {
+    Config { limits: Some(Limits { points, ..Limits::default() }), ..Config::default() }
+}
+
 pub fn relay(points: u32) -> Relay<Encrypted> {
+    relay_with(config(points))
+}
+
+fn relay_with(config: Config) -> Relay<Encrypted> {
     let mut onion = Encrypted::new(None, BTreeMap::new(), [3; 32]).with_names(SharedNames::default());
     onion.answer_with(OwnKeys::new(FINGERPRINT, IDENTITY, [2; 32], None));
-    Relay::new(onion, Config { limits: Some(Limits { points, ..Limits::default() }), ..Config::default() })
+    Relay::new(onion, config)
 }
 
 /// A connection from a relay at an address, or from a client.
@@ -199,6 +207,36 @@ fn a_service_limits_its_introductions() {
     assert_eq!(first, [true, true, true, false, false]);
     let later: Vec<bool> = (0..3).map(|_| introduce(&mut relay, Time(1_000_000_000))).collect();
     assert_eq!(later, [true, true, false]);
+}
+
+/// Strangers introduce themselves faster than the service reads.
+#[test]
+fn a_flood_of_introductions_does_not_end_the_circuit_of_the_service() {
+    let mut relay = relay_with(Config { queue_limit: 40, ..config(8) });
+    let (near, far) = (channel(&mut relay, 1, Some(1)), channel(&mut relay, 2, Some(2)));
+    let mut service = Party::new(&mut relay, near, 1, false);
+    service.establishes(&mut relay, 7, &[0]);
+    service.hears(&mut relay);
+    let introduce = |relay: &mut Relay<Encrypted>, circ| {
+        let mut client = Party::new(relay, far, circ, false);
+        client.asks(relay, Is::Introduce1, &introduction(7, 300));
+        client.hears(relay).0
+    };
+    let answers: Vec<_> = (2..150).map(|circ| introduce(&mut relay, circ)).collect();
+    assert_eq!(answers[0], ack(0).0, "the first one is passed on");
+    assert_eq!(answers[147], ack(3).0, "the last client is told to try another point");
+    let passed = answers.iter().filter(|answer| **answer == ack(0).0).count();
+    let mut heard = Vec::new();
+    loop {
+        let (more, closed) = service.hears(&mut relay);
+        assert!(!closed);
+        if more.is_empty() {
+            break;
+        }
+        heard.extend(more);
+    }
+    assert_eq!(heard.len(), passed);
+    assert_eq!(introduce(&mut relay, 200), ack(0).0, "the service has read");
 }
 
 #[test]

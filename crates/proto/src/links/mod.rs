@@ -330,6 +330,11 @@ impl<O: Onion> Links<O> {
         self.queues.room(&self.config, id)
     }
 
+    /// Whether a leg's queue holds half of the cells with which its circuit ends.
+    pub(crate) fn is_half_full(&self, id: LegId) -> bool {
+        self.queues.is_half_full(&self.config, id)
+    }
+
     /// Whether a leg's queue has stopped its own end.
     pub(crate) fn is_blocked(&self, id: LegId) -> bool {
         self.queues.leg(id).high

@@ -188,6 +188,17 @@ impl<O: Onion> Queues<O> {
         }
     }
 
+    /// Cells that a leg's queue takes before the circuit ends.
+    fn longest(&self, config: &Config, id: LegId) -> u32 {
+        let stated = self.limits[usize::from(self.legs[id.index()].side == Side::Next)];
+        stated.unwrap_or(config.queue_limit)
+    }
+
+    /// Whether a leg's queue holds half of the cells with which its circuit ends.
+    pub(crate) fn is_half_full(&self, config: &Config, id: LegId) -> bool {
+        self.legs[id.index()].queue.len() >= self.longest(config, id) / 2
+    }
+
     /// Queues a cell on a leg. Returns the channel that has cells to move now, if the cell did not pass.
     pub(crate) fn push(
         &mut self,
@@ -197,11 +208,10 @@ impl<O: Onion> Queues<O> {
         command: Command,
         body: O::Body,
     ) -> Result<Option<ChannelId>, QueueFull> {
-        let leg = &mut self.legs[id.index()];
-        let stated = self.limits[usize::from(leg.side == Side::Next)];
-        if leg.queue.len() >= stated.unwrap_or(config.queue_limit) {
+        if self.legs[id.index()].queue.len() >= self.longest(config, id) {
             return Err(QueueFull);
         }
+        let leg = &mut self.legs[id.index()];
         let cell = Cell { circ: leg.circ, command, body };
         let departure = Departure { cell, queued: now, buffered: now };
         let (channel, key) = (leg.channel, leg.key);

@@ -120,7 +120,10 @@ impl<O: Onion> Relay<O> {
             // As tor: a client of a busy service tries another introduction point.
             return IntroduceStatus::Unknown;
         }
-        if message.len() > usize::from(O::terms(&circuit.hop).circuit_bytes) {
+        // No window bounds introductions. Without this, strangers could fill the service's queue until its circuit ends.
+        if self.table.links.is_half_full(circuit.prev)
+            || message.len() > usize::from(O::terms(&circuit.hop).circuit_bytes)
+        {
             return IntroduceStatus::NotRelayed;
         }
         self.say_service(now, service, ServiceCommand::Introduce2, message);
