@@ -151,9 +151,10 @@ impl Default for Timeouts {
     }
 }
 
-/// Maximum unsent bytes of a connection in the kernel, as much as a QUIC connection may hold unacknowledged
-/// ([`crate::quic_stream`]). A neighbour that does not read costs no more.
-const UNSENT: u32 = 1 << 20;
+/// Maximum unsent bytes of a connection in the kernel. A neighbour that does not read costs no more. It is less than a window
+/// of a circuit: a connection with a whole window for a neighbour that does not read is stalled, and counts for the memory
+/// limit.
+const UNSENT: u32 = 256 << 10;
 /// How long a neighbour's last cells are awaited after a connection ended in one direction.
 const LINGER: Span = Span::from_secs(2);
 /// If a write stalls longer than this, reads are slowed to one batch per [`SLOW`], and the kernel holds few unread bytes.

@@ -399,6 +399,56 @@ fn unread_streams_hold_no_more_kernel_memory_than_the_limit() {
     });
 }
 
+/// A server that sends this many bytes on each connection, and the number of its open connections.
+async fn brief_server(bytes: usize) -> (SocketAddr, Rc<Cell<usize>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, open_now) = (listener.local_addr().unwrap(), Rc::<Cell<usize>>::default());
+    let count = open_now.clone();
+    spawn_local(async move {
+        while let Ok((mut tcp, _)) = listener.accept().await {
+            let count = count.clone();
+            spawn_local(async move {
+                count.set(count.get() + 1);
+                let _ = tcp.write_all(&vec![7; bytes]).await;
+                // It stays open until the relay ends it.
+                while tcp.read(&mut [0; 64]).await.is_ok_and(|read| read > 0) {}
+                count.set(count.get() - 1);
+            });
+        }
+    });
+    (address, open_now)
+}
+
+/// Neighbours let a relay send one window of a circuit and read nothing. The kernel could hold all of it, so that nothing waits
+/// in the relay.
+#[test]
+fn unread_windows_hold_no_more_kernel_memory_than_the_limit() {
+    const STRANGERS: usize = 30;
+    on_sockets(async {
+        let limits = Limits { memory: Bytes(8 << 20), ..Limits::default() };
+        let (relay, _) = relay(Setup { limits, ..Setup::default() }).await;
+        // Two streams of 498 cells.
+        let (target, open_now) = brief_server(498 * 498).await;
+        let mut strangers = Vec::new();
+        for _ in 0..STRANGERS {
+            let mut stranger = circuit_from(host(2), relay).await;
+            // A stream has half of the circuit's window.
+            stranger.say(RELAY, begin(1, target)).await;
+            stranger.say(RELAY, begin(2, target)).await;
+            strangers.push(stranger);
+        }
+        let end = clock::now() + Span::from_secs(10);
+        while open_now.get() < 2 * STRANGERS {
+            assert!(clock::now() < end, "{} streams are open", open_now.get());
+            clock::until(clock::now() + Span::from_millis(20)).await;
+        }
+        while open_now.get() > STRANGERS {
+            assert!(clock::now() < end, "{} unread streams are open", open_now.get());
+            clock::until(clock::now() + Span::from_millis(50)).await;
+        }
+    });
+}
+
 /// Memory of all TCP connections of this machine, MiB (proc_net(5), pages of 4 KiB).
 fn tcp_mib() -> u64 {
     let text = std::fs::read_to_string("/proc/net/sockstat").unwrap();
