@@ -1,7 +1,8 @@
 //! The runner `live-matrix`: every combination of parts on sockets (`tidegate overlay matrix`).
 //!
-//! Quantities: `run`, `faulty` and `refused` combinations, and for each combination that ran `<name>.exact`,
-//! `<name>.seconds`, `<name>.longest_pause_s` and `<name>.moves`.
+//! Quantities: `run`, `faulty` and `refused` combinations; `fault`, with one value for each combination that ran, 1 if it
+//! is faulty and otherwise 0; and for each of them `<name>.exact`, `<name>.seconds`, `<name>.longest_pause_s` and
+//! `<name>.moves`.
 
 use serde::Deserialize;
 use tidegate_control::units::Bytes;
@@ -33,10 +34,14 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     let found = json_of(&arguments, monitor)?;
     let mut measured = Measured::default();
     push_numbers(&mut measured, "", &found);
+    // Which combinations run does not depend on the machine.
+    measured.fixed.extend(["run", "refused"].map(str::to_owned));
     for row in found["combination"].as_array().into_iter().flatten() {
         let name = row["name"].as_str().unwrap_or_default();
         push_numbers(&mut measured, &format!("{name}."), row);
-        for fault in row["faults"].as_array().into_iter().flatten() {
+        let faults = row["faults"].as_array().map_or(&[][..], Vec::as_slice);
+        measured.push("fault", if faults.is_empty() { 0.0 } else { 1.0 });
+        for fault in faults {
             measured.notes.push(format!("{name}: {}.", fault.as_str().unwrap_or_default()));
         }
     }
