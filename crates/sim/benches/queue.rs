@@ -34,7 +34,7 @@ fn delays() -> Vec<Span> {
     (0..1 << 16).map(|_| delay(&mut draws)).collect()
 }
 
-fn radix<const WORDS: usize>(criterion: &mut Criterion, pending: usize) {
+fn wheel<const WORDS: usize>(criterion: &mut Criterion, pending: usize) {
     let delays = delays();
     let mut queue = Queue::new();
     for i in 0..pending {
@@ -51,7 +51,7 @@ fn radix<const WORDS: usize>(criterion: &mut Criterion, pending: usize) {
     run(pending);
     let mut group = criterion.benchmark_group("queue");
     group.throughput(Throughput::Elements(STEPS as u64));
-    let id = BenchmarkId::new(format!("radix/{}B", 8 * WORDS), pending);
+    let id = BenchmarkId::new(format!("wheel/{}B", 8 * WORDS), pending);
     group.bench_function(id, |bencher| cpu::measure(bencher, || run(STEPS)));
 }
 
@@ -78,8 +78,8 @@ fn binary<const WORDS: usize>(criterion: &mut Criterion, pending: usize) {
 
 fn queue(criterion: &mut Criterion) {
     for pending in [1_000, 30_000, 1_000_000] {
-        radix::<2>(criterion, pending);
-        radix::<4>(criterion, pending);
+        wheel::<2>(criterion, pending);
+        wheel::<4>(criterion, pending);
         binary::<2>(criterion, pending);
         binary::<4>(criterion, pending);
     }

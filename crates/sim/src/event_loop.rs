@@ -1,8 +1,8 @@
 //! The event loop: takes the next event from a queue and hands it to a model, and the timers of machines.
 //!
 //! Everything that happens in simulated time runs on this loop: the overlay, parallel paths, streams, and two TCP
-//! endpoints over a link. A model chooses its queue: the radix heap of [`crate::queue`], or a timing wheel where nearly
-//! all events are due within a second at a known density.
+//! endpoints over a link. A model chooses its queue: that of [`crate::queue`], or a timing wheel with slots of fixed width
+//! where nearly all events are due within a second at a known density.
 
 use std::ops::ControlFlow;
 

@@ -1,13 +1,12 @@
 //! The event queue: total order by (time, sequence of insertion).
 //!
-//! A radix heap (Ahuja, Mehlhorn, Orlin, Tarjan 1990): simulated time never goes back, so an event is
-//! filed by the highest digit in which its time differs from the time of the last event taken. All events
-//! of one time are always in one bucket, and buckets are appended to and emptied in order: equal times
-//! leave in the order they came, without a sequence number to store or compare. A bucket with few events is sorted when
-//! its turn comes, instead of being filed again digit by digit.
+//! A timing wheel (Varghese, Lauck 1987) that chooses the width of its slots (a calendar queue: Brown 1988). A slot
+//! holds a few events in the order in which they came, and is sorted by time when it is next. So most events are
+//! stored once and never compared with events of other slots. What is due after the next turn waits in one list per
+//! turn.
 
 use std::cmp::Reverse;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use tidegate_control::units::Time;
 
@@ -15,17 +14,18 @@ use crate::event_loop::EventQueue;
 
 /// With fewer pending events, their data stays in the processor's cache.
 const MANY: usize = 8_192;
-/// Minimum of events to prefetch before a bucket is sorted. With fewer, the first is needed before it is loaded. A bucket
-/// that will be divided into such small ones is prefetched when it is divided.
-const SHOWN: usize = 8;
-/// Bits of a digit. With fewer bits events are filed more often; with more bits most buckets hold one event.
-const DIGIT: u32 = 5;
-/// Digits of a time.
-const DIGITS: usize = u64::BITS.div_ceil(DIGIT) as usize;
-/// Capacity of a piece of a bucket, in events.
-const PIECE: usize = 128;
-/// Most events to sort at once. If as many more are inserted meanwhile, the events are filed again.
-const SORTED: usize = 48;
+/// Events to prefetch at once.
+const SHOWN: usize = 32;
+/// log2 of the nanoseconds of a turn, 134 ms. The wheel holds what is due in this turn and the next one.
+const TURN: u32 = 27;
+/// log2 of the nanoseconds of a slot: the fewest and the most.
+const WIDTHS: [u32; 2] = [7, 19];
+/// Events between two measurements of their density.
+const MEASURED: u64 = 4_096;
+/// The first measurement comes after this many events, the next ones after twice as many each.
+const FIRST_MEASURED: u64 = 256;
+/// No event.
+const NONE: u32 = u32::MAX;
 
 /// Pending events, the earliest first; among equal times the one pushed first.
 #[derive(Clone, Debug)]
@@ -33,18 +33,22 @@ pub struct Queue<E> {
     now: Time,
     /// Events that were filed at `now` for the same time, in order.
     current: VecDeque<E>,
-    /// Sorted events up to `sorted_until`, except those in `current`: the last first, and at equal times the one pushed
-    /// last.
-    sorted: Piece<E>,
-    sorted_until: Time,
-    /// For each digit and value: events with a time that has this value there, where `now` has a lower one, and the
-    /// digits of `now` above it.
-    buckets: Vec<Bucket<E>>,
-    /// Emptied pieces.
-    spare: Vec<Piece<E>>,
-    /// For each digit, by value: which buckets are not empty. And the digits that have such buckets.
-    values: [u64; DIGITS],
-    digits: u64,
+    /// Sorted events of the slots before `next_slot`, except those in `current`: the last first, and at equal times the
+    /// one pushed last.
+    near: Vec<(Time, E)>,
+    /// The first slot that has not had its turn. Slots are numbered from time zero.
+    next_slot: u64,
+    /// log2 of a slot's nanoseconds.
+    width: u32,
+    wheel: Wheel<E>,
+    /// The first slot after the turns that the wheel holds.
+    ends: u64,
+    /// Events of later turns, by turn, in the order in which they came.
+    later: BTreeMap<u64, Vec<(Time, E)>>,
+    /// When the density of events was last measured, and how many had been taken by then.
+    measured: (Time, u64),
+    /// Slots before this one were shown for prefetching.
+    shown: u64,
     len: usize,
     peak: usize,
     popped: u64,
@@ -53,33 +57,98 @@ pub struct Queue<E> {
     many: usize,
 }
 
-type Piece<E> = Vec<(Time, E)>;
-
-/// Events in the order in which they were filed, in pieces. At some time a bucket holds nearly all events, so
-/// buckets exchange pieces instead of keeping their memory.
+/// The slots of two turns.
 #[derive(Clone, Debug)]
-struct Bucket<E> {
-    /// The full pieces.
-    full: Vec<Piece<E>>,
-    /// Empty only if the bucket is.
-    last: Piece<E>,
-    /// The earliest time, if any.
-    earliest: Time,
+struct Wheel<E> {
+    /// The last event of each slot. An event knows the one before it.
+    slots: Vec<u32>,
+    /// Bit `i`: slot `i` is not empty.
+    filled: Vec<u64>,
+    places: Vec<Place<E>>,
+    /// The first unused place.
+    free: u32,
+    len: usize,
 }
 
-impl<E> Bucket<E> {
-    const EMPTY: Bucket<E> = Bucket { full: Vec::new(), last: Vec::new(), earliest: Time::NEVER };
+/// Memory of an event, used or not.
+#[derive(Clone, Debug)]
+struct Place<E> {
+    at: Time,
+    event: Option<E>,
+    next: u32,
+}
 
-    fn push(&mut self, at: Time, event: E, spare: &mut Vec<Piece<E>>) {
-        self.earliest = self.earliest.min(at);
-        if self.last.len() == self.last.capacity() {
-            let next = spare.pop().unwrap_or_else(|| Vec::with_capacity(PIECE));
-            let full = std::mem::replace(&mut self.last, next);
-            if !full.is_empty() {
-                self.full.push(full);
+impl<E> Wheel<E> {
+    fn new(width: u32) -> Wheel<E> {
+        let slots = 2 << (TURN - width);
+        let (slots, filled) = (vec![NONE; slots], vec![0; slots.div_ceil(64)]);
+        Wheel { slots, filled, places: Vec::new(), free: NONE, len: 0 }
+    }
+
+    fn index(&self, slot: u64) -> usize {
+        slot as usize & (self.slots.len() - 1)
+    }
+
+    #[inline]
+    fn push(&mut self, slot: u64, at: Time, event: E) {
+        let index = self.index(slot);
+        let place = Place { at, event: Some(event), next: self.slots[index] };
+        self.slots[index] = self.free;
+        match self.places.get_mut(self.free as usize) {
+            Some(free) => {
+                self.free = free.next;
+                *free = place;
+            }
+            None => {
+                // Grows by a quarter instead of doubling, which saves memory in large runs.
+                if self.places.len() == self.places.capacity() {
+                    self.places.reserve_exact(self.places.len() / 4 + 64);
+                }
+                self.slots[index] = self.places.len() as u32;
+                self.places.push(place);
             }
         }
-        self.last.push((at, event));
+        self.filled[index / 64] |= 1 << (index % 64);
+        self.len += 1;
+    }
+
+    /// The first slot from `from` on that is not empty; all slots before it are.
+    fn first(&self, from: u64) -> Option<u64> {
+        if self.len == 0 {
+            return None;
+        }
+        let (start, words) = (self.index(from), self.filled.len());
+        let mut word = start / 64;
+        let mut bits = self.filled[word] & (!0 << (start % 64));
+        while bits == 0 {
+            word = (word + 1) & (words - 1);
+            bits = self.filled[word];
+        }
+        let found = word * 64 + bits.trailing_zeros() as usize;
+        Some(from + self.index((found as u64).wrapping_sub(start as u64)) as u64)
+    }
+
+    /// Empties a slot, the last event first.
+    #[inline]
+    fn take(&mut self, slot: u64, mut each: impl FnMut(Time, E)) {
+        let index = self.index(slot);
+        let mut next = std::mem::replace(&mut self.slots[index], NONE);
+        self.filled[index / 64] &= !(1 << (index % 64));
+        while let Some(place) = self.places.get_mut(next as usize) {
+            let event = place.event.take().expect("a slot lists places in use");
+            each(place.at, event);
+            let this = std::mem::replace(&mut next, place.next);
+            place.next = self.free;
+            self.free = this;
+            self.len -= 1;
+        }
+    }
+
+    /// The events of a slot, the last first.
+    fn look(&self, slot: u64) -> impl Iterator<Item = &E> {
+        let place = |place: u32| self.places.get(place as usize);
+        let slot = place(self.slots[self.index(slot)]);
+        std::iter::successors(slot, move |before| place(before.next)).filter_map(|place| place.event.as_ref())
     }
 }
 
@@ -109,15 +178,18 @@ impl<E> Queue<E> {
 
     /// An empty queue, one of `queues` that share the processor's cache.
     pub(crate) fn share_of(queues: u32) -> Queue<E> {
+        let width = WIDTHS[1];
         Queue {
             now: Time::ZERO,
             current: VecDeque::new(),
-            sorted: Vec::with_capacity(PIECE),
-            sorted_until: Time::ZERO,
-            buckets: (0..DIGITS << DIGIT).map(|_| Bucket::EMPTY).collect(),
-            spare: Vec::new(),
-            values: [0; DIGITS],
-            digits: 0,
+            near: Vec::new(),
+            next_slot: 0,
+            width,
+            wheel: Wheel::new(width),
+            ends: 2 << (TURN - width),
+            later: BTreeMap::new(),
+            measured: (Time::ZERO, 0),
+            shown: 0,
             len: 0,
             peak: 0,
             popped: 0,
@@ -147,7 +219,8 @@ impl<E> Queue<E> {
         self.popped
     }
 
-    /// Times that an event was put into a bucket: at least once per event, and again when a bucket is divided.
+    /// Times that an event was stored: once per event, and again if it comes from a later turn or the width of the slots
+    /// changes.
     pub(crate) fn filed(&self) -> u64 {
         self.filed
     }
@@ -156,39 +229,46 @@ impl<E> Queue<E> {
     ///
     /// # Panics
     /// If `at` lies before [`Queue::now`].
+    #[inline]
     pub fn push(&mut self, at: Time, event: E) {
         assert!(at >= self.now, "an event in the past: {at} is before {}", self.now);
         self.len += 1;
         self.peak = self.peak.max(self.len);
-        self.file(at, event);
+        if at == self.now {
+            self.filed += 1;
+            self.current.push_back(event);
+        } else {
+            self.file(at, event);
+        }
     }
 
     fn file(&mut self, at: Time, event: E) {
         self.filed += 1;
-        match (at.0 ^ self.now.0).checked_ilog2() {
-            None => self.current.push_back(event),
-            Some(_) if at <= self.sorted_until && !self.sorted.is_empty() => self.sort_in(at, event),
-            Some(bit) => {
-                let digit = bit / DIGIT;
-                let value = (at.0 >> (digit * DIGIT)) & ((1 << DIGIT) - 1);
-                self.digits |= 1 << digit;
-                self.values[digit as usize] |= 1 << value;
-                let bucket = (digit << DIGIT) as usize | value as usize;
-                self.buckets[bucket].push(at, event, &mut self.spare);
-            }
+        let slot = at.0 >> self.width;
+        if slot < self.next_slot {
+            let place = self.near.partition_point(|(other, _)| *other > at);
+            self.near.insert(place, (at, event));
+        } else if slot < self.ends {
+            self.wheel.push(slot, at, event);
+        } else {
+            self.later.entry(at.0 >> TURN).or_default().push((at, event));
         }
     }
 
-    /// Files an event among those that are sorted.
-    fn sort_in(&mut self, at: Time, event: E) {
-        let sooner = self.sorted.iter().rev().take_while(|(other, _)| *other <= at).count();
-        self.sorted.insert(self.sorted.len() - sooner, (at, event));
-        if self.sorted.len() > 2 * SORTED {
-            let mut sorted = std::mem::take(&mut self.sorted);
-            let later = std::mem::take(&mut self.current);
-            sorted.drain(..).rev().for_each(|(at, event)| self.file(at, event));
-            self.current.extend(later);
-            self.sorted = sorted;
+    /// Makes a slot the first that is still to come. Events of a later turn move to the wheel with the beginning of the
+    /// turn before it: earlier than any event is pushed there directly.
+    fn turn_to(&mut self, slot: u64) {
+        self.next_slot = slot;
+        let turn = slot >> (TURN - self.width);
+        let ends = (turn + 2) << (TURN - self.width);
+        if ends == self.ends {
+            return;
+        }
+        self.ends = ends;
+        while let Some(entry) = self.later.first_entry()
+            && *entry.key() < turn + 2
+        {
+            entry.remove().into_iter().for_each(|(at, event)| self.file(at, event));
         }
     }
 
@@ -199,71 +279,98 @@ impl<E> Queue<E> {
 
     /// As [`pop`](Queue::pop), if the event is due by `last`. If many events are pending, it also passes the next few
     /// dozen to `soon`, so that the caller can prefetch their data: loading many at once is faster than one by one.
+    #[inline]
     pub(crate) fn pop_until(&mut self, last: Time, soon: impl FnMut(&E)) -> Option<(Time, E)> {
-        let event = match self.sorted.last() {
+        if self.near.is_empty() && self.current.is_empty() {
+            self.advance(last, soon)?;
+        }
+        let event = match self.near.last() {
             Some((at, _)) if *at == self.now || self.current.is_empty() => {
                 let due = *at <= last;
-                let (at, event) = self.sorted.pop_if(|_| due)?;
+                let (at, event) = self.near.pop_if(|_| due)?;
                 self.now = at;
                 event
             }
-            _ if self.now <= last && !self.current.is_empty() => self.current.pop_front()?,
-            Some(_) => return None,
-            None => self.advance(last, soon)?,
+            _ if self.now <= last => self.current.pop_front()?,
+            _ => return None,
         };
         self.len -= 1;
         self.popped += 1;
+        if self.popped.is_multiple_of(FIRST_MEASURED) {
+            self.measure();
+        }
         Some((self.now, event))
     }
 
-    /// Moves `now` to the earliest pending time, if that is not after `last`, and takes its first event.
-    fn advance(&mut self, last: Time, mut soon: impl FnMut(&E)) -> Option<E> {
-        let (digit, value) = self.lowest()?;
-        let bucket = &mut self.buckets[digit << DIGIT | value];
-        let first = std::mem::replace(&mut bucket.earliest, Time::NEVER);
-        if first > last {
-            bucket.earliest = first;
+    /// Sorts the events of the next slot that has some; `None` if it begins after `last`.
+    fn advance(&mut self, last: Time, soon: impl FnMut(&E)) -> Option<()> {
+        if self.wheel.len == 0 {
+            let turn = *self.later.first_key_value()?.0;
+            if turn << TURN > last.0 {
+                return None;
+            }
+            self.turn_to(turn << (TURN - self.width));
+        }
+        let slot = self.wheel.first(self.next_slot)?;
+        if slot << self.width > last.0 {
             return None;
         }
-        self.values[digit] &= self.values[digit] - 1;
-        self.digits &= !(u64::from(self.values[digit] == 0) << digit);
-        self.now = first;
-        let (many, few) = (self.len >= self.many, bucket.full.is_empty());
-        let mut piece = std::mem::take(&mut bucket.last);
-        // Half of all buckets hold one event when their turn comes.
-        if few && piece.len() == 1 {
-            let event = piece.pop().map(|(_, event)| event);
-            self.spare.push(piece);
-            return event;
+        if self.len >= self.many && slot >= self.shown {
+            self.show(slot, soon);
         }
-        if few && piece.len() <= SORTED {
-            if many && piece.len() >= SHOWN {
-                piece.iter().for_each(|(_, event)| soon(event));
-            }
-            self.spare.push(std::mem::replace(&mut self.sorted, piece));
-            self.sorted.reverse();
-            self.sorted.sort_by_key(|(at, _)| Reverse(*at));
-            // The last time that belongs into the bucket: those below it are empty.
-            self.sorted_until = Time(first.0 | ((1 << (digit as u32 * DIGIT)) - 1));
-            return self.sorted.pop().map(|(_, event)| event);
+        let near = &mut self.near;
+        self.wheel.take(slot, |at, event| near.push((at, event)));
+        if near.len() > 1 {
+            near.sort_by_key(|(at, _)| Reverse(*at));
         }
-        // All events go to lower buckets; unused memory returns to the pool.
-        let mut full = std::mem::take(&mut bucket.full);
-        if many && full.len() * PIECE + piece.len() <= SHOWN << DIGIT {
-            full.iter().chain([&piece]).flatten().for_each(|(_, event)| soon(event));
-        }
-        for mut piece in full.drain(..).chain([piece]) {
-            piece.drain(..).for_each(|(at, event)| self.file(at, event));
-            self.spare.push(piece);
-        }
-        self.buckets[digit << DIGIT | value].full = full;
-        self.current.pop_front()
+        self.turn_to(slot + 1);
+        Some(())
     }
 
-    /// The bucket with the earliest events, by digit and value.
-    fn lowest(&self) -> Option<(usize, usize)> {
-        let digit = (self.digits != 0).then(|| self.digits.trailing_zeros() as usize)?;
-        Some((digit, self.values[digit].trailing_zeros() as usize))
+    /// Shows some events from a slot on, the first that is not empty.
+    fn show(&mut self, slot: u64, mut soon: impl FnMut(&E)) {
+        let (mut from, mut shown) = (slot, 0);
+        while shown < SHOWN
+            && let Some(next) = self.wheel.first(from).filter(|next| *next < self.ends)
+        {
+            for event in self.wheel.look(next) {
+                soon(event);
+                shown += 1;
+            }
+            from = next + 1;
+        }
+        self.shown = from;
+    }
+
+    /// Measures how dense events are, if it is time, and changes the width of the slots if they would hold far fewer or
+    /// more than two to four.
+    fn measure(&mut self) {
+        if !self.popped.is_power_of_two() && !self.popped.is_multiple_of(MEASURED) {
+            return;
+        }
+        let (since, taken) = std::mem::replace(&mut self.measured, (self.now, self.popped));
+        let gap = self.now.since(since).0 / (self.popped - taken);
+        let width = (gap.max(1).ilog2() + 2).clamp(WIDTHS[0], WIDTHS[1]);
+        // At the end of time the next slot begins after the last nanosecond.
+        if width.abs_diff(self.width) > 1 && self.next_slot.leading_zeros() >= self.width {
+            self.widen(width);
+        }
+    }
+
+    /// Changes the width of the slots and stores all events again.
+    fn widen(&mut self, width: u32) {
+        let reached = self.next_slot << self.width;
+        let mut wheel = std::mem::replace(&mut self.wheel, Wheel::new(width));
+        let mut slot = self.next_slot;
+        (self.width, self.ends) = (width, 0);
+        self.turn_to(reached.div_ceil(1 << width));
+        self.shown = self.next_slot;
+        let mut events = Vec::new();
+        while let Some(next) = wheel.first(slot) {
+            wheel.take(next, |at, event| events.push((at, event)));
+            events.drain(..).rev().for_each(|(at, event)| self.file(at, event));
+            slot = next;
+        }
     }
 }
 
