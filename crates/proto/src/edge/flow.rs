@@ -125,7 +125,9 @@ impl Flow {
     pub(crate) fn sent(&mut self, now: Time, send: impl FnOnce(bool) -> Option<Digest>) {
         // A SENDME names the digest of the last cell of its increment (proposal 289).
         self.since = (self.since + 1) % self.increment();
-        self.expected.extend(send(self.since == 0));
+        if let Some(digest) = send(self.since == 0) {
+            self.expected.push_back(digest);
+        }
         self.in_flight.sent(now);
         self.allowance -= 1.0;
         self.packaged += 1;
