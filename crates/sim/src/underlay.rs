@@ -253,15 +253,19 @@ impl<T> Underlay<T> {
                 sender.lost += 1;
             }
         } else if sender.is_linked(now, &mut self.under_way) {
-            let id = insert(&mut self.under_way, packet);
+            let id = self.under_way.vacant_key() as u32;
             match sender.up.offer(now, id, || flow, bytes) {
                 Offer::Departs(at) => {
-                    self.depart(queue, access, (id, bytes), at);
+                    self.depart(queue, access, (packet, bytes), at);
                     return at;
                 }
-                Offer::Waits(Some(wake)) => queue.push(wake, NetEvent(Step::Uplink(access)).into()),
-                Offer::Waits(None) => {}
-                Offer::Dropped => drop(self.under_way.remove(id as usize)),
+                Offer::Waits(wake) => {
+                    insert(&mut self.under_way, packet);
+                    if let Some(wake) = wake {
+                        queue.push(wake, NetEvent(Step::Uplink(access)).into());
+                    }
+                }
+                Offer::Dropped => {}
             }
         } else {
             sender.lost += 1;
@@ -315,7 +319,8 @@ impl<T> Underlay<T> {
                 if next.wake {
                     queue.push(next.at, NetEvent(Step::Uplink(host)).into());
                 }
-                self.depart(queue, host, (next.id, next.bytes), next.at);
+                let packet = self.under_way.remove(next.id as usize);
+                self.depart(queue, host, (packet, next.bytes), next.at);
                 None
             }
             Step::Downlink(host) => {
@@ -367,23 +372,19 @@ impl<T> Underlay<T> {
         &mut self,
         queue: &mut Queue<E>,
         from: u32,
-        (id, bytes): (u32, u32),
+        (mut packet, bytes): (UnderWay<T>, u32),
         at: Time,
     ) {
-        let packet = &self.under_way[id as usize];
-        let (flow, to) = (packet.flow, self.places[packet.to.0 as usize].access);
+        let to = self.places[packet.to.0 as usize].access;
         // An outage hits it in the uplink, which counts it as lost then.
         let is_cut = self.sites[from as usize].is_cut_by(at);
-        let arrives = if is_cut { None } else { self.cross(queue.now(), at, (from, to), flow) };
-        let Some(arrives) = arrives else {
-            self.under_way.remove(id as usize);
-            return;
-        };
-        self.under_way[id as usize].propagation = arrives.since(at);
+        let arrives = if is_cut { None } else { self.cross(queue.now(), at, (from, to), packet.flow) };
+        let Some(arrives) = arrives else { return };
+        packet.propagation = arrives.since(at);
         if self.division.hosts.process(to) == self.process {
+            let id = insert(&mut self.under_way, packet);
             queue.push(arrives, NetEvent(Step::Arrived { id, to, bytes }).into());
         } else {
-            let packet = self.under_way.remove(id as usize);
             let size = Size::new(1, bytes);
             self.leaving.push(Leaving { arrives, size, is_train: false, packet });
         }

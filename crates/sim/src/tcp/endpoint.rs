@@ -196,7 +196,17 @@ impl Endpoint {
     }
 
     /// The next segment to send, if one may be sent now. Call until it gives `None`.
+    #[inline]
     pub fn poll_transmit(&mut self, config: &Config, now: Time) -> Option<Segment> {
+        // Most questions come when nothing is to be sent.
+        let established = matches!(self.state, State::Established | State::Closed);
+        if established && !self.receiver.ack_now && self.sender.rests() {
+            return None;
+        }
+        self.poll_busy(config, now)
+    }
+
+    fn poll_busy(&mut self, config: &Config, now: Time) -> Option<Segment> {
         let mut segment = match self.state {
             State::Idle | State::Broken => return None,
             State::Opening => {

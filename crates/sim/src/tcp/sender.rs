@@ -266,19 +266,22 @@ impl Sender {
             && !self.window_probe
     }
 
-    /// The next data segment or retransmission, if one may leave now.
+    /// Whether nothing waits to leave. Ends the present burst then.
     #[inline]
-    pub(crate) fn poll(&mut self, config: &Config, now: Time) -> Option<Segment> {
-        // Most questions come when nothing waits.
-        if self.is_idle() {
+    pub(crate) fn rests(&mut self) -> bool {
+        let idle = self.is_idle();
+        if idle {
             self.burst = 0;
             self.resumes = Time::NEVER;
-            return None;
         }
-        self.poll_busy(config, now)
+        idle
     }
 
-    fn poll_busy(&mut self, config: &Config, now: Time) -> Option<Segment> {
+    /// The next data segment or retransmission, if one may leave now.
+    pub(crate) fn poll(&mut self, config: &Config, now: Time) -> Option<Segment> {
+        if self.rests() {
+            return None;
+        }
         let mss = u64::from(config.mss.max(1));
         if std::mem::take(&mut self.window_probe) {
             return self.probe_window(config, now, mss);

@@ -31,6 +31,11 @@ impl Sender {
             }
             return 0;
         }
+        // Most segments with data acknowledge nothing new, and no loss waits for news.
+        let is_news = ack != before || segment.blocks > 0 || self.phase != Phase::Open;
+        if !is_news && self.recovery.is_none() && self.rates.is_none() {
+            return 0;
+        }
         self.before_ack();
         let high = self.recovery.as_ref().map_or(0, |recovery| recovery.high);
         let cumulative = self.flight.acknowledge(ack, mss, high);

@@ -103,6 +103,30 @@ impl Connections {
         if let Some(over) = self.live(id.connection).and_then(|lane| lane.over) {
             id = EndId { connection: over.trunk, side: over.side(id.side) };
         }
+        let Some(connection) = self.all[id.connection.0 as usize].as_deref_mut() else { return };
+        if connection.trains || connection.trunk.is_some() {
+            return self.transmit_grouped(now, queue, id);
+        }
+        let config = &self.parameters[connection.profile as usize];
+        let to = connection.ends[1 - usize::from(id.side)].host;
+        let Connection { ends, follows, .. } = connection;
+        let end = &mut ends[usize::from(id.side)];
+        let hosts = (Host(end.host), Host(to));
+        while let Some(segment) = end.tcp.poll_transmit(config, now) {
+            for follow in follows.iter_mut().filter(|follow| follow.writer == id.side) {
+                follow.transmitted(now, segment.seq, segment.len);
+            }
+            let (bytes, wire) = (segment.wire_bytes(config), Wire::new(1 - id.side, &segment));
+            let departs = self.underlay.send(queue, hosts, id.connection.0, bytes, wire);
+            end.tcp.queued(departs, segment.len);
+        }
+        if let Some(due) = end.timer.arm(now, end.tcp.next_timeout()) {
+            queue.push(due, Event::Tcp(id));
+        }
+    }
+
+    /// As [`transmit`](Self::transmit), for a connection of which packets leave as trains or carry lanes.
+    fn transmit_grouped(&mut self, now: Time, queue: &mut Queue<Event>, id: EndId) {
         if let Some(connection) = self.all[id.connection.0 as usize].as_deref_mut() {
             let config = &self.parameters[connection.profile as usize];
             let trains = connection.trains;
