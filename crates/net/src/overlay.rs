@@ -547,26 +547,30 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
         if channel.closed.get() {
             return Ok(());
         }
-        let mut received = 0;
+        let (mut received, mut valid) = (0, true);
         self.driver.input(|node, _, now| {
             let mut bodies = self.shared.bodies.borrow_mut();
-            loop {
-                let cell = splitter.take().map_err(|_| io::ErrorKind::InvalidData)?;
-                let Some((circ, number, body)) = cell else { break };
+            let mut next = || loop {
+                let Ok(cell) = splitter.take() else {
+                    valid = false;
+                    return None;
+                };
+                let (circ, number, body) = cell?;
                 received += FIXED as u64;
-                match number {
-                    command::CERTS | command::AUTH_CHALLENGE | command::AUTHENTICATE => {
-                        return Err(io::ErrorKind::InvalidData.into());
-                    }
-                    // Padding and unknown commands are ignored (tor-spec, "Cell packet format").
-                    _ => {
-                        if let Some(cell) = read_cell(circ, number, body, &mut bodies) {
-                            node.cell(now, id, cell);
-                        }
-                    }
+                if matches!(number, command::CERTS | command::AUTH_CHALLENGE | command::AUTHENTICATE) {
+                    valid = false;
+                    return None;
                 }
-            }
+                // Padding and unknown commands are ignored (tor-spec, "Cell packet format").
+                if let Some(cell) = read_cell(circ, number, body, &mut bodies) {
+                    return Some(cell);
+                }
+            };
+            node.cells(now, id, &mut std::iter::from_fn(&mut next));
             drop(bodies);
+            if !valid {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
             self.shared.limit.received(received);
             Ok(())
         })

@@ -84,6 +84,10 @@ pub trait Node<O: Onion>: Machine<Output = Output<O>> {
     fn channel_closed(&mut self, now: Time, channel: ChannelId);
     /// A cell arrived.
     fn cell(&mut self, now: Time, channel: ChannelId, cell: Cell<O>);
+    /// Cells arrived together, in this order.
+    fn cells(&mut self, now: Time, channel: ChannelId, cells: &mut dyn Iterator<Item = Cell<O>>) {
+        cells.for_each(|cell| self.cell(now, channel, cell));
+    }
     /// Writes a channel's cells to `sink`, as far as the connection takes them.
     fn drain(&mut self, now: Time, channel: ChannelId, sink: &mut dyn Sink<O>);
     /// Answers [`Output::Inspect`]; `None` if the state is unknown.

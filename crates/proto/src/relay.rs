@@ -7,6 +7,7 @@ mod linked;
 mod memory;
 mod points;
 mod roles;
+mod runs;
 mod shards;
 mod shown;
 mod table;
@@ -314,10 +315,17 @@ impl<O: Onion> Relay<O> {
     }
 
     fn push(&mut self, now: Time, key: CircuitKey, leg: LegId, command: Command, body: O::Body) {
-        if self.table.links.push(now, leg, command, body).is_err() {
+        self.try_push(now, key, leg, command, body);
+    }
+
+    /// Queues a cell on a leg. A full queue ends the circuit; returns false then.
+    fn try_push(&mut self, now: Time, key: CircuitKey, leg: LegId, command: Command, body: O::Body) -> bool {
+        let queued = self.table.links.push(now, leg, command, body).is_ok();
+        if !queued {
             self.note_overflow(now, key, leg);
             self.end(now, key, Ending::QueueFull);
         }
+        queued
     }
 
     /// Sends a message to the client. Stream messages of linked circuits go over the chosen leg.

@@ -31,6 +31,11 @@ impl Byzantine {
         Byzantine { rules: rules.collect(), first: BTreeMap::new() }
     }
 
+    /// Whether a relay lies at any time.
+    pub(crate) fn lies(&self) -> bool {
+        !self.rules.is_empty()
+    }
+
     /// The lie of a host at a time, if it lies.
     pub(crate) fn of(&self, host: Host, now: Time) -> Option<Lie> {
         let rule =

@@ -102,9 +102,7 @@ async fn receive(overlay: &Exiting, other: usize, between: Between, mut from: mp
                 node.take_over(now, other, handed);
             }
             for (channel, cells) in between.into_iter().zip(cells) {
-                for cell in cells {
-                    node.cell(now, channel, cell);
-                }
+                node.cells(now, channel, &mut cells.into_iter());
             }
         });
         // As after a block of a connection: let writers forward these cells first.

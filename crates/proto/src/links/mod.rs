@@ -286,6 +286,17 @@ impl<O: Onion> Links<O> {
         Some((leg.circuit, leg.side))
     }
 
+    /// As [`circuit_of`](Self::circuit_of), if neither this node nor its neighbour can be moving circuits between
+    /// channels.
+    pub(crate) fn settled_circuit(&self, id: ChannelId, circ: CircId) -> Option<(CircuitKey, Side)> {
+        let leg = self.channels.get(id)?.leg(circ)?;
+        if self.config.switching.is_some() || !self.moves.is_idle(leg) {
+            return None;
+        }
+        let leg = self.queues.leg(leg);
+        Some((leg.circuit, leg.side))
+    }
+
     /// Gives a leg to another circuit, after a client or an exit has switched circuits.
     pub(crate) fn assign(&mut self, id: LegId, circuit: CircuitKey) {
         self.queues.assign(id, circuit);

@@ -135,6 +135,10 @@ impl<O: Onion> Node<O> for Relay<O> {
         self.relieve_memory(now);
     }
 
+    fn cells(&mut self, now: Time, channel: ChannelId, cells: &mut dyn Iterator<Item = Cell<O>>) {
+        self.forward_runs(now, channel, cells);
+    }
+
     fn drain(&mut self, now: Time, channel: ChannelId, sink: &mut dyn Sink<O>) {
         if self.table.links.drain(now, channel, sink) {
             self.close_if_spent(now, channel);

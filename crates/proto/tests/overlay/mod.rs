@@ -300,6 +300,35 @@ proptest! {
         prop_assert_eq!(net.client.waiting(), (0, 0));
     }
 
+    /// A relay does the same with cells that it reads together and one by one, also where circuits end between them.
+    #[test]
+    fn cells_read_together_change_nothing(
+        seed in any::<u64>(), which in 0..CONFIGS, capacity in 1usize..40,
+        sizes in proptest::collection::vec(1u64..150_000, 2..5),
+    ) {
+        let run = |together| {
+            let mut net = Net::new(&Config { nonces: Seed::root(seed), ..configs().nth(which).unwrap() });
+            net.together = together;
+            let mut random = Seed::root(seed).random();
+            let keys: Vec<CircuitKey> = sizes.iter().map(|_| net.client.build(net.now, PATH.to_vec())).collect();
+            net.settle();
+            net.capacity = capacity;
+            for (key, size) in keys.iter().zip(&sizes) {
+                net.client.open(net.now, *key, *size).unwrap();
+            }
+            net.drain(CLIENT);
+            for _ in 0..random.below(40) {
+                net.run_timers();
+                net.settle_once();
+            }
+            net.client.close(net.now, keys[0]);
+            net.settle_at_random(&mut random, 1_000_000);
+            let relays = net.relays.iter().map(|relay| (relay.cells_processed(), relay.repeated_turns()));
+            (net.now, relays.collect::<Vec<_>>(), net.received)
+        };
+        prop_assert_eq!(run(true), run(false));
+    }
+
     /// Circuits end and connections break while others move: the remaining ones work.
     #[test]
     fn circuits_that_end_during_moves_free_all_state(

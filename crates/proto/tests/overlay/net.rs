@@ -35,6 +35,8 @@ pub struct Net {
     pub waiting: BTreeSet<(usize, ChannelId)>,
     /// The socket state that the driver reports.
     pub sockets: Random,
+    /// Relays get cells that they read at once together.
+    pub together: bool,
 }
 
 pub struct Numbered<'a>(pub &'a mut u64);
@@ -92,6 +94,7 @@ impl Net {
             capacity: usize::MAX,
             waiting: BTreeSet::new(),
             sockets: config.nonces.fork("sockets").random(),
+            together: true,
         }
     }
 
@@ -221,8 +224,17 @@ impl Net {
         }
     }
 
-    /// Delivers cells from wires chosen at random, each wire in order, until none is left. One in `alarm`
-    /// starts a move: the receiver moves to another connection, if it can, or the client to a spare.
+    /// Takes up to `most` cells from a wire.
+    fn read(&mut self, wire: (usize, ChannelId), most: usize) -> Vec<Cell<Clear>> {
+        let next = |net: &mut Self| {
+            let first = net.flying.iter().position(|(to, channel, _)| (*to, *channel) == wire)?;
+            net.flying.remove(first).map(|(_, _, cell)| cell)
+        };
+        (0..most).map_while(|_| next(self)).collect()
+    }
+
+    /// Delivers cells from wires chosen at random, each wire in order, until none is left. Relays read up to four cells at
+    /// once. One read in `alarm` starts a move: the receiver moves to another connection, if it can, or the client to a spare.
     pub fn settle_at_random(&mut self, random: &mut Random, alarm: usize) {
         for at in 0..=CLIENT {
             self.drain(at);
@@ -230,13 +242,18 @@ impl Net {
         while self.run_timers() {
             let any = &self.flying[random.below(self.flying.len())];
             let wire = (any.0, any.1);
-            let first = self.flying.iter().position(|(to, channel, _)| (*to, *channel) == wire).unwrap();
-            let (to, channel, cell) = self.flying.remove(first).unwrap();
+            let (to, channel) = wire;
+            let most = if to == CLIENT { 1 } else { 1 + random.below(4) };
+            let cells = self.read(wire, most);
             self.now += Span::from_millis(1);
             let now = self.now;
-            let circ = cell.circ;
+            let circ = cells[0].circ;
             if self.wires.contains_key(&wire) {
-                self.node(to).cell(now, channel, cell);
+                if self.together {
+                    self.node(to).cells(now, channel, &mut cells.into_iter());
+                } else {
+                    cells.into_iter().for_each(|cell| self.node(to).cell(now, channel, cell));
+                }
             }
             if random.below(alarm) == 0 {
                 self.drain(to);
@@ -266,14 +283,18 @@ impl Net {
         for at in 0..=CLIENT {
             self.drain(at);
         }
-        while self.run_timers() {
-            let Some((to, channel, cell)) = self.flying.pop_front() else { break };
-            self.now += Span::from_micros(10);
-            let now = self.now;
-            if self.wires.contains_key(&(to, channel)) {
-                self.node(to).cell(now, channel, cell);
-            }
-            self.drain(to);
+        while self.run_timers() && self.settle_once() {}
+    }
+
+    /// Delivers one cell; false without one.
+    pub fn settle_once(&mut self) -> bool {
+        let Some((to, channel, cell)) = self.flying.pop_front() else { return false };
+        self.now += Span::from_micros(10);
+        let now = self.now;
+        if self.wires.contains_key(&(to, channel)) {
+            self.node(to).cell(now, channel, cell);
         }
+        self.drain(to);
+        true
     }
 }

@@ -6,13 +6,13 @@
 use std::ops::ControlFlow;
 
 use tidegate_control::units::Span;
-use tidegate_proto::cell::{CELL_BYTES, Cell, Command, DATA_BYTES, RelayId};
+use tidegate_proto::cell::{CELL_BYTES, Cell, DATA_BYTES, RelayId};
 use tidegate_proto::ids::{ChannelId, CircuitKey, StreamKey};
 use tidegate_proto::node::Output;
 use tidegate_proto::onion::{Clear, Stamp};
 use tidegate_proto::sink::Socket;
 
-use super::connections::{Attached, ConnectionId, Connections, EndId, Handshake, Sockets};
+use super::connections::{Attached, ConnectionId, Connections, EndId, Handshake, Reading, Sockets};
 use super::context::Context;
 use super::event::Event;
 use super::nodes::Nodes;
@@ -317,14 +317,14 @@ impl Network<'_> {
     /// Reads the cells that have arrived at an end and hands them to its node, until `more` stops it after one. It gets the
     /// cell's bytes, and the overhead of the record that ends with the cell. The node's reaction waits for
     /// [`drain`](Self::drain).
-    pub(crate) fn read_cells(&mut self, id: EndId, mut more: impl FnMut(u64, u64) -> ControlFlow<()>) {
+    pub(crate) fn read_cells(&mut self, id: EndId, more: impl FnMut(u64, u64) -> ControlFlow<()>) {
         let Network { ctx, connections, nodes } = self;
-        connections.read_cells(ctx, id, |ctx, reading, cell, overhead| {
-            let bytes = cell.wire_bytes().into();
-            if let Attached::Channel(channel) = reading.attached {
-                hand_over(ctx, nodes, (reading.from, id), (reading.host, channel), cell);
+        let (now, system) = (ctx.now, ctx.system);
+        connections.read_cells(ctx, id, more, |Reading { host, attached, from }, cells| match attached {
+            Attached::Channel(channel) => {
+                nodes.cells((now, system.control.as_ref()), (host, channel), (from, id), cells);
             }
-            more(bytes, overhead)
+            _ => cells.for_each(drop),
         });
     }
 
@@ -346,7 +346,8 @@ impl Network<'_> {
         let (id, cell) = self.connections.take_out_of_band(message);
         if let Some((host, Attached::Channel(channel))) = self.connections.attachment(id) {
             let (from, _) = self.connections.attachment(id.other()).expect("both ends are open");
-            hand_over(&self.ctx, &mut self.nodes, (from, id), (host, channel), cell);
+            let at = (self.ctx.now, self.ctx.system.control.as_ref());
+            self.nodes.cells(at, (host, channel), (from, id), &mut std::iter::once(cell));
             self.drain(apps, host);
         }
     }
@@ -517,18 +518,4 @@ impl Network<'_> {
             self.ctx.queue.push(at, Event::Pump(host));
         }
     }
-}
-
-/// Hands a cell from the host `from` to the node on a host.
-#[inline]
-fn hand_over(
-    ctx: &Context<'_>,
-    nodes: &mut Nodes,
-    (from, at): (u32, EndId),
-    to: (u32, ChannelId),
-    cell: Cell<Clear>,
-) {
-    // Only messages between controllers can be lies.
-    let writer = (cell.command == Command::Plan).then_some(from);
-    nodes.cell((ctx.now, ctx.system.control.as_ref()), to, (writer, at), cell);
 }

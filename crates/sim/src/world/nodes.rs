@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
-use tidegate_proto::cell::{Cell, RelayId};
+use tidegate_proto::cell::{Cell, Command, RelayId};
 use tidegate_proto::client::Client;
 use tidegate_proto::control::{Clock, Control, Spread, Totals};
 use tidegate_proto::ending::Endings;
@@ -260,19 +260,34 @@ impl Nodes {
         is_current
     }
 
-    /// Hands a cell to a node. `from` is the writer, `at` the end that it came to. A lying relay's messages are
-    /// replaced by its lies.
-    pub(crate) fn cell(
+    /// Hands cells that arrived together to a node. `from` is the writer, `at` the end that they came to.
+    pub(crate) fn cells(
         &mut self,
         (now, control): (Time, &dyn Control),
         (host, channel): (u32, ChannelId),
-        (from, at): (Option<u32>, EndId),
+        (from, at): (u32, EndId),
+        cells: &mut dyn Iterator<Item = Cell<Clear>>,
+    ) {
+        match control.message_step().filter(|_| self.byzantine.lies()) {
+            None => self.node(host).cells(now, channel, cells),
+            Some(step) => {
+                cells.for_each(|cell| self.perhaps_lie((now, step), (host, channel), (from, at), cell))
+            }
+        }
+    }
+
+    /// Hands a cell to a node. A lying relay's messages are replaced by its lies.
+    fn perhaps_lie(
+        &mut self,
+        (now, step): (Time, Span),
+        (host, channel): (u32, ChannelId),
+        (from, at): (u32, EndId),
         cell: Cell<Clear>,
     ) {
-        let lie = from.and_then(|writer| self.byzantine.of(Host(writer), now));
-        match lie.and_then(|lie| Some((lie, control.message_step()?))) {
+        // Only messages between controllers can be lies.
+        match self.byzantine.of(Host(from), now).filter(|_| cell.command == Command::Plan) {
             None => self.node(host).cell(now, channel, cell),
-            Some((lie, step)) => {
+            Some(lie) => {
                 let connection = (at.connection.0, at.side);
                 let told = Clear::recycle(cell.body);
                 for body in self.byzantine.instead(lie, (now, step), connection, told) {

@@ -78,23 +78,29 @@ impl Connections {
         })
     }
 
-    /// Reads the cells that have arrived whole, until `take` wants no more. It gets each cell with the bytes that TLS added,
-    /// if the record ends with the cell.
+    /// Passes the cells that have arrived whole to `deliver`, until `more` wants no more. `more` gets the bytes of each
+    /// cell, and those that TLS added if the record ends with the cell.
     pub(crate) fn read_cells(
         &mut self,
         ctx: &mut Context<'_>,
         id: EndId,
-        mut take: impl FnMut(&Context<'_>, Reading, Cell<Clear>, u64) -> ControlFlow<()>,
+        mut more: impl FnMut(u64, u64) -> ControlFlow<()>,
+        deliver: impl FnOnce(Reading, &mut dyn Iterator<Item = Cell<Clear>>),
     ) {
         let Some(connection) = self.all[id.connection.0 as usize].as_deref_mut() else { return };
         if connection.over.is_some() {
-            return self.read_lane(ctx, id, take);
+            return self.read_lane(ctx, id, more, deliver);
         }
         let config = &self.parameters[connection.profile as usize];
         let side = usize::from(id.side);
         let arrived = connection.ends[side].tcp.delivered_in_order();
         let reading = reading(connection, id.side);
-        while let Some((cell, offset, record_done)) = next_cell(ctx, connection, id.side, arrived) {
+        let mut stopped = false;
+        let mut next = || {
+            if stopped {
+                return None;
+            }
+            let (cell, offset, record_done) = next_cell(ctx, connection, id.side, arrived)?;
             let mut overhead = 0;
             if record_done {
                 let tcp = &mut connection.ends[side].tcp;
@@ -102,10 +108,10 @@ impl Connections {
                 tcp.read(config, ctx.now, tcp.readable() - (arrived - offset));
                 overhead = ctx.system.tls.record_overhead.into();
             }
-            if take(ctx, reading, cell, overhead).is_break() {
-                break;
-            }
-        }
+            stopped = more(cell.wire_bytes().into(), overhead).is_break();
+            Some(cell)
+        };
+        deliver(reading, &mut std::iter::from_fn(&mut next));
         self.spare.take_empty(&mut connection.cells[1 - side]);
     }
 
@@ -114,18 +120,25 @@ impl Connections {
         &mut self,
         ctx: &mut Context<'_>,
         id: EndId,
-        mut take: impl FnMut(&Context<'_>, Reading, Cell<Clear>, u64) -> ControlFlow<()>,
+        mut more: impl FnMut(u64, u64) -> ControlFlow<()>,
+        deliver: impl FnOnce(Reading, &mut dyn Iterator<Item = Cell<Clear>>),
     ) {
-        while let Some(arrived) = self.lane_arrived(id.other())
-            && let Some(lane) = self.all[id.connection.0 as usize].as_deref_mut()
-            && let Some((cell, ..)) = next_cell(ctx, lane, id.side, arrived)
-        {
-            let reading = reading(lane, id.side);
-            self.lane_read(ctx.now, id, cell.wire_bytes().into());
-            if take(ctx, reading, cell, 0).is_break() {
-                break;
+        let Some(lane) = self.live(id.connection) else { return };
+        let reading = reading(lane, id.side);
+        let mut stopped = false;
+        let mut next = || {
+            if stopped {
+                return None;
             }
-        }
+            let arrived = self.lane_arrived(id.other())?;
+            let lane = self.all[id.connection.0 as usize].as_deref_mut()?;
+            let (cell, ..) = next_cell(ctx, lane, id.side, arrived)?;
+            let bytes = cell.wire_bytes().into();
+            self.lane_read(ctx.now, id, bytes);
+            stopped = more(bytes, 0).is_break();
+            Some(cell)
+        };
+        deliver(reading, &mut std::iter::from_fn(&mut next));
         if let Some(lane) = self.all[id.connection.0 as usize].as_deref_mut() {
             self.spare.take_empty(&mut lane.cells[usize::from(id.other().side)]);
         }
