@@ -534,3 +534,30 @@ fn a_zero_of_one_seed_leaves_no_ratio() {
     assert!(said.contains("kB/s: no ratio, because vanilla has 0 for a seed."), "{said}");
     assert!(!said.contains("equal within"), "{said}");
 }
+
+#[test]
+fn sentences_and_table_state_the_same_ratio() {
+    let scratch = Scratch::new("direction");
+    let systems =
+        ["{ name = \"vanilla\" }", "{ name = \"kist\", channel-scheduler = \"kist\", control = \"vegas\" }"];
+    let rest = "duration = \"60 s\"\nwarmup = \"10 s\"\nunderlay = { delay = \"30 ms\" }\n\
+        relay = [{ name = \"a\", link = \"20 Mbit/s\" }, { name = \"b\", link = \"5 Mbit/s\" }, { name = \"c\", link = \"20 Mbit/s\" }]\n\
+        user = [{ name = \"web\", count = 20, path = [\"a\", \"b\", \"c\"], traffic = \"web\" },\n\
+        { name = \"bulk\", count = 3, path = [\"a\", \"b\", \"c\"], traffic = \"bulk\" }]\n";
+    for [first, second] in [[0, 1], [1, 0]] {
+        let text = format!("system = [{}, {}]\n{rest}", systems[first], systems[second]);
+        fs::write(scratch.0.join("web.toml"), text).unwrap();
+        let run = ["run", "web.toml", "--seeds", "3"];
+        let output = Command::new(TIDEGATE).args(run).current_dir(&scratch.0).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).replace("\n  ", " ");
+        let row = said.lines().find(|line| line.starts_with("│ web: first byte")).unwrap();
+        let cell = row.trim_end_matches('│').rsplit('┆').next().unwrap();
+        let in_table: f64 = cell.split_whitespace().next().unwrap().parse().unwrap();
+        let line = said.lines().find(|line| line.starts_with("web: first byte")).unwrap();
+        let base = ["vanilla", "kist"][first];
+        let (before, _) = line.split_once(&format!(" times {base}'s (")).unwrap_or_else(|| panic!("{line}"));
+        let in_words: f64 = before.rsplit(' ').next().unwrap().parse().unwrap();
+        assert!((in_words - in_table).abs() <= 0.005, "{said}");
+        assert!(line.contains("kist is best with "), "{line}");
+    }
+}

@@ -17,6 +17,9 @@ const TIE: f64 = 0.01;
 /// Fewest downloads of a class, over all seeds, that a report calls a difference of: as for measured ones.
 const LEAST_DOWNLOADS: u64 = 20;
 
+/// Most lines of comparison: two for each of three classes, throughput and fairness.
+const LINES: usize = 8;
+
 /// Fewest seeds that can make a system the best.
 const BEST: usize = 3;
 
@@ -153,14 +156,14 @@ pub(super) fn answer(results: &Results<'_>) -> Vec<String> {
         let all = aspects(results);
         let telling = |aspect: &&Aspect| {
             let last = aspect.path.last().map(String::as_str);
-            let is_class = aspect.path[0] == "ttlb_s" && last == Some("p50");
+            let is_class = ["ttfb_s", "ttlb_s"].contains(&&*aspect.path[0]) && last == Some("p50");
             let transfers = all.iter().any(|other| other.path[0] == "ttlb_s");
             is_class
                 || aspect.path[0] == "throughput_total_bytes_per_s"
                 || aspect.path[0] == "fairness_index_by_rates"
                 || (!transfers && aspect.path[0] == "latency_mean_s")
         };
-        lines.extend(all.iter().filter(telling).take(6).filter_map(|aspect| best(results, aspect)));
+        lines.extend(all.iter().filter(telling).take(LINES).filter_map(|aspect| best(results, aspect)));
     }
     lines
 }
@@ -211,16 +214,17 @@ fn load(results: &Results<'_>) -> String {
     )
 }
 
-/// One line that compares the best system with the first one, or with the second best if the first is best.
+/// One line that compares the best system with the first one, or the second best if the first is best.
 ///
-/// A system is called best only if its lead is larger than [`TIE`] and is not due to chance or to a few downloads.
+/// Its ratio divides by the first system, as in tables and charts. A system is called best only if its lead is larger
+/// than [`TIE`] and is not due to chance or to a few downloads.
 fn best(results: &Results<'_>, aspect: &Aspect) -> Option<String> {
     let mut ranked: Vec<(&SystemResult<'_>, f64)> =
         results.systems.iter().filter_map(|system| Some((system, aspect.value(system)?))).collect();
     ranked.sort_by(|a, b| if aspect.less { a.1.total_cmp(&b.1) } else { b.1.total_cmp(&a.1) });
     let (winner, value) = *ranked.first()?;
     let first = results.systems.first()?;
-    let (other, others) = if winner.name == first.name {
+    let (second, others) = if winner.name == first.name {
         *ranked.get(1)?
     } else {
         *ranked.iter().find(|(system, _)| system.name == first.name)?
@@ -232,40 +236,45 @@ fn best(results: &Results<'_>, aspect: &Aspect) -> Option<String> {
     let seeds = results.seeds().len();
     let unit = if aspect.unit.is_empty() { String::new() } else { format!(" {}", aspect.unit) };
     let (label, value, others) = (&aspect.label, aspect.shown(value), aspect.shown(others));
-    let both = format!("{label}: {} has {value}{unit}, {} has {others}{unit}", winner.name, other.name);
+    let both = format!("{label}: {} has {value}{unit}, {} has {others}{unit}", winner.name, second.name);
     if let Some((least, system)) = aspect.downloads(results).filter(|(least, _)| *least < LEAST_DOWNLOADS) {
         return Some(format!("{both}; {least} finished downloads under {system} are too few to compare."));
     }
-    let Some(ratio) = results.paired(winner, other, &aspect.keys()) else {
-        let equal = aspect.value(winner) == aspect.value(other);
+    let compared = if winner.name == first.name { second } else { winner };
+    let Some(ratio) = results.paired(compared, first, &aspect.keys()) else {
+        let equal = aspect.value(winner) == aspect.value(second);
         let why =
-            if equal { "equal".into() } else { format!("no ratio, because {} has 0 for a seed", other.name) };
+            if equal { "equal".into() } else { format!("no ratio, because {} has 0 for a seed", first.name) };
         return Some(format!("{both}: {why}."));
     };
     if (ratio.mean - 1.0).abs() <= TIE {
         return Some(format!("{both}: equal within 1 %."));
     }
-    let mean = format_number(ratio.mean);
+    let times = format!("{} times {}'s", format_number(ratio.mean), first.name);
     let is_best = beats_all(results, winner, aspect);
-    let compared = |why: String| {
-        if !is_best {
-            return format!("{both}: {mean} times {} ({why}).", other.name);
+    let said = |why: String| match is_best {
+        false => format!("{both}: {} has {times} ({why}).", compared.name),
+        true if winner.name == first.name => {
+            format!(
+                "{label}: {} is best with {value}{unit}; {} has {others}{unit}, {times} ({why}).",
+                winner.name, second.name
+            )
         }
-        format!("{label}: {} is best with {value}{unit}, {mean} times {}'s ({why}).", winner.name, other.name)
+        true => format!("{label}: {} is best with {value}{unit}, {times} ({why}).", winner.name),
     };
     Some(match ratio.ci95 {
-        None if !results.scenario.is_drawn() => compared("nothing is random".to_owned()),
-        Some(_) if results.undrawn() => compared("equal for every seed".to_owned()),
+        None if !results.scenario.is_drawn() => said("nothing is random".to_owned()),
+        Some(_) if results.undrawn() => said("equal for every seed".to_owned()),
         None => format!(
-            "{both}: {mean} times {} for one seed; --seeds 5 gives the confidence interval.",
-            other.name
+            "{both}: {} has {times} for one seed; --seeds 5 gives the confidence interval.",
+            compared.name
         ),
         Some(width) => {
             // The interval of a ratio may reach below zero.
             let (low, high) = ((ratio.mean - width).max(0.0), ratio.mean + width);
             let significant = seeds >= BEST && (low > 1.0 || high < 1.0);
-            let said = if significant { "significant" } else { "not significant" };
-            compared(format!("{} to {}, {said}, n = {seeds}", format_number(low), format_number(high)))
+            let judged = if significant { "significant" } else { "not significant" };
+            said(format!("{} to {}, {judged}, n = {seeds}", format_number(low), format_number(high)))
         }
     })
 }
