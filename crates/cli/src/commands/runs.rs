@@ -143,8 +143,8 @@ fn show(place: &Path) -> Result<(), InputError> {
     Ok(())
 }
 
-/// Values over seeds, by point and system, and by metric.
-type Values = BTreeMap<(String, String), Vec<f64>>;
+/// Values by seed, by point and system, and by metric.
+type Values = BTreeMap<(String, String), BTreeMap<u64, f64>>;
 
 fn values(records: &[Record], wanted: &str) -> Values {
     let mut all = Values::new();
@@ -153,11 +153,40 @@ fn values(records: &[Record], wanted: &str) -> Values {
         let who = [point.join(", "), record.system.clone()].join(" ").trim().to_owned();
         for (metric, value) in flatten(&record.metrics.summary) {
             if metric.contains(wanted) {
-                all.entry((who.clone(), metric)).or_default().push(value);
+                all.entry((who.clone(), metric)).or_default().insert(record.seed, value);
             }
         }
     }
     all
+}
+
+/// Two means of a metric and their ratio. Seeds that both studies have are paired, and others are left out; without such
+/// seeds, the means are over all. `None` if the values are equal.
+fn difference(left: &BTreeMap<u64, f64>, right: &BTreeMap<u64, f64>) -> Option<String> {
+    let pairs: Vec<(f64, f64)> =
+        left.iter().filter_map(|(seed, value)| Some((*value, *right.get(seed)?))).collect();
+    let shown = |values: &[f64]| {
+        let Estimate { mean, ci95, .. } = Estimate::of(values);
+        let width = ci95.map(|width| format!(" ± {}", format_number(width)));
+        format_number(mean) + &width.unwrap_or_default()
+    };
+    if pairs.is_empty() {
+        let (left, right): (Vec<f64>, Vec<f64>) =
+            (left.values().copied().collect(), right.values().copied().collect());
+        let (shown, n) = ([shown(&left), shown(&right)], [left.len(), right.len()]);
+        return Some(format!("{} | {}  (no common seed, n = {} | {})", shown[0], shown[1], n[0], n[1]));
+    }
+    if pairs.iter().all(|(value, other)| value == other) {
+        return None;
+    }
+    let (left, right): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
+    let ratios: Vec<f64> = pairs.iter().map(|(value, other)| other / value).collect();
+    // A ratio to zero does not exist.
+    let ratio = match ratios.iter().all(|ratio| ratio.is_finite()) {
+        true => format!("  x {}", shown(&ratios)),
+        false => String::new(),
+    };
+    Some(format!("{} | {}{ratio}  (n = {})", shown(&left), shown(&right), pairs.len()))
 }
 
 /// Parameters by their dotted paths, as text.
@@ -173,17 +202,9 @@ fn diff(a: &Path, b: &Path, metric: &str) -> Result<(), InputError> {
     lines.iter().for_each(|line| println!("{line}"));
     let (left, right) = (values(&of_one, metric), values(&of_other, metric));
     for ((who, metric), values) in &left {
-        let Some(others) = right.get(&(who.clone(), metric.clone())) else { continue };
-        let (a, b) = (Estimate::of(values), Estimate::of(others));
-        if a.mean != b.mean {
-            let shown = |estimate: &Estimate| {
-                let width = estimate.ci95.map(|width| format!(" ± {}", format_number(width)));
-                format_number(estimate.mean) + &width.unwrap_or_default()
-            };
-            // A ratio to zero says nothing.
-            let ratio =
-                if a.mean == 0.0 { String::new() } else { format!("  x {}", format_number(b.mean / a.mean)) };
-            println!("{who}: {metric}: {} | {}{ratio}", shown(&a), shown(&b));
+        let others = right.get(&(who.clone(), metric.clone()));
+        if let Some(line) = others.and_then(|others| difference(values, others)) {
+            println!("{who}: {metric}: {line}");
         }
     }
     println!("{} | {} runs", of_one.len(), of_other.len());
@@ -231,6 +252,23 @@ fn merge(place: &Path) -> Result<(), InputError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ratios_are_paired_by_seed() {
+        let of = |values: &[(u64, f64)]| values.iter().copied().collect::<BTreeMap<u64, f64>>();
+        let left = of(&[(1, 2.0), (2, 10.0), (3, 40.0)]);
+        let right = of(&[(2, 20.0), (3, 80.0), (4, 5.0)]);
+        // Both pairs have the ratio 2, although the values differ widely.
+        let said = difference(&left, &right).unwrap();
+        assert!(said.starts_with("25 ± ") && said.ends_with("  x 2 ± 0  (n = 2)"), "{said}");
+        assert_eq!(difference(&left, &left), None);
+        assert_eq!(difference(&of(&[(1, 2.0)]), &of(&[(1, 3.0)])).unwrap(), "2 | 3  x 1.5  (n = 1)");
+        assert_eq!(difference(&of(&[(1, 0.0)]), &of(&[(1, 3.0)])).unwrap(), "0 | 3  (n = 1)");
+        assert_eq!(
+            difference(&of(&[(1, 2.0)]), &of(&[(2, 3.0)])).unwrap(),
+            "2 | 3  (no common seed, n = 1 | 1)"
+        );
+    }
 
     #[test]
     fn a_table_that_one_study_lacks_is_one_line() {
