@@ -72,6 +72,10 @@ macro_rules! kind {
 
 /// All kinds, specific ones first.
 pub static KINDS: &[Kind] = &[
+    // Its examples look like files of other kinds.
+    kind!("a text in Markdown", "no command reads it; copy an example from it to a file", |d| has_line(
+        d, "```"
+    )),
     kind!("a vote of a directory authority", ARCHIVE, |d| consensus::looks_like(d)
         && has_line(d, "vote-status vote")),
     kind!(CONSENSUS, "`tidegate run SCENARIO --consensus FILE` reads it", consensus::looks_like),

@@ -57,6 +57,8 @@ fn samples() -> Vec<(&'static str, String)> {
         ),
         (kinds::GEOIP, text("# a comment\n10,19,DE\n")),
         (kinds::TORRC, text("# a relay\nNickname a\nORPort 9001\n")),
+        ("a text in Markdown", text("# A\n\nSave this:\n\n```toml\nduration = \"10 s\"\n[[system]]\n```\n")),
+        ("a text in Markdown", text("# A\n\n```text\nORPort 9001\n```\n")),
         ("a scenario", text("duration = \"10 s\"\n[[system]]\nname = \"a\"\n")),
         (kinds::MATRIX, text("0 10\n10 0\n")),
     ]
