@@ -109,6 +109,18 @@ fn the_end_of_the_input_reaches_everybody() {
 }
 
 #[test]
+fn roles_outlive_sighup() {
+    let server = server("500 kbit/s", "20 Mbit/s", "");
+    let client = client(&server, "2 Mbit/s", "");
+    for role in [&server, &client] {
+        role.signal(rustix::process::Signal::HUP);
+    }
+    pause(300);
+    assert!(server.status().is_object() && client.status().is_object());
+    assert!(client.end().is_object() && server.end().is_object());
+}
+
+#[test]
 fn departing_clients_do_not_affect_others() {
     let Some(stream) = made(7) else { return skipped::skipped("churn with real media", "ffmpeg") };
     let scratch = Scratch::new("churn");

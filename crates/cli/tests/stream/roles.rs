@@ -77,10 +77,14 @@ impl Role {
         self.child.kill().unwrap();
     }
 
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
     /// Tells it to end, and gives its last status.
     pub fn end(mut self) -> Value {
-        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
-        kill_process(pid, Signal::INT).unwrap();
+        self.signal(Signal::INT);
         let mut last = self.next().expect("it says how it went");
         assert!(self.child.wait().unwrap().success());
         last["status"].take()

@@ -184,11 +184,15 @@ fn other(what: &str) -> impl Fn(std::io::Error) -> Failure + '_ {
     move |cause| Failure::Other(format!("{what}: {cause}"))
 }
 
-/// Waits for a signal to stop.
-async fn stopped() {
-    match os::Signals::new() {
-        Ok(mut signals) => drop(signals.next().await),
-        Err(_) => std::future::pending().await,
+/// Waits for a signal to stop, from the call on. SIGHUP has no effect, as in other roles without a configuration file.
+fn stopped() -> impl Future<Output = ()> {
+    let signals = os::Signals::new();
+    async {
+        let Ok(mut signals) = signals else { return std::future::pending().await };
+        while signals.next().await == os::Request::Reload {
+            // Standard output may carry the stream.
+            eprintln!("SIGHUP ignored: nothing is reread; restart this role to change its options");
+        }
     }
 }
 
@@ -267,6 +271,8 @@ fn serve(arguments: ServerArgs) -> Result<ExitCode, Failure> {
     };
     let settings = server::ServerConfig { listen: arguments.listen, path, input, machine };
     run(async move {
+        // A role that has said where it is must not end by SIGHUP.
+        let stop = stopped();
         let (listener, page) = page(arguments.page).await?;
         let status = Arc::new(Mutex::new(server::Status::default()));
         spawn_local(http::serve(listener, pages::of_server(status.clone())));
@@ -286,8 +292,7 @@ fn serve(arguments: ServerArgs) -> Result<ExitCode, Failure> {
         };
         let say = |what: String| eprintln!("source: {what}");
         let what = format!("the server on {}", arguments.listen);
-        let status =
-            server::run(settings, identity, status, ready, say, stopped()).await.map_err(other(&what))?;
+        let status = server::run(settings, identity, status, ready, say, stop).await.map_err(other(&what))?;
         if json {
             println!("{}", json!({ "event": "end", "status": status }));
         }
@@ -386,6 +391,7 @@ fn watch(arguments: ClientArgs) -> Result<ExitCode, Failure> {
     let (free_ride, gate) = (arguments.free_ride, Gate::allowing_private(arguments.allow_private_addresses));
     let settings = viewer::ViewerConfig { server, fingerprint, listen, path, machine, free_ride, gate };
     run(async move {
+        let stop = stopped();
         let (listener, page) = page(arguments.page).await?;
         let screen = Arc::new(Screen::default());
         spawn_local(http::serve(listener, pages::of_viewer(screen.clone())));
@@ -401,7 +407,7 @@ fn watch(arguments: ClientArgs) -> Result<ExitCode, Failure> {
             None => (None, None),
         };
         let what = format!("the stream of {server}");
-        let result = viewer::run(settings, Identity::generate(), screen, sender, stopped()).await;
+        let result = viewer::run(settings, Identity::generate(), screen, sender, stop).await;
         // The writer thread ends when its channel closes.
         let written = thread.map_or(Ok(()), |thread| thread.join().unwrap_or(Ok(())));
         written.map_err(other("the output"))?;
