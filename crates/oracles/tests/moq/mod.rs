@@ -37,6 +37,11 @@ fn run(test: impl Future<Output = ()>) {
     runtime.shutdown_background();
 }
 
+/// An edge of a screen.
+fn serve(screen: &Arc<Screen>) -> Edge {
+    moq::serve("127.0.0.1:0".parse().unwrap(), screen, moq::Lifetimes::default(), |_| {}).unwrap()
+}
+
 async fn pause(ms: u64) {
     sleep(Duration::from_millis(ms)).await;
 }
@@ -148,7 +153,7 @@ impl Viewer {
             gate: Gate::Private,
         };
         let screen = Arc::new(Screen::default());
-        let edge = moq::serve("127.0.0.1:0".parse().unwrap(), &screen).unwrap();
+        let edge = serve(&screen);
         let (to, played) = sync_channel(1 << 16);
         let (stop, stopped) = oneshot::channel::<()>();
         let shown = screen.clone();
@@ -324,7 +329,7 @@ fn a_group_without_an_end_is_cut() {
 fn garbage_and_floods_close_their_connection_only() {
     run(async {
         let screen = Arc::new(Screen::default());
-        let edge = moq::serve("127.0.0.1:0".parse().unwrap(), &screen).unwrap();
+        let edge = serve(&screen);
         for protocol in ["h3", "moqt-19", "moq-lite-06", "moql"] {
             let connection = quic(&edge, protocol).await.unwrap();
             let mut one = connection.open_uni().await.unwrap();
@@ -352,12 +357,35 @@ fn garbage_and_floods_close_their_connection_only() {
     });
 }
 
+/// A certificate is replaced while a subscriber reads. A client with both hashes connects at any time.
+#[test]
+fn a_certificate_is_renewed_with_an_overlap() {
+    run(async {
+        let screen = Arc::new(Screen::default());
+        let seconds = Span::from_secs;
+        let lifetimes =
+            moq::Lifetimes { expires: seconds(3600), announced: seconds(1), replaced: seconds(4) };
+        let (say, mut said) = tokio::sync::mpsc::unbounded_channel();
+        let renewed = move |renewal| say.send(renewal).unwrap();
+        let edge = moq::serve("127.0.0.1:0".parse().unwrap(), &screen, lifetimes, renewed).unwrap();
+        let (first, _) = subscribe(&edge, LITE).await;
+        let Some(moq::Renewal::Announced { certificate: next, .. }) = said.recv().await else {
+            panic!("the successor is announced first")
+        };
+        let _second = subscribe(&edge, LITE).await;
+        assert_eq!(said.recv().await, Some(moq::Renewal::Replaced { certificate: next }));
+        let renewed = Edge { certificate: next, ..edge };
+        let _third = subscribe(&renewed, LITE).await;
+        assert!(first.is_open(), "connections keep the certificate that they began with");
+    });
+}
+
 #[test]
 fn a_subscriber_that_does_not_read_delays_nobody() {
     let Some(media) = clip(30) else { return skipped::skipped("a subscriber that stalls", "ffmpeg") };
     run(async {
         let screen = Arc::new(Screen::default());
-        let edge = moq::serve("127.0.0.1:0".parse().unwrap(), &screen).unwrap();
+        let edge = serve(&screen);
         let (stalled, _track) = subscribe(&edge, LITE).await;
         let (_reader, track) = subscribe(&edge, LITE).await;
         let reading = spawn_local(groups(track));

@@ -52,6 +52,11 @@ pub struct Stock {
 }
 
 impl Stock {
+    /// Whether the session goes on.
+    pub fn is_open(&self) -> bool {
+        self.drivers.iter().all(|driver| !driver.is_finished())
+    }
+
     /// Stops driving the session without a word: its connection stays open.
     pub fn freeze(&self) {
         self.drivers.iter().for_each(JoinHandle::abort);

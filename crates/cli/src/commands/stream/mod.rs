@@ -313,7 +313,9 @@ fn check_moq(address: SocketAddr) -> Result<(), Failure> {
 /// Serves Media over QUIC and says where.
 fn serve_moq(address: SocketAddr, screen: &Arc<Screen>, json: bool) -> Result<(), Failure> {
     let what = format!("Media over QUIC on {address}");
-    let moq::Edge { address, certificate } = moq::serve(address, screen).map_err(other(&what))?;
+    let renewed = move |renewal| say_renewal(renewal, json);
+    let edge = moq::serve(address, screen, moq::Lifetimes::default(), renewed);
+    let moq::Edge { address, certificate } = edge.map_err(other(&what))?;
     let certificate = hex(&certificate);
     let (broadcast, track) = (moq::BROADCAST, moq::TRACK);
     if json {
@@ -327,6 +329,24 @@ fn serve_moq(address: SocketAddr, screen: &Arc<Screen>, json: bool) -> Result<()
         );
     }
     Ok(())
+}
+
+/// Says that the certificate of the edge is about to change, or has changed.
+fn say_renewal(renewal: moq::Renewal, json: bool) {
+    let (event, certificate, from) = match renewal {
+        moq::Renewal::Announced { certificate, from } => ("moq-next-certificate", certificate, Some(from)),
+        moq::Renewal::Replaced { certificate } => ("moq-certificate", certificate, None),
+    };
+    let certificate = hex(&certificate);
+    match (json, from) {
+        (true, _) => println!("{}", json!({ "event": event, "certificate": certificate, "from": from })),
+        (false, Some(from)) => {
+            eprintln!(
+                "Media over QUIC: next certificate {certificate}, in use from {from} (seconds since 1970)"
+            );
+        }
+        (false, None) => eprintln!("Media over QUIC: certificate {certificate} is in use"),
+    }
 }
 
 /// Upper bound of `--skip-after`: packets behind a missing one are kept in memory.

@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use tidegate_control::units::Span;
+
 /// Name of the broadcast.
 pub const BROADCAST: &str = "live";
 /// Name of its track.
@@ -14,6 +16,41 @@ pub const IS_BUILT: bool = cfg!(feature = "moq");
 pub struct Edge {
     /// Its UDP address.
     pub address: SocketAddr,
-    /// SHA-256 of its certificate, which is valid for 13 days. Browsers accept it as `serverCertificateHashes`.
+    /// SHA-256 of its first certificate. Browsers accept it as `serverCertificateHashes`.
     pub certificate: [u8; 32],
+}
+
+/// Ages of a certificate, from when it is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Lifetimes {
+    /// It expires. Browsers accept the hash of a certificate that is valid for at most 14 days.
+    pub expires: Span,
+    /// Its successor is made and announced.
+    pub announced: Span,
+    /// Its successor replaces it in new connections.
+    pub replaced: Span,
+}
+
+impl Default for Lifetimes {
+    fn default() -> Lifetimes {
+        let days = |days: u64| Span::from_secs(days * 24 * 3600);
+        Lifetimes { expires: days(13), announced: days(6), replaced: days(10) }
+    }
+}
+
+/// A step in the renewal of the certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewal {
+    /// New connections will see another certificate.
+    Announced {
+        /// SHA-256 of the next certificate.
+        certificate: [u8; 32],
+        /// From this time on, seconds since 1970.
+        from: u64,
+    },
+    /// New connections see this certificate from now on.
+    Replaced {
+        /// Its SHA-256.
+        certificate: [u8; 32],
+    },
 }

@@ -11,13 +11,13 @@ use quinn::crypto::rustls::QuicServerConfig;
 use quinn::{
     Connection, Endpoint, EndpointConfig, Incoming, ServerConfig, TokioRuntime, TransportConfig, VarInt,
 };
-use rcgen::{CertificateParams, KeyPair, date_time_ymd};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tidegate_control::units::Span;
 use web_transport_quinn::proto::ConnectResponse;
 use web_transport_quinn::{Request, Session};
 
-use super::edge::Edge;
-use crate::identity::fingerprint;
+use super::certificates::{Certificate, Certificates};
+use super::edge::{Edge, Lifetimes, Renewal};
+use crate::clock;
 use crate::tls;
 
 /// How long a peer may take to say what it wants.
@@ -30,10 +30,8 @@ const REQUESTS: u32 = 32;
 const GROUPS: u32 = 8;
 /// Pending handshakes.
 const HANDSHAKES: usize = 32;
-/// Validity of the certificate: browsers accept the hash of one that is valid for at most 14 days.
-const VALID: Duration = Duration::from_secs(13 * 24 * 3600);
-/// Clocks differ: it is valid from a bit earlier on.
-const EARLIER: Duration = Duration::from_secs(3600);
+/// How often the age of the certificate is looked at.
+const LOOK: Span = Span::from_secs(1);
 /// Bytes of a track that are kept for readers that are behind, besides the newest group.
 const CACHED: u64 = 64 << 20;
 
@@ -41,24 +39,11 @@ fn wrong(error: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, error.to_string())
 }
 
-/// Makes a certificate of this machine and its key.
-fn certificate() -> io::Result<(CertificateDer<'static>, PrivateKeyDer<'static>)> {
-    let names = ["localhost", "127.0.0.1", "::1"].map(String::from).to_vec();
-    let mut parameters = CertificateParams::new(names).map_err(wrong)?;
-    let now = date_time_ymd(1970, 1, 1) + Duration::from_secs(tidegate_kernel::unix_s());
-    (parameters.not_before, parameters.not_after) = (now - EARLIER, now + VALID);
-    let key = KeyPair::generate().map_err(wrong)?;
-    let certificate = parameters.self_signed(&key).map_err(wrong)?;
-    Ok((certificate.der().clone(), PrivateKeyDer::Pkcs8(key.serialize_der().into())))
-}
-
-/// An endpoint with a new certificate. A peer may send `window` bytes ahead of what is read.
-pub(super) fn open(listen: SocketAddr, window: u32) -> io::Result<(Endpoint, Edge)> {
-    let (certificate, key) = certificate()?;
-    let hash = fingerprint(&certificate);
+/// The configuration of a server with a certificate. A peer may send `window` bytes ahead of what is read.
+fn server(certificate: Certificate, window: u32) -> io::Result<ServerConfig> {
     let mut protocols = vec![web_transport_quinn::ALPN.into()];
     protocols.extend(moq_net::ALPNS.iter().map(|name| name.as_bytes().to_vec()));
-    let tls = tls::open_server(certificate, key, protocols).map_err(wrong)?;
+    let tls = tls::open_server(certificate.der, certificate.key, protocols).map_err(wrong)?;
     let mut server = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls).map_err(wrong)?));
     let mut transport = TransportConfig::default();
     transport
@@ -72,10 +57,41 @@ pub(super) fn open(listen: SocketAddr, window: u32) -> io::Result<(Endpoint, Edg
         .datagram_receive_buffer_size(Some(1 << 16));
     server.transport_config(Arc::new(transport));
     server.max_incoming(HANDSHAKES).incoming_buffer_size(1 << 14);
+    Ok(server)
+}
+
+/// An endpoint and its certificates, to be renewed.
+pub(super) struct Opened {
+    pub endpoint: Endpoint,
+    pub edge: Edge,
+    certificates: Certificates,
+    window: u32,
+}
+
+/// Opens an endpoint with a new certificate. A peer may send `window` bytes ahead of what is read.
+pub(super) fn open(listen: SocketAddr, window: u32, lifetimes: Lifetimes) -> io::Result<Opened> {
+    let certificate = Certificate::make(clock::unix(), lifetimes.expires)?;
+    let (hash, certificates) = (certificate.hash, Certificates::new(&certificate, lifetimes));
     let socket = std::net::UdpSocket::bind(listen)?;
+    let server = server(certificate, window)?;
     let endpoint = Endpoint::new(EndpointConfig::default(), Some(server), socket, Arc::new(TokioRuntime))?;
-    let address = endpoint.local_addr()?;
-    Ok((endpoint, Edge { address, certificate: hash }))
+    let edge = Edge { address: endpoint.local_addr()?, certificate: hash };
+    Ok(Opened { endpoint, edge, certificates, window })
+}
+
+impl Opened {
+    /// Renews the certificate for ever. Connections keep the one that they began with.
+    pub(super) async fn renew(mut self, say: impl Fn(Renewal)) {
+        loop {
+            clock::until(clock::now() + LOOK).await;
+            // Without randomness for a key, the next look tries again.
+            let Ok(Some((renewal, next))) = self.certificates.step(clock::unix()) else { continue };
+            if let Some(server) = next.and_then(|next| server(next, self.window).ok()) {
+                self.endpoint.set_server_config(Some(server));
+            }
+            say(renewal);
+        }
+    }
 }
 
 /// Accepts a connection and agrees on a version, over HTTP/3 or plain QUIC.

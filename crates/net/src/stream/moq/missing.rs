@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use super::edge::Edge;
+use super::edge::{Edge, Lifetimes, Renewal};
 use crate::stream::viewer::Screen;
 
 fn missing() -> io::Error {
@@ -21,7 +21,12 @@ fn missing() -> io::Error {
 ///
 /// # Errors
 /// Always.
-pub fn serve(_: SocketAddr, _: &Arc<Screen>) -> io::Result<Edge> {
+pub fn serve(
+    _: SocketAddr,
+    _: &Arc<Screen>,
+    _: Lifetimes,
+    _: impl Fn(Renewal) + 'static,
+) -> io::Result<Edge> {
     Err(missing())
 }
 

@@ -4,6 +4,8 @@
 //! group; its frames are the segment's packets as they are played. The crate `moq-net` speaks moq-lite and the drafts 14
 //! to 22 of moq-transport, over WebTransport and QUIC. Without the feature `moq`, both edges report that it is missing.
 
+#[cfg(feature = "moq")]
+mod certificates;
 mod edge;
 #[cfg(feature = "moq")]
 mod endpoint;
@@ -14,7 +16,7 @@ mod publisher;
 #[cfg(feature = "moq")]
 mod subscribers;
 
-pub use edge::{BROADCAST, Edge, IS_BUILT, TRACK};
+pub use edge::{BROADCAST, Edge, IS_BUILT, Lifetimes, Renewal, TRACK};
 #[cfg(not(feature = "moq"))]
 pub(crate) use missing::read;
 #[cfg(not(feature = "moq"))]

@@ -12,7 +12,7 @@ use quinn::{Endpoint, Incoming};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::edge::{BROADCAST, TRACK};
+use super::edge::{BROADCAST, Lifetimes, Renewal, TRACK};
 use super::endpoint::{self, HANDSHAKE};
 use crate::clock;
 use crate::identity::hex;
@@ -33,24 +33,40 @@ pub(crate) async fn read(
     to: &mpsc::Sender<Bytes>,
     say: impl Fn(String) + Sync,
 ) -> io::Result<()> {
-    let (endpoint, edge) = endpoint::open(listen, WINDOW)?;
-    let (address, hash) = (edge.address, hex(&edge.certificate));
+    let opened = endpoint::open(listen, WINDOW, Lifetimes::default())?;
+    let (endpoint, address, hash) =
+        (opened.endpoint.clone(), opened.edge.address, hex(&opened.edge.certificate));
     say(format!(
         "waits for a publisher at {address} with broadcast `{BROADCAST}` and track `{TRACK}`; certificate {hash}"
     ));
+    let renewing = opened.renew(|renewal| match renewal {
+        Renewal::Announced { certificate, from } => say(format!(
+            "next certificate {}, in use from {from} (seconds since 1970); publishers may accept both until then",
+            hex(&certificate)
+        )),
+        Renewal::Replaced { certificate } => say(format!("certificate {} is in use", hex(&certificate))),
+    });
+    tokio::select! {
+        () = publishers(&endpoint, to, &say) => {}
+        () = renewing => {}
+    }
+    Ok(())
+}
+
+/// Reads one publisher after the other.
+async fn publishers(endpoint: &Endpoint, to: &mpsc::Sender<Bytes>, say: &(impl Fn(String) + Sync)) {
     while !to.is_closed() {
         let Some(incoming) = endpoint.accept().await else { break };
         let from = incoming.remote_address();
         tokio::select! {
-            result = publisher(incoming, to, &say) => match result {
+            result = publisher(incoming, to, say) => match result {
                 Ok(()) => say(format!("the publisher at {from} ended the stream")),
                 Err(why) => say(format!("the publisher at {from}: {why}")),
             },
-            () = refuse(&endpoint) => {}
+            () = refuse(endpoint) => {}
             () = to.closed() => {}
         }
     }
-    Ok(())
 }
 
 /// Refuses all others while there is a publisher.

@@ -12,7 +12,7 @@ use tidegate_control::units::{Span, Time};
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
-use super::edge::{BROADCAST, Edge, TRACK};
+use super::edge::{BROADCAST, Edge, Lifetimes, Renewal, TRACK};
 use super::endpoint::{self, HANDSHAKE};
 use crate::admission::Admission;
 use crate::clock;
@@ -33,12 +33,20 @@ const CHECK: Span = Span::from_millis(100);
 const SMALL: usize = 4096;
 const LARGE: usize = 16 << 10;
 
-/// Serves the stream of a viewer to subscribers at this address, within the current `LocalSet`.
+/// Serves the stream of a viewer to subscribers at this address, within the current `LocalSet`. `say` hears of renewals of
+/// the certificate.
 ///
 /// # Errors
 /// If the address cannot be bound.
-pub fn serve(listen: SocketAddr, screen: &Arc<Screen>) -> io::Result<Edge> {
-    let (endpoint, edge) = endpoint::open(listen, WINDOW)?;
+pub fn serve(
+    listen: SocketAddr,
+    screen: &Arc<Screen>,
+    lifetimes: Lifetimes,
+    say: impl Fn(Renewal) + 'static,
+) -> io::Result<Edge> {
+    let opened = endpoint::open(listen, WINDOW, lifetimes)?;
+    let (endpoint, edge) = (opened.endpoint.clone(), opened.edge);
+    spawn_local(opened.renew(say));
     let (origin, driver) = endpoint::origin();
     spawn_local(moq_net::time::run(driver));
     let mut stream = Stream::new(&origin).map_err(io::Error::other)?;
