@@ -59,8 +59,9 @@ pub fn page(results: &Results<'_>) -> String {
 
 fn summary(results: &Results<'_>) -> HtmlTable {
     let mut header = vec![String::new()];
-    header
-        .extend(results.systems.iter().map(|system| format!("{} (n = {})", system.name, system.runs.len())));
+    header.extend(
+        results.systems.iter().map(|system| format!("{} (n\u{a0}=\u{a0}{})", system.name, system.runs.len())),
+    );
     let rows = [
         ("Latency, mean", "latency_mean_s", 1e3, "ms"),
         ("Latency, p50", "latency_p50_s", 1e3, "ms"),

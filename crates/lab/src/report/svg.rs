@@ -66,7 +66,13 @@ impl Axis {
     }
 
     fn label(&self, value: &f64) -> String {
-        if self.log { format!("{value}") } else { format!("{}", (value * 1e9).round() / 1e9 + 0.0) }
+        // Sums of steps have rounding errors, such as 0.7000000000000001.
+        let rounded = if self.log {
+            format!("{value:.5e}").parse().unwrap_or(*value)
+        } else {
+            (value * 1e9).round() / 1e9 + 0.0
+        };
+        format!("{rounded}")
     }
 }
 
@@ -172,6 +178,9 @@ fn draw(drawing: &Drawing, text: &mut String) -> Result<(), Box<dyn std::error::
         let height = entry(format!("{name}, published"))?;
         legend.draw(&Cross::new((11, height), 5, colour.stroke_width(2)))?;
     }
+    if points.is_empty() {
+        entry("no measurements".into())?;
+    }
     root.present()?;
     Ok(())
 }
@@ -190,6 +199,7 @@ mod tests {
         assert_eq!(ticks(1e-3, 1e3), [1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1e3]);
         assert!(ticks(3.1, 3.6).len() > 1);
         assert_eq!(Axis::over(&[1.0], &[], true).label(&0.3), "0.3");
+        assert_eq!(Axis::over(&[1.0], &[], true).label(&(0.1 + 0.2)), "0.3");
     }
 
     #[test]

@@ -25,16 +25,20 @@
   function table(parent, spec) {
     if (spec.title) add(parent, "h2", {}, spec.title);
     const wide = spec.header.length > 6;
-    const element = add(add(parent, "div", { class: "scroll" }), "table", { class: wide ? "data wide" : "data" });
+    const element = add(add(parent, "div", { class: wide ? "scroll broad" : "scroll" }), "table", { class: wide ? "data wide" : "data" });
+    // Columns of words are aligned to the left, columns of numbers to the right.
+    const isNumber = (text) => /^$|^[=–-]$|^[-−+]?[0-9]/.test(text);
+    const words = spec.header.map((_, column) => !spec.rows.every((row) => isNumber(row[column])));
     const head = add(add(element, "thead"), "tr");
-    spec.header.forEach((text) => add(head, "th", { scope: "col" }, text));
+    spec.header.forEach((text, column) => add(head, "th", words[column] ? { scope: "col", class: "text" } : { scope: "col" }, text));
     const body = add(element, "tbody");
     for (const row of spec.rows) {
       const line = add(body, "tr");
       row.forEach((text, column) => {
         const kind = spec.header[column] !== "verdict" ? ""
           : text === "holds" ? "holds" : text === "differs" ? "differs" : "open";
-        add(line, "td", kind ? { class: kind } : {}, text);
+        const kinds = [kind, words[column] ? "text" : "", text.length > 40 ? "long" : ""].filter((name) => name !== "");
+        add(line, "td", kinds.length ? { class: kinds.join(" ") } : {}, text);
       });
     }
   }
@@ -52,7 +56,18 @@
     // Shares of 0.9, 0.99 and 0.999 are equally far apart; the axis ends at 0.9999.
     const nines = (share) => -Math.log10(Math.max(1 - share, 1e-4));
     const up = spec.tail ? nines : (value) => value;
-    const values = uPlot.join(curves.map((c) => [c.points.map((p) => p[0]), c.points.map((p) => up(p[1]))]));
+    const all = curves.flatMap((c) => c.points.map((p) => p[0]));
+    const least = all.reduce((a, b) => Math.min(a, b)), most = all.reduce((a, b) => Math.max(a, b));
+    if (least === most && all.length > curves.length) {
+      add(box, "p", {}, "Every value of " + spec.x.replace(/,.*/, "") + " is " + digits(least) + spec.x.replace(/^[^,]*,?/, "") + ".");
+      return;
+    }
+    // uPlot draws one point per value of x, so the points of a step are moved apart by an invisible distance.
+    const apart = (points) => {
+      let steps = 0;
+      return points.map(([x], n) => x + 1e-5 * (most - least) * (steps = n && x === points[n - 1][0] ? steps + 1 : 0));
+    };
+    const values = uPlot.join(curves.map((c) => [apart(c.points), c.points.map((p) => up(p[1]))]));
     const width = () => Math.max(240, box.clientWidth - 26);
     const axis = (label) => ({
       label, labelSize: 22, labelFont: "13px system-ui, sans-serif", font: "12px system-ui, sans-serif",
@@ -150,8 +165,8 @@
     box.appendChild(tip);
   }
 
-  // About six round ticks between two ratios: the finest of these grids that has at most eight.
-  function ratioTicks(low, high) {
+  // Round ticks between two ratios: the finest of these grids that has at most eight and room between any two.
+  function ratioTicks(low, high, isFar) {
     const grids = [[1, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 8.5, 9, 9.5],
       [1, 1.1, 1.2, 1.4, 1.6, 2, 3, 4, 5, 6, 7, 8, 9], [1, 1.2, 1.5, 2, 3, 5, 8], [1, 2, 5], [1, 3], [1]];
     for (const grid of grids) {
@@ -162,7 +177,7 @@
           if (tick > low * 1.01 && tick < high / 1.01) ticks.push(tick);
         }
       }
-      if (ticks.length <= 8) return ticks;
+      if (ticks.length <= 8 && ticks.every((tick, n) => n === 0 || isFar(ticks[n - 1], tick))) return ticks;
     }
     return [1];
   }
@@ -192,15 +207,24 @@
       }
       add(track, "i", { class: "dot", style: "left:" + at(row.mean) + "%" });
       const half = row.ends ? (row.ends[1] - row.ends[0]) / 2 : 0;
-      const width = half > 1e-9 * row.mean ? " ± " + digits(half) : "";
-      // Three digits of both 0.9996 and 1 are 1.00; equal values get "=".
-      add(line, "span", { class: "sum" }, row.mean === 1 && !width ? "=" : digits(+row.mean.toPrecision(3)) + width);
+      // Both numbers have as many decimals. Equal values get "=".
+      const shown = (value) => (row.mean >= 100 ? digits(value) : value.toFixed(row.mean >= 10 ? 2 : 3));
+      const width = half > 1e-9 * row.mean ? " ± " + shown(half) : "";
+      add(line, "span", { class: "sum" }, row.mean === 1 && !width ? "=" : shown(row.mean) + width);
     }
     const scale = add(box, "div", { class: "ratio ticks" });
     add(scale, "span");
     const track = add(scale, "div", { class: "axis" });
-    const ticks = ratioTicks(Math.exp(low), Math.exp(high));
-    for (const tick of ticks) add(track, "span", { style: "left:" + at(tick) + "%" }, String(tick));
+    // The width of a folded chart is not known yet.
+    const place = () => {
+      const pixels = track.clientWidth || 0.4 * page.clientWidth;
+      const isFar = (one, next) => pixels * (at(next) - at(one)) / 100 >= 34;
+      track.replaceChildren();
+      for (const tick of ratioTicks(Math.exp(low), Math.exp(high), isFar)) add(track, "span", { style: "left:" + at(tick) + "%" }, String(tick));
+    };
+    place();
+    fold.addEventListener("toggle", place);
+    addEventListener("resize", place);
     if (spec.open) {
       const keys = add(box, "div", { class: "keys" });
       const kinds = [["better", "significantly better"], ["worse", "significantly worse"], ["unsure", "not significant, within 1 %, or one seed"]];
