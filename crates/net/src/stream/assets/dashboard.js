@@ -71,6 +71,9 @@ function row(tag, values) {
   return made;
 }
 
+// The server serves the page, so silence means that it has ended.
+let unanswered = 0;
+
 async function refresh() {
   try {
     const s = await (await fetch("status.json")).json();
@@ -87,7 +90,11 @@ async function refresh() {
       `${count(s.viewers.length - 1, "viewer")}, ${(s.rate_bits_per_s / 1e6).toFixed(2)} Mbit/s in ${s.slices} slices, ` +
       `${s.orphans} without a parent, ${s.refused} refused, ${s.died} died, ${s.relegated} relegated, ` +
       `${(s.sent_all / 1e6).toFixed(1)} MB sent` + (s.stalled_s > 2 ? `, the source is silent for ${s.stalled_s.toFixed(0)} s` : "");
-  } catch { /* the server ended; the last picture stays */ }
+    unanswered = 0;
+  } catch {
+    unanswered += 1;
+    if (unanswered === 4) document.getElementById("summary").textContent += ". The server has ended; the page shows its last state.";
+  }
   setTimeout(refresh, 1000);
 }
 

@@ -58,6 +58,9 @@ setInterval(() => {
   }
 }, 1000);
 
+// The client serves the page, so silence means that it has ended.
+let unanswered = 0;
+
 async function status() {
   try {
     const s = await (await fetch("status.json")).json();
@@ -81,7 +84,11 @@ async function status() {
       }
       return box;
     }));
-  } catch { /* the viewer ended; the last values stay */ }
+    unanswered = 0;
+  } catch {
+    unanswered += 1;
+  }
+  document.getElementById("ended").hidden = unanswered < 4;
   setTimeout(status, 1000);
 }
 
