@@ -17,7 +17,7 @@ use tidegate_proto::control::vegas::VegasParameters;
 use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::crypto::names::{Router, SharedNames};
 use tidegate_proto::links::{Config, Limits};
-use tidegate_proto::node::{CircuitKey, StreamKey};
+use tidegate_proto::node::{CircuitKey, Node as _, StreamKey};
 use tidegate_proto::switching::Switching;
 use tidegate_proto::transport::Transport;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -164,6 +164,32 @@ fn circuits_of_all_shards_are_carried_counted_and_drained() {
         assert!(threads() >= THREADS - 1);
         relay.orders.send(Order::Drain).await.unwrap();
         relay.ended.await.unwrap().unwrap();
+    });
+}
+
+/// A relay that drains waits for a stream that is silent, and not for circuits without streams and traffic.
+#[test]
+fn a_draining_relay_waits_for_circuits_in_use() {
+    on_sockets(async {
+        let relay = relay(f64::INFINITY, Limits::default()).await;
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let clients: Vec<OneHop> = (0..THREADS).map(|_| OneHop::with(relay.router, vegas())).collect();
+        for client in &clients {
+            assert_eq!(client.builds(relay.onion).await, [true; 2]);
+        }
+        let (client, at) = (&clients[1], silent.local_addr().unwrap());
+        let circuit = *client.ends.borrow().keys().next().unwrap();
+        let stream = client.node.with(|node, now| node.open(now, circuit, at.into())).unwrap();
+        let _accepted = silent.accept().await.unwrap();
+        relay.orders.send(Order::Drain).await.unwrap();
+        // Longer than a circuit without a stream is waited for.
+        clock::until(clock::now() + Span::from_secs(4)).await;
+        assert!(!relay.ended.is_finished(), "a stream is open");
+        client.node.with(|node, now| node.stream_ended(now, stream));
+        let closed = clock::now();
+        relay.ended.await.unwrap().unwrap();
+        let waited = clock::now().since(closed).as_secs_f64();
+        assert!(waited < 8.0, "{waited} s, with six circuits that are silent");
     });
 }
 

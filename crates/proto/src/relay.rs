@@ -1,6 +1,7 @@
 //! A relay: forwards cells between the two legs of a circuit, and is the exit of circuits that end here.
 
 mod defended;
+mod draining;
 mod driven;
 mod handover;
 mod linked;
@@ -30,6 +31,7 @@ use crate::ending::{Ending, Endings};
 use crate::links::{ChannelId, Config, LegId, Limits, Links, Side};
 use crate::node::{CircuitKey, Output, StreamKey};
 use crate::onion::Onion;
+use draining::Draining;
 use handover::Shards;
 pub use handover::{Between, HandedOver};
 use linked::Unlinked;
@@ -62,7 +64,7 @@ pub struct Relay<O: Onion> {
     heard: Option<Digest>,
     /// Circuits that moved to another connection or path here.
     moves: u64,
-    draining: bool,
+    draining: Option<Draining>,
 }
 
 /// Maximum number of messages that wait for a LEAVE. More would exceed the client's window.
@@ -99,7 +101,7 @@ impl<O: Onion> Relay<O> {
             endings: Endings::default(),
             heard: None,
             moves: 0,
-            draining: false,
+            draining: None,
         }
     }
 
@@ -162,7 +164,14 @@ impl<O: Onion> Relay<O> {
 
     /// Refuses further circuits.
     pub fn drain_circuits(&mut self) {
-        self.draining = true;
+        self.draining.get_or_insert_default();
+    }
+
+    /// Whether a draining relay need not wait: no circuit has a stream here, and none has carried a cell for 2 s.
+    ///
+    /// The driver asks several times per second. A relay that does not drain is never drained.
+    pub fn is_drained(&mut self, now: Time) -> bool {
+        self.draining.as_mut().is_some_and(|draining| draining.is_drained(now, &self.table))
     }
 
     /// Replaces the limits, if there are any.
@@ -217,7 +226,7 @@ impl<O: Onion> Relay<O> {
 
     fn create(&mut self, now: Time, channel: ChannelId, circ: CircId, body: &O::Body, fast: bool) {
         let defended = self.may_create(now, channel);
-        if self.draining {
+        if self.draining.is_some() {
             return self.table.links.refuse(now, channel, circ, DestroyReason::HIBERNATING);
         }
         if !defended {

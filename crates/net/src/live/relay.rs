@@ -126,7 +126,7 @@ pub enum Event {
     Refused(String),
     /// The new configuration is in effect.
     Reloaded,
-    /// It drains: it ends with its last circuit.
+    /// It drains: it ends when no circuit is in use.
     Draining,
     /// Keys were renewed, or their renewal failed.
     Keys(Change),
@@ -145,7 +145,8 @@ type Answer = (u16, String, Vec<u8>);
 pub enum Order {
     /// Change the configuration.
     Reload(Box<Changes>),
-    /// Drain: accept no connections and circuits, and end with the last circuit.
+    /// Drain: accept no connections and circuits, and end when no circuit is in use
+    /// ([`is_drained`](tidegate_proto::relay::Relay::is_drained)).
     Drain,
 }
 
@@ -173,7 +174,7 @@ pub struct Changes {
     pub lifetimes: KeyLifetimes,
 }
 
-/// How long a draining relay waits for its circuits.
+/// How long a draining relay waits for circuits in use.
 const DRAINING: Span = Span::from_secs(30);
 
 /// A running relay. Clones are handles to the same relay.
@@ -696,14 +697,19 @@ impl RelayLoop {
         }
     }
 
-    /// Waits for the last circuit, within limits.
+    /// Waits for circuits in use, within limits.
     async fn drained(&self) {
         let end = clock::now() + DRAINING;
-        while clock::now() < end
-            && self.counts(false).await.iter().any(|shard| shard.number("circuits") > 0.0)
-        {
-            clock::until(clock::now() + Span::from_millis(50)).await;
+        while clock::now() < end && !self.is_drained().await {
+            clock::until(clock::now() + Span::from_millis(200)).await;
         }
+    }
+
+    /// Whether no circuit of any shard is in use.
+    async fn is_drained(&self) -> bool {
+        // All shards are asked each time, because each notes its traffic when it is asked.
+        let others = self.others.are_drained().await;
+        self.shard.overlay.with(|node, now| node.is_drained(now)) && others
     }
 
     /// Runs the timeouts of measurements.

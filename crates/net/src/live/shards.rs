@@ -57,6 +57,8 @@ struct Arrival {
 enum Command {
     Reload(Box<ShardSettings>),
     Drain,
+    /// Say whether no circuit needs waiting for.
+    IsDrained(oneshot::Sender<bool>),
     /// Obey the new parameters of the defences.
     Defend,
     Answer(Box<OwnKeys>),
@@ -200,6 +202,12 @@ impl OtherShards {
         self.tell(|| Command::Drain);
     }
 
+    /// Whether the other shards drain and no circuit of theirs is in use.
+    pub(crate) async fn are_drained(&self) -> bool {
+        let drained = self.ask(Command::IsDrained).await;
+        drained.into_iter().all(|drained| drained)
+    }
+
     /// Replaces the keys that answer circuit handshakes.
     pub(crate) fn answer_with(&self, keys: &OwnKeys) {
         self.tell(|| Command::Answer(Box::new(keys.clone())));
@@ -212,10 +220,15 @@ impl OtherShards {
 
     /// The counts of the other shards, with single `circuits` or without.
     pub(crate) async fn counts(&self, circuits: bool) -> Vec<Counts> {
+        self.ask(|reply| Command::Count { circuits, reply }).await
+    }
+
+    /// Sends each other shard a question, and returns the answers of those that run.
+    async fn ask<T>(&self, question: impl Fn(oneshot::Sender<T>) -> Command) -> Vec<T> {
         let ask = |thread: &Thread| {
-            let (reply, counted) = oneshot::channel();
-            let _ = thread.commands.send(Command::Count { circuits, reply });
-            counted
+            let (reply, answer) = oneshot::channel();
+            let _ = thread.commands.send(question(reply));
+            answer
         };
         let asked: Vec<_> = self.threads.borrow().iter().map(ask).collect();
         futures_util::future::join_all(asked).await.into_iter().flatten().collect()
@@ -259,6 +272,10 @@ async fn obey(shard: &Shard, mut commanded: mpsc::UnboundedReceiver<Command>) {
         match command {
             Command::Reload(settings) => shard.reload(*settings),
             Command::Drain => shard.overlay.with(|node, _| node.drain_circuits()),
+            Command::IsDrained(reply) => {
+                // The relay may have stopped waiting.
+                let _ = reply.send(shard.overlay.with(|node, now| node.is_drained(now)));
+            }
             Command::Defend => shard.defend(),
             Command::Answer(keys) => shard.overlay.with(|node, _| node.onion().answer_with(*keys)),
             Command::Present(shown) => shard.links.present(shown),
