@@ -9,7 +9,7 @@ use tidegate_lab::input::InputError;
 use tidegate_net::gate::Gate;
 use tidegate_net::identity::{hex, unhex};
 use tidegate_net::live::authority::Event;
-use tidegate_net::live::directory::{Admission, Authority};
+use tidegate_net::live::directory::{Admission, Authority, Change, Departure};
 use tidegate_net::live::weights::Source;
 use tidegate_net::live::{authority, keys};
 use tidegate_net::private_file;
@@ -110,7 +110,7 @@ pub fn main(arguments: &DirectoryArgs) -> Result<ExitCode, Failure> {
         let file = arguments.bandwidth_file.clone().map(Source::File);
         let source = file.or(arguments.coordinator.map(Source::Coordinator));
         authority::run(authority, source, listener, |event| match event {
-            Event::Relays(relays) => tracing::info!(relays, "relays"),
+            Event::Changed(change) => log_change(&change),
             Event::Measured { relays, of } => tracing::info!(relays, of, "measured"),
             Event::Unmatched { relays, of } => tracing::warn!(
                 relays,
@@ -125,4 +125,16 @@ pub fn main(arguments: &DirectoryArgs) -> Result<ExitCode, Failure> {
         Ok(())
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Logs a relay that joined or left.
+fn log_change(Change { nickname, fingerprint, left, relays }: &Change) {
+    let fingerprint = hex(fingerprint);
+    let Some(why) = left else { return tracing::info!(nickname, fingerprint, relays, "joined") };
+    let why = match why {
+        Departure::Withdrawn => "the relay withdrew its entry",
+        Departure::Silent => "the relay sent nothing for the validity of a directory",
+        Departure::Displaced => "the directory was full and made room for a relay of another network",
+    };
+    tracing::info!(nickname, fingerprint, why, relays, "left");
 }

@@ -597,6 +597,8 @@ fn log_event(event: &Event) {
     match event {
         Event::Announced => tracing::info!("announced"),
         Event::Refused(why) => tracing::warn!(cause = why, "refused"),
+        Event::Withdrawn => tracing::info!("withdrawn"),
+        Event::NotWithdrawn(why) => tracing::warn!(cause = why, "not withdrawn"),
         Event::Reloaded => tracing::info!("reloaded"),
         Event::Draining => tracing::info!("draining"),
         Event::Defends(parameters) => tracing::info!(?parameters, "defends against denial of service"),

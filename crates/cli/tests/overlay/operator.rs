@@ -86,8 +86,24 @@ fn a_directory_creates_its_token_and_warns_of_a_bandwidth_file_of_other_relays()
     fs::write(at("relay.toml"), joins).unwrap();
     let mut relay = Role::start(&["relay", "--config", &at("relay.toml")]);
     relay.wait("announced");
+    let joined = directory.wait("joined");
+    assert_eq!((&joined["nickname"], &joined["relays"]), (&"a".into(), &1.into()), "{joined}");
     let said = directory.wait("not measured");
     assert_eq!((said["relays"].as_u64(), said["of"].as_u64()), (Some(1), Some(1)), "{said}");
+    relay.signal("-TERM");
+    relay.wait("withdrawn");
+    let left = directory.wait("left");
+    assert_eq!((&left["fingerprint"], &left["relays"]), (&joined["fingerprint"], &0.into()), "{left}");
+    assert!(left["why"].as_str().unwrap().contains("withdrew"), "{left}");
+    assert!(relay.process.wait().unwrap().success());
+    // A reload that names another directory, or none, also withdraws the entry.
+    let mut relay = Role::start(&["relay", "--config", &at("relay.toml")]);
+    directory.wait("joined");
+    relay.wait("announced");
+    fs::write(at("relay.toml"), RELAY).unwrap();
+    relay.signal("-HUP");
+    relay.wait("withdrawn");
+    directory.wait("left");
     fs::remove_dir_all(&folder).unwrap();
 }
 

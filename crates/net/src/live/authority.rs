@@ -9,19 +9,19 @@ use axum::response::{IntoResponse as _, Response};
 use tidegate_control::units::Span;
 use tokio::net::TcpListener;
 
-use super::directory::Authority;
+use super::directory::{Authority, Change};
 use super::weights::Source;
 use crate::clock;
 use crate::http::{PageRequest, answers, serve_public};
 
-/// Interval of reading the measured weights.
+/// Interval of reading the measured weights, and of removing silent relays.
 const LOOK: Span = Span::from_secs(5);
 
 /// An event that the operator should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The number of listed relays.
-    Relays(usize),
+    /// A relay joined or left.
+    Changed(Change),
     /// Weights are published.
     Measured {
         /// The number of listed relays that were measured.
@@ -60,7 +60,23 @@ pub async fn run(
         () = serve_public(listener, router) => {}
         () = answering => {}
         () = reading => {}
+        () = expire(&authority, &on_event) => {}
     }
+}
+
+/// Removes silent relays in time, also without requests.
+async fn expire(authority: &RefCell<Authority>, on_event: &dyn Fn(Event)) {
+    loop {
+        clock::until(clock::now() + LOOK).await;
+        let mut authority = authority.borrow_mut();
+        authority.expire(clock::unix());
+        report(&mut authority, on_event);
+    }
+}
+
+/// Reports the relays that joined or left.
+fn report(authority: &mut Authority, on_event: &dyn Fn(Event)) {
+    authority.take_changes().into_iter().for_each(|change| on_event(Event::Changed(change)));
 }
 
 /// Reads the weights again and again.
@@ -118,21 +134,23 @@ fn answer(
     asked: &PageRequest,
     on_event: &dyn Fn(Event),
 ) -> Response {
-    match (&asked.method, asked.path.as_str()) {
-        (&Method::POST, "/relay") => {
-            let before = authority.len();
-            let joined = authority.join(clock::unix(), asked.from, &String::from_utf8_lossy(&asked.body));
-            if authority.len() != before {
-                on_event(Event::Relays(authority.len()));
-            }
-            match joined {
-                Ok(answer) => answer.to_owned().into_response(),
-                Err(why) => (StatusCode::FORBIDDEN, why + "\n").into_response(),
-            }
-        }
+    let text = || String::from_utf8_lossy(&asked.body);
+    let posted = |said: Result<&'static str, String>| match said {
+        Ok(answer) => answer.into_response(),
+        Err(why) => (StatusCode::FORBIDDEN, why + "\n").into_response(),
+    };
+    let now = clock::unix();
+    let response = match (&asked.method, asked.path.as_str()) {
+        (&Method::POST, "/relay") => posted(authority.join(now, asked.from, &text())),
+        (&Method::POST, "/withdrawal") => posted(authority.withdraw(now, &text())),
         (&Method::GET, "/directory") => {
             ([(CONTENT_TYPE, "text/plain; charset=utf-8")], directory(authority, signed)).into_response()
         }
-        _ => (StatusCode::NOT_FOUND, "not found: ask GET /directory or POST /relay\n").into_response(),
-    }
+        _ => {
+            let pages = "not found: ask GET /directory, POST /relay or POST /withdrawal\n";
+            (StatusCode::NOT_FOUND, pages).into_response()
+        }
+    };
+    report(authority, on_event);
+    response
 }

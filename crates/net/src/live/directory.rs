@@ -24,6 +24,7 @@ use crate::identity::{hex, unhex};
 const HEAD: &str = "tidegate-overlay 1";
 /// Signature contexts: a signature for one purpose is invalid for another.
 const RELAY_PREFIX: &str = "tidegate overlay relay 1\n";
+const WITHDRAWAL_PREFIX: &str = "tidegate overlay withdrawal 1\n";
 const DIRECTORY_PREFIX: &str = "tidegate overlay directory 1\n";
 const PROOF_PREFIX: &[u8] = b"tidegate overlay fingerprint 1\n";
 /// Maximum number of relays.
@@ -219,6 +220,13 @@ fn are_versions(text: &str) -> bool {
     plain && text.len() <= 40 && ranges(text).all(|range| range.is_some())
 }
 
+/// A relay's signed request to remove its entry, at a time in seconds since 1970.
+pub(super) fn withdrawal(keys: &RouterKeys, now: u64) -> String {
+    let facts = format!("withdraw {} {now}", hex(&keys.fingerprint()));
+    let signature = keys.sign_ed25519(format!("{WITHDRAWAL_PREFIX}{facts}").as_bytes());
+    format!("{facts} {}", hex(&signature))
+}
+
 /// A relay's proof that a fingerprint is its own, for the directory: its RSA identity, and that identity's signature
 /// over its Ed25519 identity, which signs the entry.
 pub fn proof(keys: &RouterKeys) -> String {
@@ -374,6 +382,30 @@ pub struct Admission {
     pub gate: Gate,
 }
 
+/// Why a relay left a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Departure {
+    /// It withdrew its entry.
+    Withdrawn,
+    /// It sent nothing for the validity of a directory.
+    Silent,
+    /// The directory was full, and made room for a relay of another network.
+    Displaced,
+}
+
+/// A relay that joined a directory or left it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Its nickname.
+    pub nickname: String,
+    /// SHA-1 of its RSA identity.
+    pub fingerprint: [u8; 20],
+    /// Why it left; `None` if it joined.
+    pub left: Option<Departure>,
+    /// The number of listed relays after the change.
+    pub relays: usize,
+}
+
 /// The relays of an authority.
 pub struct Authority {
     key: SigningKey,
@@ -383,6 +415,10 @@ pub struct Authority {
     /// The places of relays that joined with the token, by the address that they joined from.
     places: Shares<IpAddr, IpAddr, [u8; 20]>,
     weights: Option<Weights>,
+    /// When relays withdrew, while entries that they signed before are still young enough to be accepted.
+    withdrawn: BTreeMap<[u8; 20], u64>,
+    /// Changes since [`Authority::take_changes`].
+    changes: Vec<Change>,
 }
 
 impl Authority {
@@ -390,7 +426,8 @@ impl Authority {
     pub fn new(key: SigningKey, admission: Admission, validity: u64) -> Authority {
         // Relays of the allow-list always have a place.
         let places = Shares::new(MAX_RELAYS.saturating_sub(admission.allowed.len()).max(1));
-        Authority { key, admission, validity, relays: BTreeMap::new(), places, weights: None }
+        let (relays, withdrawn) = (BTreeMap::new(), BTreeMap::new());
+        Authority { key, admission, validity, relays, places, weights: None, withdrawn, changes: Vec::new() }
     }
 
     /// Publishes measured weights from now on, until the file that they are from is too old.
@@ -439,9 +476,63 @@ impl Authority {
         if self.relays.get(&entry.fingerprint).is_some_and(|known| known.published > entry.published) {
             return Err("a later entry of this relay is listed".into());
         }
+        // A reader of the network must not list the old entry again.
+        if self.withdrawn.get(&entry.fingerprint).is_some_and(|time| *time >= entry.published) {
+            return Err("the relay has withdrawn this entry".into());
+        }
         self.place(from, &entry, by_name)?;
-        self.relays.insert(entry.fingerprint, entry);
+        let (nickname, fingerprint) = (entry.nickname.clone(), entry.fingerprint);
+        if self.relays.insert(fingerprint, entry).is_none() {
+            self.changes.push(Change { nickname, fingerprint, left: None, relays: self.relays.len() });
+        }
         Ok("listed\n")
+    }
+
+    /// Handles a relay's [withdrawal]: removes its entry. Returns the answer.
+    ///
+    /// # Errors
+    /// Why the withdrawal is rejected.
+    pub(super) fn withdraw(&mut self, now: u64, text: &str) -> Result<&'static str, String> {
+        // A closure, so that `?` covers every field.
+        let read = || {
+            let (facts, signature) = text.trim_end().rsplit_once(' ')?;
+            let (fingerprint, time) = facts.strip_prefix("withdraw ")?.split_once(' ')?;
+            Some((facts, unhex(fingerprint)?, time.parse::<u64>().ok()?, unhex(signature)?))
+        };
+        let (facts, fingerprint, time, signature) = read().ok_or("the withdrawal is malformed")?;
+        let entry = self.relays.get(&fingerprint).ok_or("the relay is not listed")?;
+        if !cert::verifies(&entry.ed25519, format!("{WITHDRAWAL_PREFIX}{facts}").as_bytes(), &signature) {
+            return Err("the signature does not verify under the identity of the listed entry".into());
+        }
+        if time.abs_diff(now) > SKEW {
+            return Err(format!(
+                "the withdrawal was signed at {time}, but the time is {now} (seconds since 1970); check the clocks"
+            ));
+        }
+        if entry.published > time {
+            return Err("a later entry of this relay is listed".into());
+        }
+        self.withdrawn.insert(fingerprint, time);
+        if self.withdrawn.len() > MAX_RELAYS {
+            let oldest = self.withdrawn.iter().min_by_key(|(_, time)| **time).map(|(relay, _)| *relay);
+            self.withdrawn.remove(&oldest.expect("the map is not empty"));
+        }
+        self.places.release(&fingerprint);
+        self.remove(&fingerprint, Departure::Withdrawn);
+        Ok("withdrawn\n")
+    }
+
+    /// Removes a relay that is listed.
+    fn remove(&mut self, fingerprint: &[u8; 20], why: Departure) {
+        if let Some(Entry { nickname, fingerprint, .. }) = self.relays.remove(fingerprint) {
+            let relays = self.relays.len();
+            self.changes.push(Change { nickname, fingerprint, left: Some(why), relays });
+        }
+    }
+
+    /// Takes the changes since the last call.
+    pub(super) fn take_changes(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.changes)
     }
 
     /// Gives a relay a place: the policy of [`tidegate_control::shares`], with a limit per address.
@@ -463,22 +554,21 @@ impl Authority {
         let seconds = |seconds: u64| Time::ZERO + Span::from_secs(seconds);
         let last = |key: &[u8; 20]| self.relays.get(key).map_or(Time::ZERO, |entry| seconds(entry.published));
         if let Some(displaced) = self.places.displaced(&of, last) {
-            self.relays.remove(&displaced);
+            self.remove(&displaced, Departure::Displaced);
         }
         self.places.admit(seconds(entry.published), of, entry.fingerprint);
         Ok(())
     }
 
-    /// Removes relays that are silent.
-    fn expire(&mut self, now: u64) {
-        let (validity, places) = (self.validity, &mut self.places);
-        self.relays.retain(|fingerprint, entry| {
-            let stays = entry.published + validity >= now;
-            if !stays {
-                places.release(fingerprint);
-            }
-            stays
-        });
+    /// Removes relays that are silent, and forgets withdrawals once older entries are too old to be accepted.
+    pub(super) fn expire(&mut self, now: u64) {
+        let silent = self.relays.values().filter(|entry| entry.published + self.validity < now);
+        let silent: Vec<[u8; 20]> = silent.map(|entry| entry.fingerprint).collect();
+        for fingerprint in silent {
+            self.places.release(&fingerprint);
+            self.remove(&fingerprint, Departure::Silent);
+        }
+        self.withdrawn.retain(|_, time| *time + SKEW >= now);
     }
 
     /// The signed directory as of now.
@@ -553,6 +643,51 @@ mod tests {
         assert!(authority.directory(NOW).contains(&listed.1.line()));
         let unproved = format!("token secret\n{}", listed.1.line());
         assert!(authority.join(NOW, HOME, &unproved).unwrap_err().contains("does not prove"));
+    }
+
+    #[test]
+    fn a_relay_withdraws_its_entry() {
+        let (alpha, other) = (relay("alpha", NOW), relay("other", NOW));
+        let rules = Admission { token: Some("secret".into()), ..rules() };
+        let mut authority = Authority::new(SigningKey::from_bytes(&[7; 32]), rules, 3600);
+        let withdraw = |authority: &mut Authority, now, text: &str| authority.withdraw(now, text);
+        let own = withdrawal(&alpha.0, NOW + 5);
+        assert!(withdraw(&mut authority, NOW, &own).unwrap_err().contains("not listed"));
+        for joining in [&alpha, &other] {
+            authority.join(NOW, HOME, &with_token(joining)).unwrap();
+        }
+        let early = withdrawal(&alpha.0, NOW - 1);
+        let forged =
+            withdrawal(&other.0, NOW + 5).replace(&hex(&other.1.fingerprint), &hex(&alpha.1.fingerprint));
+        let entry = format!("withdraw {} {NOW} {}", hex(&alpha.1.fingerprint), hex(&alpha.1.signature));
+        for (wrong, now, why) in [
+            (&*early, NOW, "a later entry"),
+            (&forged, NOW + 5, "does not verify"),
+            (&entry, NOW, "does not verify"),
+            (&own, NOW + 5 + SKEW + 1, "clocks"),
+            ("withdraw", NOW, "malformed"),
+        ] {
+            assert!(withdraw(&mut authority, now, wrong).unwrap_err().contains(why), "{why}");
+        }
+        assert_eq!(withdraw(&mut authority, NOW + 5, &(own + "\n")), Ok("withdrawn\n"));
+        assert!(!authority.directory(NOW + 5).contains("alpha") && authority.len() == 1);
+        // The old entry stays out; a restarted relay is listed at once.
+        let again = authority.join(NOW + 6, HOME, &with_token(&alpha));
+        assert!(again.unwrap_err().contains("has withdrawn"));
+        let later = Entry::new("alpha", alpha.1.address, &alpha.0, (1000, true, NOW + 6));
+        authority.join(NOW + 6, HOME, &with_token(&(alpha.0, later))).unwrap();
+        authority.expire(NOW + 3602);
+        let changes = authority.take_changes();
+        let seen = changes.iter().map(|change| (&*change.nickname, change.left, change.relays));
+        let expected = [
+            ("alpha", None, 1),
+            ("other", None, 2),
+            ("alpha", Some(Departure::Withdrawn), 1),
+            ("alpha", None, 2),
+            ("other", Some(Departure::Silent), 1),
+        ];
+        assert_eq!(seen.collect::<Vec<_>>(), expected);
+        assert!(authority.withdrawn.is_empty() && authority.take_changes().is_empty());
     }
 
     #[test]

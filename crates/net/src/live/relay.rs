@@ -42,7 +42,7 @@ use crate::clock;
 use crate::flashflow::measured::Measured;
 use crate::gate::Gate;
 use crate::identity::Identity;
-use crate::link::Carrier;
+use crate::link::{Carrier, within};
 use crate::overlay::PeerLink;
 use crate::private_file;
 use crate::runtime::Running;
@@ -112,6 +112,8 @@ const UNLIMITED: u64 = 1_000_000_000;
 /// Intervals of noting the bytes that were carried, and of storing their history.
 const NOTE: Span = Span::from_secs(1);
 const STORE: Span = Span::from_secs(3600);
+/// Timeout of a withdrawal: the relay is about to end.
+const WITHDRAWING: Span = Span::from_secs(5);
 /// Publication intervals: to our directory, to a Tor authority, and after a refusal.
 const ANNOUNCE: Span = Span::from_secs(30);
 const PUBLISH: Span = Span::from_secs(15 * 60);
@@ -124,6 +126,10 @@ pub enum Event {
     Announced,
     /// The directory refused its entry, and why.
     Refused(String),
+    /// The directory removed its entry.
+    Withdrawn,
+    /// The directory did not remove its entry, and why. It removes relays that are silent.
+    NotWithdrawn(String),
     /// The new configuration is in effect.
     Reloaded,
     /// It drains: it ends when no circuit is in use.
@@ -185,6 +191,8 @@ struct RelayLoop {
     others: Rc<OtherShards>,
     handshakes: Rc<Admission>,
     announced: Rc<RefCell<Announced>>,
+    /// The directory of an overlay that lists it.
+    listed: Rc<Cell<Option<SocketAddr>>>,
     /// Wakes the publisher, and the reader of the consensus.
     changed: Rc<Notify>,
     moved: Rc<Notify>,
@@ -289,8 +297,9 @@ async fn run_on(
     }
     // Refuse new connections. Clients that wait select another relay.
     drop(listeners);
+    let leaving = async { tokio::join!(relay.withdraw(on_event), relay.drained()) };
     tokio::select! {
-        () = relay.drained() => {}
+        _ = leaving => {}
         () = crossing => {}
         () = relay.measure() => {}
     }
@@ -305,6 +314,12 @@ async fn run_on(
 fn own_addresses(listeners: &[TcpListener], status: Option<&Status>) -> io::Result<Vec<SocketAddr>> {
     let page = status.map(|status| &status.listener);
     listeners.iter().chain(page).map(TcpListener::local_addr).collect()
+}
+
+/// A directory's refusal in words.
+fn words((code, reason, body): &Answer) -> String {
+    let body = String::from_utf8_lossy(&body[..body.len().min(200)]);
+    format!("{code} {reason} {}", body.trim())
 }
 
 /// Why a relay with this configuration runs on one thread only; `None` if it does not.
@@ -358,6 +373,7 @@ impl RelayLoop {
             history: Rc::new(RefCell::new(history)),
             handshakes: Rc::new(Admission::new(HANDSHAKES)),
             announced: Rc::new(RefCell::new(announced)),
+            listed: Rc::default(),
             changed: Rc::default(),
             moved: Rc::default(),
             keys,
@@ -509,6 +525,10 @@ impl RelayLoop {
     async fn announce(&self, on_event: &dyn Fn(Event)) {
         loop {
             let announce = self.announced.borrow().announce.clone();
+            let stays = |at: SocketAddr| matches!(&announce, Announce::Overlay(to, _) if *to == at);
+            if self.listed.get().is_some_and(|at| !stays(at)) {
+                self.withdraw(on_event).await;
+            }
             let (answer, interval) = match &announce {
                 Announce::None => (None, Span::from_secs(3600)),
                 Announce::Overlay(at, token) => (Some(self.join(*at, token.as_deref()).await), ANNOUNCE),
@@ -517,13 +537,15 @@ impl RelayLoop {
             let pause = match answer {
                 None => interval,
                 Some(Ok((200, _, _))) => {
+                    if let Announce::Overlay(at, _) = announce {
+                        self.listed.set(Some(at));
+                    }
                     on_event(Event::Announced);
                     interval
                 }
                 // Tor's authorities explain a refusal in the status line.
-                Some(Ok((code, words, body))) => {
-                    let body = String::from_utf8_lossy(&body[..body.len().min(200)]).trim().to_owned();
-                    on_event(Event::Refused(format!("{code} {words} {body}")));
+                Some(Ok(refusal)) => {
+                    on_event(Event::Refused(words(&refusal)));
                     AGAIN
                 }
                 Some(Err(cause)) => {
@@ -536,6 +558,18 @@ impl RelayLoop {
                 () = self.changed.notified() => {}
             }
         }
+    }
+
+    /// Withdraws its entry from the directory that lists it.
+    async fn withdraw(&self, on_event: &dyn Fn(Event)) {
+        let Some(at) = self.listed.take() else { return };
+        let text = directory::withdrawal(&self.keys.router(), clock::unix());
+        let asked = within(WITHDRAWING, fetch(at, "/withdrawal", Some(text.as_bytes()))).await;
+        on_event(match asked {
+            Ok((200, _, _)) => Event::Withdrawn,
+            Ok(refusal) => Event::NotWithdrawn(words(&refusal)),
+            Err(cause) => Event::NotWithdrawn(cause.to_string()),
+        });
     }
 
     /// Notes every second what the relay carried, and stores it every hour.
