@@ -9,6 +9,7 @@ use crate::country::Country;
 use crate::document::{DataError, Document, quote};
 use crate::graph::{Attributes, Graph};
 use crate::latency::{LatencyTable, Location, Path, Routing, check_size};
+use crate::shadow_yaml::text_rate;
 
 /// Meaning of a number without a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,8 +132,8 @@ impl Reader<'_> {
         {
             return Ok(Some(Rate::from_bytes_per_s(u64::from(kib_per_s) << 10)));
         }
-        let rate: Result<Rate, _> = text.parse();
-        rate.map(Some)
+        text_rate(text)
+            .map(Some)
             .map_err(|error| self.document.error_at(line, format!("bandwidth {error}"), "correct it"))
     }
 }
@@ -166,6 +167,24 @@ mod tests {
         assert_eq!((far.delay, far.jitter), (Span::from_millis(30), Span::from_millis(1)));
         assert!((far.loss - 0.1).abs() < 1e-12);
         assert_eq!(table.path(1, 1).delay, Span::from_millis(5));
+    }
+
+    #[test]
+    fn graphs_have_shadows_units() {
+        for (latency, bandwidth, delay, rate) in [
+            ("1 secs", "95080 kilobit", Span::from_secs(1), Rate(95_080_000)),
+            ("2 mins", "100 megabits", Span::from_secs(120), Rate(100_000_000)),
+            ("1 hrs", "1 Tbit", Span::from_secs(3600), Rate(1_000_000_000_000)),
+            ("50000 microseconds", "2 mebibit", Span::from_millis(50), Rate(2 << 20)),
+            ("5000 \u{b5}s", "5000", Span::from_millis(5), Rate(5000)),
+        ] {
+            let table = gml_table(&format!(
+                "graph [ node [ id 0 host_bandwidth_up \"{bandwidth}\" ] node [ id 1 ]\n\
+                 edge [ source 0 target 1 latency \"{latency}\" ] ]"
+            ))
+            .unwrap();
+            assert_eq!((table.path(0, 1).delay, table.locations[0].up), (delay, Some(rate)), "{latency}");
+        }
     }
 
     #[test]

@@ -175,8 +175,11 @@ fn read_host(document: &Document, name: String, host: FileHost) -> Result<Host, 
     })
 }
 
-/// Reads a rate in Shadow's units: `95080 kilobit`, `1 Gibit`, `100 Mbit`.
+/// Reads a rate in Shadow's units: `95080 kilobit`, `1 Gibit`, `100 Mbit`. A bare number is bits per second.
 pub(crate) fn text_rate(text: &str) -> Result<Rate, String> {
+    if let Ok(bits) = text.trim().parse() {
+        return Ok(Rate(bits));
+    }
     let long = [
         ("kilo", "K"),
         ("kibi", "Ki"),
