@@ -103,7 +103,7 @@ pub static KINDS: &[Kind] = &[
     kind!(
         MARKOV,
         "`tidegate import FILE`, or `stream-model` and `packet-model` of [traffic], reads it",
-        |d| { graphml::looks_like(d) && d.text().contains(">emission<") }
+        |d| graphml::looks_like(d) && [">emission<", ">transition<"].iter().any(|it| d.text().contains(it))
     ),
     kind!(SHADOW1_GRAPH, LATENCY, |d| graphml::looks_like(d) && names_attribute(d, "latency")),
     kind!(ACTIONS, IMPORT, |d| graphml::looks_like(d)

@@ -37,6 +37,14 @@ fn samples() -> Vec<(&'static str, String)> {
         (kinds::SHADOW, text(include_str!("../fixtures/shadow.config.yaml"))),
         (kinds::SHADOW, text("<?xml version='1.0'?>\n<shadow stoptime='9'/>")),
         (kinds::MARKOV, text(include_str!("../fixtures/markov.graphml"))),
+        // A model without emissions; its reader says what is wrong.
+        (
+            kinds::MARKOV,
+            graphml("type").replace(
+                "<node id='start'/>",
+                "<edge source='a' target='a'><data key='a'>transition</data></edge>",
+            ),
+        ),
         (kinds::SHADOW1_GRAPH, text(include_str!("../fixtures/network.graphml"))),
         (kinds::ACTIONS, graphml("recvsize")),
         (kinds::ACTIONS, graphml("serverport")),
