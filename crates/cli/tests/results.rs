@@ -7,6 +7,9 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
+use crate::skipped;
+use crate::stream::browser::Browser;
+
 const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
 
 /// A folder of this test's own, gone at the end; commands run in it.
@@ -559,5 +562,29 @@ fn sentences_and_table_state_the_same_ratio() {
         let in_words: f64 = before.rsplit(' ').next().unwrap().parse().unwrap();
         assert!((in_words - in_table).abs() <= 0.005, "{said}");
         assert!(line.contains("kist is best with "), "{line}");
+    }
+}
+
+/// Ticks of the axis of ratios do not overlap, and only tables scroll sideways.
+#[test]
+fn a_report_fits_a_desktop_and_a_phone() {
+    let scratch = Scratch::new("phone");
+    assert!(scratch.tidegate(&["run", "small.toml"]).status.success());
+    let url = format!("file://{}", scratch.0.join("out/small/latest/report.html").display());
+    let Some(mut browser) = Browser::open(&url, &scratch.0.join("profile")) else {
+        return skipped::skipped("a report fits a desktop and a phone", "chromium");
+    };
+    browser.until_above("+document.documentElement.dataset.drawn", 0.0);
+    let overlaps = "[...document.querySelectorAll('.ticks .axis')].flatMap((axis) => {
+        const boxes = [...axis.children].map((tick) => tick.getBoundingClientRect());
+        return boxes.filter((box, n) => n > 0 && box.width > 0 && box.left < boxes[n - 1].right);
+    }).length";
+    for (width, name) in [(1280, "report.png"), (400, "report-phone.png")] {
+        browser.resize(width, name);
+        assert_eq!(browser.read(overlaps), 0, "ticks overlap at {width} px");
+        let sideways = browser.read("document.documentElement.scrollWidth - innerWidth");
+        assert!(sideways.as_i64() <= Some(0), "the page is {sideways} px too wide at {width} px");
+        let ticks = browser.read("document.querySelectorAll('.ticks .axis span').length");
+        assert!(ticks.as_u64() > Some(1), "{ticks} ticks");
     }
 }
