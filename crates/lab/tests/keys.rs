@@ -134,6 +134,7 @@ fn scenario(base: &str) -> String {
              count = 6\ntraffic = \"file\"\n"
         ),
         "tor" | "spread" => tor("relays = 14"),
+        "of-tor" => tor("relays = 14").replacen("count = 6", "of-tor = 4000.0", 1),
         "fraction" => tor("fraction = 0.002"),
         other => panic!("no base `{other}`"),
     }

@@ -67,10 +67,14 @@ impl Scenario {
             if set.is_empty() {
                 return Ok(old.clone());
             }
-            // The file with every default includes earlier overrides; the original text does not.
-            let all = toml::to_string(&old.file).map_err(|error| PyTypeError::new_err(error.to_string()))?;
-            let source = SourceFile { file: old.source.file.clone(), text: all };
-            return scenario::Scenario::parse(source, old.folder.clone(), &set).map_err(input_error);
+            let all = [&old.overrides[..], &set].concat();
+            let mut new = scenario::Scenario::parse(old.source.clone(), old.folder.clone(), &all)
+                .map_err(input_error)?;
+            // The name of the file, unless the text or an override states one.
+            if new.file.name.is_empty() {
+                new.file.name.clone_from(&old.file.name);
+            }
+            return Ok(new);
         }
         if what.is_instance_of::<PyDict>() {
             let source = SourceFile { file: "the scenario".into(), text: toml_of(what)? };

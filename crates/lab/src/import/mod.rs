@@ -267,8 +267,12 @@ mod tests {
         assert!(relays.values().any(|relay| relay.name == "relay1exitguard" && relay.country == de));
         let source = SourceFile { file: "imported".into(), text: imported.text.clone() };
         let scenario = Scenario::parse(source, PathBuf::new(), &[]).unwrap();
-        let counts: Vec<_> =
-            scenario.file.user.iter().map(|user| (user.name.get_ref().as_str(), user.count)).collect();
+        let counts: Vec<_> = scenario
+            .file
+            .user
+            .iter()
+            .map(|user| (user.name.get_ref().as_str(), scenario.file.users(user)))
+            .collect();
         assert_eq!(counts, [("markovclientexit", 2), ("perfclientexit", 1)]);
         let traffic: Vec<&str> = scenario.file.user.iter().map(|user| user.traffic.as_str()).collect();
         assert_eq!(traffic, ["privcount", "perfclientexit"]);

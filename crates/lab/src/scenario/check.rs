@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use serde_json::Value;
+use tidegate_control::keys::Wrong;
 use tidegate_control::units::{Rate, Span};
 use tidegate_data::country::Country;
 use tidegate_proto::switching::Form;
@@ -110,7 +112,12 @@ fn check_conflux(
         _ if user.shares.is_some() => false,
         Some(_) => user.second_path.is_some(),
         // The second circuit ends at the same exit, over another guard and middle.
-        None => !user.onion_service && (file.relay.is_empty() || file.relay.len() >= LEAST_FOR_TWO_PATHS),
+        None => {
+            let random =
+                file.random.as_ref().is_none_or(|random| random.relays as usize >= LEAST_FOR_TWO_PATHS);
+            let named = file.relay.is_empty() || file.relay.len() >= LEAST_FOR_TWO_PATHS;
+            !user.onion_service && random && named
+        }
     };
     if system.parts.conflux.is_none() || file.user.iter().any(|user| second(user)) {
         return Ok(());
@@ -119,6 +126,8 @@ fn check_conflux(
         ("every user with a `path` lacks a `second-path`", "set `second-path` of a user, or drop `conflux`")
     } else if file.user.iter().any(|user| user.onion_service) {
         ("circuits to onion services stay single", "add users without `onion-service`, or drop `conflux`")
+    } else if file.random.is_some() {
+        ("two paths to one exit need five relays", "raise `random.relays`, or drop `conflux`")
     } else {
         ("two paths to one exit need five relays", "add [[relay]] tables, or drop `conflux`")
     };
@@ -263,6 +272,21 @@ fn check_bandwidth(bucket: &BandwidthFile, source: &SourceFile) -> Result<(), In
             "`rate` of a token bucket is unlimited",
             "give a finite rate, or drop `bandwidth`",
         ));
+    }
+    Ok(())
+}
+
+/// Checks which keys are written beside each other, before defaults hide which ones are.
+pub(super) fn check_written(document: &Value) -> Result<(), Wrong> {
+    for (number, user) in document["user"].as_array().into_iter().flatten().enumerate() {
+        if user.get("of-tor").is_some() && user.get("count").is_some() {
+            return Err(Wrong {
+                path: ["user", &number.to_string(), "count"].map(str::to_owned).into(),
+                at_key: true,
+                cause: "`count` has no effect beside `of-tor`, which sets the number of users".into(),
+                cure: "drop one of the two".into(),
+            });
+        }
     }
     Ok(())
 }
@@ -426,7 +450,7 @@ fn check_shared(
         "which has no circuits of its own"
     } else if user.path.is_some() {
         "but also has a `path`"
-    } else if other.count != 1 {
+    } else if other.count != Some(1) {
         "which has a `count` above one"
     } else if user.client.is_none()
         || user.server.is_none()

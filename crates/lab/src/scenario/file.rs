@@ -114,8 +114,8 @@ pub struct SystemFile {
     pub tcp: tcp::Config,
     /// Configures the system as the [tor] network's consensus does: EWMA, KIST and congestion control
     /// (`KISTSchedRunInterval`, `cc_alg`, `CircuitPriorityHalflifeMsec`, `circwindow`). Absent parameters take tor's
-    /// default of that year. Replaces `scheduler`, `channel-scheduler`, `control`, their parameters,
-    /// `tls.round-trips` (2) and `tls.standing`.
+    /// default of that year. Replaces `scheduler`, `channel-scheduler`, `control`, parameters that tor reads from the
+    /// consensus, `tls.round-trips` (2), `tls.standing` (true) and `tls.record-cells` (8), which are refused beside it.
     #[serde(default)]
     pub of_consensus: bool,
     /// Share of clients without congestion control: their circuits use the fixed `windows`, whatever `control` is.
@@ -133,6 +133,9 @@ pub struct SystemFile {
     /// The parts; their keys stand in the same table.
     #[serde(skip)]
     pub parts: SystemConfig,
+    /// The table as written, without defaults.
+    #[serde(skip)]
+    pub written: Value,
 }
 
 /// Clients of another system.
@@ -161,8 +164,18 @@ impl Serialize for SystemFile {
             packaging: &'a Packaging,
             tcp: &'a tcp::Config,
         }
-        let SystemFile { name, of_consensus, old_clients, other_clients, paths, tls, packaging, tcp, parts } =
-            self;
+        let SystemFile {
+            name,
+            of_consensus,
+            old_clients,
+            other_clients,
+            paths,
+            tls,
+            packaging,
+            tcp,
+            parts,
+            written: _,
+        } = self;
         let mut all = parts.table.clone();
         if let Ok(Value::Object(below)) = serde_json::to_value(Below {
             name,

@@ -27,7 +27,7 @@ use crate::network::inputs::Inputs;
 use crate::registry;
 use file::{ScenarioFile, file_name_character};
 use paths::PathsFile;
-use place::Places;
+use place::{Placed, Places};
 use quantity::Timeout;
 
 pub use crate::network::builtin::parameters_of_2024;
@@ -46,6 +46,8 @@ pub struct Scenario {
     pub systems: Vec<System>,
     /// Contents of the data files that the scenario names.
     pub inputs: Inputs,
+    /// The overrides that [`Scenario::parse`] applied.
+    pub overrides: Vec<String>,
 }
 
 impl Scenario {
@@ -90,7 +92,7 @@ impl Scenario {
         }
         clients::mix(&mut systems, &file, &source)?;
         check::check_locations(&file, &source, &inputs)?;
-        Ok(Scenario { file, source, folder, systems, inputs })
+        Ok(Scenario { file, source, folder, systems, inputs, overrides: overrides.to_vec() })
     }
 
     /// The data files that the scenario names, by key.
@@ -213,12 +215,16 @@ fn read(source: &SourceFile, overrides: &[String]) -> Result<ScenarioFile, Input
     let fail_at =
         |wrong: Wrong| source.error(places.find(&wrong.path, wrong.at_key), wrong.cause, wrong.cure);
     tidegate_control::keys::check(&keys::WHOLE, &value).map_err(fail_at)?;
+    check::check_written(&value).map_err(fail_at)?;
     let parts = systems::take_parts(document.get_mut(), &value, written).map_err(fail_at)?;
     let mut file = ScenarioFile::deserialize(toml::Deserializer::from(document)).map_err(fail)?;
     for (system, parts) in file.system.iter_mut().zip(parts.systems) {
-        system.parts = parts;
+        (system.parts, system.written) = parts;
     }
     file.left_out = parts.left_out;
+    for user in file.user.iter_mut().map(Placed::get_mut).filter(|user| user.of_tor.is_none()) {
+        user.count.get_or_insert(1);
+    }
     check::check(&file, source)?;
     Ok(file)
 }

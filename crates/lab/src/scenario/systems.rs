@@ -163,7 +163,8 @@ fn name_of<'a>(entry: &'a DeValue<'_>) -> Option<&'a str> {
 
 /// The parts of all systems, and the combinations that do not run.
 pub(super) struct Parts {
-    pub systems: Vec<SystemConfig>,
+    /// Each with its table as written, without defaults.
+    pub systems: Vec<(SystemConfig, Value)>,
     /// Names of combinations that are left out, and why.
     pub left_out: Vec<(String, String)>,
 }
@@ -183,7 +184,7 @@ pub(super) fn take_parts(document: &mut DeTable<'_>, value: &Value, written: usi
         let refusal = system.check(Neighbours::Alike);
         kept.push(refusal.is_ok());
         match refusal {
-            Ok(()) => systems.push(system),
+            Ok(()) => systems.push((system, table.clone())),
             Err(wrong) if number < written => return Err(at(wrong)),
             Err(wrong) => {
                 left_out.push((table["name"].as_str().unwrap_or_default().to_owned(), wrong.cause.clone()));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tidegate_control::units::Span;
 use tidegate_proto::system::SystemConfig;
 
@@ -114,6 +114,21 @@ pub fn models_parameter(name: &str) -> bool {
         || VEGAS.iter().any(|(_, known, ..)| *known == name)
 }
 
+/// The first key of a system's table as written that `of-consensus` has `set` to another value.
+fn replaced(written: &Value, set: &Value, parameters: &BTreeMap<String, i32>, time: u64) -> Option<String> {
+    let mut all = json!({ "tls": { "round-trips": 0, "standing": 0, "record-cells": 0 } });
+    apply_parameters(&mut all, parameters, time);
+    let tables = all.as_object().into_iter().flatten();
+    let mut keys = tables.flat_map(|(name, inner)| match inner {
+        Value::Object(inner) => inner.keys().map(|key| format!("{name}.{key}")).collect(),
+        _ => vec![name.clone()],
+    });
+    keys.find(|key| {
+        let path = format!("/{}", key.replace('.', "/"));
+        written.pointer(&path).is_some_and(|value| set.pointer(&path) != Some(value))
+    })
+}
+
 /// Configures systems with `of-consensus` by the parameters of the consensus.
 pub(super) fn obey_consensus(
     file: &mut ScenarioFile,
@@ -143,6 +158,15 @@ pub(super) fn obey_consensus(
         }
         system.parts = SystemConfig::read(&table)
             .map_err(|wrong| source.error(span.clone(), wrong.cause, wrong.cure))?;
+        let mut set = Value::Object(system.parts.table.clone());
+        set["tls"] = serde_json::to_value(&system.tls).unwrap_or_default();
+        if let Some(key) = replaced(&system.written, &set, &consensus.params, time) {
+            let name = system.name.get_ref();
+            let cause = format!(
+                "system `{name}`: `{key}` has no effect, because `of-consensus` takes it from the consensus"
+            );
+            return Err(source.error(span, cause, format!("drop `{key}`, or drop `of-consensus`")));
+        }
     }
     Ok(())
 }
@@ -150,7 +174,7 @@ pub(super) fn obey_consensus(
 impl ScenarioFile {
     /// Number of users of this group in a run.
     pub(crate) fn users(&self, user: &UserFile) -> u32 {
-        let (Some(of_tor), Some(tor)) = (&user.of_tor, &self.tor) else { return user.count };
+        let (Some(of_tor), Some(tor)) = (&user.of_tor, &self.tor) else { return user.count.unwrap_or(1) };
         let here = **of_tor * tor.fraction * tor.load;
         // Casts of NaN and negative numbers give zero, which the check refuses.
         if here > 0.0 { (here.round() as u32).max(1) } else { 0 }
@@ -159,8 +183,6 @@ impl ScenarioFile {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     /// Unix times of August 2017, August 2022 and May 2024.

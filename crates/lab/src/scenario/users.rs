@@ -98,10 +98,10 @@ impl RequestFile {
 pub struct UserFile {
     /// Name in reports; reports append a number if `count` is above one.
     pub name: Name,
-    /// Number of users.
+    /// Number of users; default: 1, or what `of-tor` gives.
     #[schemars(range(min = 1, max = 200_000))]
-    #[serde(default = "one")]
-    pub count: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count: Option<u32>,
     /// Number of users in all of Tor, instead of `count`; a run has this number times [tor] `fraction` times `load`.
     #[schemars(extend("exclusiveMinimum" = 0.0))]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -169,10 +169,6 @@ impl UserFile {
 
 fn day() -> Span {
     Span::from_secs(86_400)
-}
-
-fn one() -> u32 {
-    1
 }
 
 fn yes() -> bool {
