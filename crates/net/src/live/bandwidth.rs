@@ -31,7 +31,7 @@ pub(crate) struct SharedLimit(Arc<Shared>);
 #[derive(Default)]
 struct Shared {
     bucket: Mutex<Bucket>,
-    /// The connection that writes next. Those that wait for it follow in the order in which they came, on any thread.
+    /// Lets one connection at a time wait for tokens, on any thread, in the order in which they asked.
     turn: Turn<()>,
     written: AtomicU64,
     read: AtomicU64,
@@ -220,7 +220,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(tokio::task::LocalSet::new().run_until(async {
             let limit = std::rc::Rc::new(Limit::new(1e6));
-            // The burst, which needs no turns.
+            // The burst is used up first.
             limit.leave(ChannelId(0), 100_000).await;
             for number in 0..CONNECTIONS {
                 let (limit, sent) = (limit.clone(), sent.clone());

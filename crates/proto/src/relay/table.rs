@@ -29,7 +29,7 @@ pub(super) struct Table<O: Onion> {
 pub(super) struct Circuit<O: Onion> {
     /// The address that the circuit counts for in limits.
     pub owner: Option<IpAddr>,
-    /// When a cell last came for it.
+    /// When its last cell came.
     pub used: Time,
     pub prev: LegId,
     pub next: Option<LegId>,
