@@ -69,10 +69,15 @@ impl PeerLink {
 pub trait Dial {
     /// Connects to a relay, and authenticates both sides.
     fn dial(&self, relay: RelayId) -> impl Future<Output = io::Result<PeerLink>>;
+    /// Called as soon as the node asks for a link with a relay. [`dial`](Self::dial) may follow later.
+    fn asked(&self, relay: RelayId);
+    /// Called when that link is open, could not be opened, or is no longer needed; if it is open, after
+    /// [`opened`](Self::opened).
+    fn tried(&self, relay: RelayId);
     /// Called when a link with a relay is open.
     fn opened(&self, relay: RelayId);
-    /// Called when a link with a relay has ended (`was_open`) or could not be opened.
-    fn ended(&self, relay: RelayId, was_open: bool);
+    /// Called when a link with a relay has ended.
+    fn ended(&self, relay: RelayId);
 }
 
 /// Dials relays of a fixed directory by address and fingerprint.
@@ -88,8 +93,10 @@ impl Dial for Pinned {
         let stream = link::connect(contact.address, config.map_err(io::Error::other)?, CONNECTING).await?;
         Ok(PeerLink::over_tls(stream, Vec::new(), Some(relay)))
     }
+    fn asked(&self, _: RelayId) {}
+    fn tried(&self, _: RelayId) {}
     fn opened(&self, _: RelayId) {}
-    fn ended(&self, _: RelayId, _: bool) {}
+    fn ended(&self, _: RelayId) {}
 }
 
 /// A node on sockets. Clones are handles to the same node.
@@ -253,6 +260,7 @@ where
                 let overlay = self.overlay.get().expect("a handle drives the node");
                 let opening = Rc::<Channel>::default();
                 self.channels.insert(channel, opening.clone());
+                overlay.shared.dial.asked(relay);
                 tokio::task::spawn_local(async move { overlay.open(channel, opening, relay).await });
             }
             Output::Flush(channel) => {
@@ -382,12 +390,13 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
         let dialled = tokio::select! {
             dialled = link::within(CONNECTING, self.shared.dial.dial(relay)) => dialled,
             // The node has given up every circuit that needed it, or needs its place.
-            () = channel.given_up() => return self.shared.dial.ended(relay, false),
+            () = channel.given_up() => return self.shared.dial.tried(relay),
         };
         match dialled {
-            Ok(_) if channel.closed.get() => self.shared.dial.ended(relay, false),
+            Ok(_) if channel.closed.get() => self.shared.dial.tried(relay),
             Ok(peer_link) => {
                 self.shared.dial.opened(relay);
+                self.shared.dial.tried(relay);
                 self.with(|node, now| {
                     if let Some(address) = peer_link.carrier.peer_address() {
                         node.channel_is_at(now, id, address);
@@ -396,12 +405,12 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
                     node.channel_opened(now, id);
                 });
                 self.run(peer_link, id, &channel, LINGER).await;
-                self.shared.dial.ended(relay, true);
+                self.shared.dial.ended(relay);
             }
             Err(cause) => {
                 tracing::debug!(%cause, "cannot connect to a relay");
                 self.gone(id, &channel);
-                self.shared.dial.ended(relay, false);
+                self.shared.dial.tried(relay);
             }
         }
     }
@@ -431,7 +440,7 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
         peer.inspect(|peer| self.shared.dial.opened(*peer));
         // Only misbehaving or displaced neighbours lose a link that they opened: it ends at once.
         self.run(peer_link, id, &channel, Span::ZERO).await;
-        peer.inspect(|peer| self.shared.dial.ended(*peer, true));
+        peer.inspect(|peer| self.shared.dial.ended(*peer));
     }
 
     /// Moves cells until the link ends. `linger`: how long to wait for the neighbour's end after the node closed it.

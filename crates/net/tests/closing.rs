@@ -10,6 +10,7 @@ use tidegate_proto::node::CircuitKey;
 use tidegate_proto::transport::Transport;
 
 use crate::a_relay;
+use crate::faults::neighbour::{Answer, CIRCUIT, DESTROY, EARLY, circuit_from, extend, host};
 use crate::one_hop::{OneHop, on_sockets};
 use crate::server::server;
 
@@ -54,6 +55,23 @@ fn the_relay_learns_that_the_client_closed_a_circuit_before_its_connection_ends(
         for transport in [Transport::PerCircuit, Transport::Quic] {
             assert_eq!(closed_during_downloads(transport).await, [8.0, 0.0], "{transport:?}");
         }
+    });
+}
+
+/// A circuit ends while the relay connects for it. Another one to the same relay has just begun to be extended.
+#[test]
+fn a_circuit_that_ends_during_an_attempt_to_connect_ends_no_other() {
+    /// tor-spec, "Tearing down circuits": the next relay refused the handshake, which is not a valid one.
+    const DESTROYED: u8 = 11;
+    on_sockets(async {
+        let relay = a_relay::start(|settings| settings.config.transport = Transport::PerCircuit).await.router;
+        let next = a_relay::start(|_| {}).await.router;
+        let mut first = circuit_from(host(2), relay.into()).await;
+        let mut second = circuit_from(host(3), relay.into()).await;
+        first.say(EARLY, extend(next.address, next.fingerprint)).await;
+        first.cell(CIRCUIT, DESTROY, &[0]).await;
+        second.say(EARLY, extend(next.address, next.fingerprint)).await;
+        assert_eq!(second.hear().await.unwrap_err(), Answer::Destroyed(DESTROYED));
     });
 }
 

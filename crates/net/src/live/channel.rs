@@ -425,11 +425,19 @@ impl Dial for std::rc::Rc<Links> {
         Ok(PeerLink { carrier, rest, peer: Some(relay), ours: peer.ours, shared })
     }
 
+    fn asked(&self, relay: RelayId) {
+        self.names.borrow_mut().attempted(relay);
+    }
+
+    fn tried(&self, relay: RelayId) {
+        self.names.borrow_mut().attempt_ended(relay);
+    }
+
     fn opened(&self, relay: RelayId) {
         self.names.borrow_mut().connected(relay);
     }
 
-    fn ended(&self, relay: RelayId, was_open: bool) {
-        self.names.borrow_mut().disconnected(relay, was_open);
+    fn ended(&self, relay: RelayId) {
+        self.names.borrow_mut().disconnected(relay);
     }
 }

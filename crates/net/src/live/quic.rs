@@ -382,7 +382,7 @@ impl Quic {
         tokio::task::spawn_local(async move {
             neighbour.last().await;
             forget(&neighbours, relay, &neighbour);
-            names.borrow_mut().disconnected(relay, true);
+            names.borrow_mut().disconnected(relay);
         });
     }
 

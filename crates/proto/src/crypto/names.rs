@@ -104,6 +104,8 @@ struct Entry {
     came: bool,
     kept: bool,
     connections: u32,
+    /// Attempts to connect that are under way.
+    attempts: u32,
 }
 
 /// A node's names, shared with its driver.
@@ -167,8 +169,9 @@ impl Names {
         }
         self.last += 1;
         let id = RelayId(self.last);
-        let entry =
-            Entry { router, dial: router.address, also: None, came: false, kept: false, connections: 0 };
+        let dial = router.address;
+        let (came, kept, connections, attempts) = (false, false, 0, 0);
+        let entry = Entry { router, dial, also: None, came, kept, connections, attempts };
         self.routers.insert(id, entry);
         self.numbers.insert(router, id);
         self.by_fingerprint.entry(router.fingerprint).or_default().push(id);
@@ -192,11 +195,32 @@ impl Names {
         }
     }
 
-    /// Notes that a connection to the relay has ended (`was_open`) or could not be opened.
-    pub fn disconnected(&mut self, id: RelayId, was_open: bool) {
-        let Some(entry) = self.routers.get_mut(&id) else { return };
-        entry.connections -= u32::from(was_open);
-        if entry.connections > 0 || entry.kept {
+    /// Notes that a connection to the relay has ended.
+    pub fn disconnected(&mut self, id: RelayId) {
+        if let Some(entry) = self.routers.get_mut(&id) {
+            entry.connections -= 1;
+        }
+        self.forget_unused(id);
+    }
+
+    /// Notes that an attempt to connect to the relay begins: its entry stays meanwhile.
+    pub fn attempted(&mut self, id: RelayId) {
+        if let Some(entry) = self.routers.get_mut(&id) {
+            entry.attempts += 1;
+        }
+    }
+
+    /// Notes that an attempt is over. If it led to a connection, note that first.
+    pub fn attempt_ended(&mut self, id: RelayId) {
+        if let Some(entry) = self.routers.get_mut(&id) {
+            entry.attempts -= 1;
+        }
+        self.forget_unused(id);
+    }
+
+    fn forget_unused(&mut self, id: RelayId) {
+        let Some(entry) = self.routers.get(&id) else { return };
+        if entry.connections + entry.attempts > 0 || entry.kept {
             return;
         }
         let router = entry.router;
@@ -227,12 +251,14 @@ mod tests {
         assert_ne!(lie, truth);
         names.connected(truth);
         assert_eq!(names.find(router(1, 666)), truth, "a connected relay has proved its identity");
-        names.disconnected(lie, false);
+        names.attempted(lie);
+        names.attempt_ended(lie);
         assert_eq!(names.router(lie), None);
-        names.disconnected(truth, true);
+        names.disconnected(truth);
         assert_eq!((names.router(truth), names.numbers.len(), names.by_fingerprint.len()), (None, 0, 0));
         let kept = names.keep(router(2, 1));
-        names.disconnected(kept, false);
+        names.attempted(kept);
+        names.attempt_ended(kept);
         assert_eq!(names.router(kept), Some(router(2, 1)));
     }
 
@@ -247,8 +273,23 @@ mod tests {
         names.reached(id, router(1, 9001).address);
         assert_eq!(names.find(router(1, 666)), id);
         assert_eq!(names.router(id), Some(router(1, 9001)), "the identity there is proved");
-        names.disconnected(id, true);
+        names.disconnected(id);
         assert_eq!((names.router(id), names.numbers.len(), names.by_fingerprint.len()), (None, 0, 0));
+    }
+
+    #[test]
+    fn a_relay_keeps_its_number_while_an_attempt_is_under_way() {
+        let mut names = Names::default();
+        let id = names.find(router(1, 9001));
+        names.attempted(id);
+        assert_eq!(names.find(router(1, 9001)), id, "another circuit");
+        names.attempted(id);
+        names.attempt_ended(id);
+        assert_eq!(names.router(id), Some(router(1, 9001)), "the first circuit was given up");
+        names.connected(id);
+        names.attempt_ended(id);
+        names.disconnected(id);
+        assert_eq!(names.router(id), None);
     }
 
     #[test]
