@@ -29,6 +29,9 @@ pub(crate) struct Edge {
     flow: Flow,
     /// Ordered by id. A circuit rarely has more than a few.
     streams: Vec<Stream>,
+    /// Number of streams that have bytes left and may go on. Most messages about flow control leave it at 0, and then no
+    /// stream is looked at.
+    able: usize,
     /// Delivered bytes that the streams' local sides have not consumed.
     held: u64,
     /// The stream that was offered room last, if there was less than a cell for each.
@@ -78,6 +81,7 @@ impl Edge {
         Edge {
             flow: Flow::new(congestion, windows, allowance),
             streams: Vec::new(),
+            able: 0,
             held: 0,
             turn: None,
             passed: false,
@@ -117,6 +121,16 @@ impl Edge {
     fn stream(&mut self, id: StreamId) -> Option<&mut Stream> {
         let at = self.streams.binary_search_by_key(&id, |stream| stream.id).ok()?;
         Some(&mut self.streams[at])
+    }
+
+    /// Changes what a stream may send. `None` if it does not exist.
+    fn change<T>(&mut self, id: StreamId, act: impl FnOnce(&mut Stream) -> T) -> Option<T> {
+        let stream = self.stream(id)?;
+        let before = usize::from(stream.is_able());
+        let done = act(stream);
+        let after = usize::from(stream.is_able());
+        self.able = self.able + after - before;
+        Some(done)
     }
 
     /// Adds a stream that connects to an address; false if the id is in use or zero, or if the circuit has too many
@@ -159,8 +173,15 @@ impl Edge {
 
     /// Removes a stream; false if it does not exist.
     pub(crate) fn close(&mut self, id: StreamId) -> bool {
-        let found = self.streams.binary_search_by_key(&id, |stream| stream.id);
-        found.map(|at| self.held -= self.streams.remove(at).held).is_ok()
+        let Ok(at) = self.streams.binary_search_by_key(&id, |stream| stream.id) else { return false };
+        let stream = self.streams.remove(at);
+        self.held -= stream.held;
+        self.able -= usize::from(stream.is_able());
+        // A circuit that had thousands of streams must not keep their memory.
+        if self.streams.len() < self.streams.capacity() / 4 {
+            self.streams.shrink_to(2 * self.streams.len());
+        }
+        true
     }
 
     /// Bytes that streams' own sides hold.
@@ -206,11 +227,11 @@ impl Edge {
         if id.0 == 0 {
             return self.flow.acknowledged(now, digest, blocked);
         }
-        match (self.flow.windows(), self.stream(id)) {
-            (None, _) => Err(Violation),
-            (Some(_), Some(Stream { window: Some(window), .. })) => window.acknowledged(now, blocked),
-            (Some(_), _) => Ok(()),
+        if self.has_congestion_control() {
+            return Err(Violation);
         }
+        let window = |stream: &mut Stream| stream.window.as_mut().map(|own| own.acknowledged(now, blocked));
+        self.change(id, window).flatten().unwrap_or(Ok(()))
     }
 
     /// The stream's local side has not consumed `bytes` delivered bytes. Returns a message for the peer. Call again until
@@ -238,10 +259,8 @@ impl Edge {
 
     /// The peer sent XOFF (`stop`) or XON (proposal 324). Like tor, an end with fixed windows drops both.
     pub(crate) fn stop(&mut self, id: StreamId, stop: bool) {
-        if self.has_congestion_control()
-            && let Some(stream) = self.stream(id)
-        {
-            stream.stopped = stop;
+        if self.has_congestion_control() {
+            self.change(id, |stream| stream.stopped = stop);
         }
     }
 
@@ -258,7 +277,7 @@ impl Edge {
 
     /// Whether a stream has bytes left that something other than its peer stopped.
     pub(crate) fn is_backlogged(&self) -> bool {
-        self.streams.iter().any(|stream| stream.starved && stream.room() > 0)
+        self.able > 0
     }
 
     /// Estimate of the cells that the streams' sources have: infinite if they are `backlogged`, else twice the number
@@ -284,11 +303,11 @@ impl Edge {
     /// Stopped streams that have bytes left and may go on, each with a fair share of `cells`, which is the
     /// [room](Self::room). If there are fewer cells than streams, they take turns.
     pub(crate) fn resumable(&mut self, cells: u32) -> Vec<(StreamId, u32)> {
-        let able = |stream: &Stream| stream.starved && stream.room() > 0;
-        let count = self.streams.iter().filter(|stream| able(stream)).count() as u32;
+        let count = self.able as u32;
         if cells == 0 || count == 0 {
             return Vec::new();
         }
+        let able = |stream: &Stream| stream.is_able();
         if cells < count {
             let next = self.turn.map_or(0, |turn| self.streams.partition_point(|stream| stream.id <= turn));
             let (before, after) = self.streams.split_at(next);
@@ -331,13 +350,14 @@ impl Edge {
         mut send: impl FnMut(Message<O>, bool) -> Option<Digest>,
     ) -> u32 {
         let room = self.room(room);
-        let Edge { flow, streams, turn, passed, .. } = self;
+        let Edge { flow, streams, turn, passed, able, .. } = self;
         let Ok(at) = streams.binary_search_by_key(&id, |stream| stream.id) else { return 0 };
         let stream = &mut streams[at];
         if stream.phase != Phase::Connected {
             return 0;
         }
         let allowed = room.min(stream.room()).min(cells);
+        *able -= usize::from(stream.is_able());
         stream.starved = true;
         let mut sent = 0;
         while sent < allowed {
@@ -355,6 +375,7 @@ impl Edge {
             }
             sent += 1;
         }
+        *able += usize::from(stream.is_able());
         *passed = sent == 0 && !stream.starved && turn.is_some();
         sent
     }
@@ -379,6 +400,19 @@ mod tests {
             None
         });
         sent
+    }
+
+    #[test]
+    fn ended_streams_leave_their_memory() {
+        let mut edge = windowed();
+        for id in 1..=MAX_STREAMS as u16 {
+            assert!(edge.open(StreamId(id)));
+        }
+        for id in 2..=MAX_STREAMS as u16 {
+            assert!(edge.close(StreamId(id)));
+        }
+        assert!(edge.streams.capacity() <= 8, "{}", edge.streams.capacity());
+        assert!(edge.has(StreamId(1)));
     }
 
     #[test]

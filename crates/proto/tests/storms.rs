@@ -290,9 +290,8 @@ fn a_connection_with_many_linked_circuits_ends_in_linear_time() {
     assert!(many < few * 30, "{few:?} for 2,000, {many:?} for 16,000");
 }
 
-/// Calls to package and processor time for each cell of a circuit with this many streams of endless data.
-#[expect(clippy::disallowed_methods, reason = "the processor time is the point")]
-fn work_per_cell(streams: u16) -> (f64, Duration) {
+/// A stranger's circuit with this many streams of endless data.
+fn with_streams(streams: u16) -> (Attacked, ChannelId, CircId) {
     let mut attacked = Attacked::new(Limits::default());
     let stranger = attacked.connection(address(2));
     let circ = attacked.create(stranger, 1);
@@ -304,6 +303,13 @@ fn work_per_cell(streams: u16) -> (f64, Duration) {
         attacked.package(stream, u32::MAX);
         attacked.settle();
     }
+    (attacked, stranger, circ)
+}
+
+/// Calls to package and processor time for each cell of a circuit with this many streams of endless data.
+#[expect(clippy::disallowed_methods, reason = "the processor time is the point")]
+fn work_per_cell(streams: u16) -> (f64, Duration) {
+    let (mut attacked, stranger, circ) = with_streams(streams);
     let (begun, mut acknowledged) = (Instant::now(), 0);
     let (calls, cells) = (attacked.packaged, attacked.data.0);
     while attacked.data.0 - cells < 10_000 {
@@ -322,4 +328,26 @@ fn work_for_a_cell_of_a_circuit_with_thousands_of_streams_is_bounded() {
     let ((few, short), (many, long)) = (work_per_cell(4), work_per_cell(4096));
     eprintln!("{few:.2} calls and {short:?} a cell with 4 streams, {many:.2} and {long:?} with 4,096");
     assert!(many <= 2.0, "{many} calls for each cell");
+}
+
+/// Processor time for each XOFF or XON on a circuit with this many streams.
+#[expect(clippy::disallowed_methods, reason = "the processor time is the point")]
+fn work_per_signal(streams: u16) -> Duration {
+    const SIGNALS: u32 = 100_000;
+    let (mut attacked, stranger, circ) = with_streams(streams);
+    let begun = Instant::now();
+    for number in 0..SIGNALS {
+        let payload = if number % 2 == 0 { Payload::Xoff } else { Payload::Xon };
+        let stream = 1 + (number / 2) as u16 % streams;
+        attacked.say_of(stranger, circ, (stream, Command::Relay, payload));
+    }
+    begun.elapsed() / SIGNALS
+}
+
+/// A stranger stops and resumes its streams as fast as it can.
+#[test]
+fn work_for_flow_control_of_thousands_of_streams_is_bounded() {
+    let (few, many) = (work_per_signal(4), work_per_signal(4096));
+    eprintln!("{few:?} a message with 4 streams, {many:?} with 4,096");
+    assert!(many < few * 15, "{few:?} with 4 streams, {many:?} with 4,096");
 }

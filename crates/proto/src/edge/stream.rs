@@ -56,6 +56,11 @@ impl Stream {
         }
     }
 
+    /// Whether it has bytes left and may go on.
+    pub(crate) fn is_able(&self) -> bool {
+        self.starved && self.room() > 0
+    }
+
     pub(crate) fn room(&self) -> u32 {
         if self.stopped { 0 } else { self.window.as_ref().map_or(u32::MAX, |window| window.room()) }
     }
