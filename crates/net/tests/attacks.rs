@@ -1,6 +1,6 @@
 //! Attacks on a relay by strangers. Each test fails on a relay without the bound that it names.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,15 +11,17 @@ use tidegate_net::clock;
 use tidegate_net::gate::Gate;
 use tidegate_net::identity::fill;
 use tidegate_net::live::authority;
+use tidegate_net::live::bandwidth::Limit;
 use tidegate_net::live::client::{self, ClientConfig, Event};
 use tidegate_net::live::directory::{self, Admission, Authority, Entry};
 use tidegate_net::live::exit::Exit;
 use tidegate_net::live::fetch::fetch;
 use tidegate_net::live::policy::Policy;
 use tidegate_net::live::relay::{Announce, RelayConfig};
+use tidegate_net::overlay::RateLimit as _;
 use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::crypto::layer::BODY;
-use tidegate_proto::links::{Config, Limits};
+use tidegate_proto::links::{ChannelId, Config, Limits};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
@@ -74,6 +76,31 @@ async fn open(link: &mut Link, stream: u16, to: SocketAddr) -> (u8, u8) {
     let body = link.hear().await.expect("an answer");
     assert_eq!(body[3..5], stream.to_be_bytes());
     (body[0], body[11])
+}
+
+/// Connections of a relay with a bandwidth limit always have cells to write.
+#[test]
+fn connections_with_cells_take_turns_at_a_bandwidth_limit() {
+    const CONNECTIONS: usize = 20;
+    on_sockets(async {
+        let limit = Rc::new(Limit::new(1e6));
+        // The burst is used up first.
+        limit.leave(ChannelId(0), 100_000).await;
+        let sent = Rc::new(RefCell::new([0; CONNECTIONS]));
+        for number in 0..CONNECTIONS {
+            let (limit, sent) = (limit.clone(), sent.clone());
+            spawn_local(async move {
+                loop {
+                    limit.leave(ChannelId(number as u32), 2_000).await;
+                    sent.borrow_mut()[number] += 1;
+                }
+            });
+        }
+        clock::until(clock::now() + Span::from_millis(300)).await;
+        let sent = sent.borrow();
+        let (least, most) = (sent.iter().min().unwrap(), sent.iter().max().unwrap());
+        assert!(*least > 0 && most - least <= 1, "{sent:?}");
+    });
 }
 
 #[test]
