@@ -2,10 +2,11 @@
 //!
 //! Users of stock clients download from exits and from a stock onion service, while strangers hold connections to a relay.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -46,8 +47,8 @@ struct Shared {
     exact: AtomicU64,
     /// Downloads with bytes that were not sent.
     wrong: AtomicU64,
-    /// Downloads that ended early or could not begin.
-    broken: AtomicU64,
+    /// Downloads that ended early or could not begin, by cause.
+    broken: Mutex<BTreeMap<String, u64>>,
 }
 
 /// Loads the relays. The exit code is 1 if a byte was wrong, a download broke, a relay grew, or tor warns.
@@ -92,15 +93,16 @@ pub fn main(
     let strangers = crowd.disperse()?;
 
     let growth = end.iter().zip(&half).map(|(end, half)| end / half - 1.0).fold(f64::MIN, f64::max);
-    let [exact, wrong, broken] =
-        [&shared.exact, &shared.wrong, &shared.broken].map(|count| count.load(Ordering::Relaxed));
+    let [exact, wrong] = [&shared.exact, &shared.wrong].map(|count| count.load(Ordering::Relaxed));
+    let causes = shared.broken.lock().unwrap_or_else(PoisonError::into_inner);
+    let broken: u64 = causes.values().sum();
     let (warnings, seconds) = (network.warnings(), clock::now().since(begun).as_secs_f64());
     let fine = wrong == 0 && broken == 0 && exact > 0 && growth <= GROWTH && warnings.is_empty();
     if json {
         let largest = end.iter().copied().fold(0.0, f64::max);
         println!(
             "{}",
-            json!({ "seconds": seconds, "exact": exact, "wrong": wrong, "broken": broken, "strangers": strangers,
+            json!({ "seconds": seconds, "exact": exact, "wrong": wrong, "broken": broken, "causes": *causes, "strangers": strangers,
                 "growth": growth, "largest_relay_bytes": largest, "warnings": warnings, "fine": fine })
         );
     } else {
@@ -109,6 +111,7 @@ pub fn main(
         );
         println!("strangers {strangers} connections");
         println!("memory    a relay grew by {:.1} % in the second half", 100.0 * growth);
+        causes.iter().for_each(|(cause, times)| println!("broken    {times} times: {cause}"));
         warnings.iter().for_each(|line| println!("tor says  {line}"));
     }
     Ok(ExitCode::from(u8::from(!fine)))
@@ -118,13 +121,18 @@ impl Shared {
     /// Repeats downloads as one user.
     fn download(&self, user: u16, socks: SocketAddr, origin: &Origin) {
         while !self.over.load(Ordering::Relaxed) {
-            let count = match fetch(user, socks, origin.clone(), BYTES) {
-                Ok(download) if download.exact() => &self.exact,
-                Ok(download) if !download.right => &self.wrong,
-                _ => &self.broken,
-            };
-            count.fetch_add(1, Ordering::Relaxed);
+            match fetch(user, socks, origin.clone(), BYTES) {
+                Ok(download) if download.exact() => drop(self.exact.fetch_add(1, Ordering::Relaxed)),
+                Ok(download) if !download.right => drop(self.wrong.fetch_add(1, Ordering::Relaxed)),
+                Ok(_) => self.count("the stream ended before the last byte".into()),
+                Err(error) => self.count(error.to_string()),
+            }
             thread::sleep(THINK);
         }
+    }
+
+    /// Counts a broken download.
+    fn count(&self, cause: String) {
+        *self.broken.lock().unwrap_or_else(PoisonError::into_inner).entry(cause).or_default() += 1;
     }
 }
