@@ -575,7 +575,7 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
                     return Some(cell);
                 }
             };
-            node.cells(now, id, &mut std::iter::from_fn(&mut next));
+            node.cells_arrived(now, id, &mut std::iter::from_fn(&mut next));
             drop(bodies);
             if !valid {
                 return Err(io::ErrorKind::InvalidData.into());

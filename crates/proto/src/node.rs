@@ -85,7 +85,7 @@ pub trait Node<O: Onion>: Machine<Output = Output<O>> {
     /// A cell arrived.
     fn cell(&mut self, now: Time, channel: ChannelId, cell: Cell<O>);
     /// Cells arrived together, in this order.
-    fn cells(&mut self, now: Time, channel: ChannelId, cells: &mut dyn Iterator<Item = Cell<O>>) {
+    fn cells_arrived(&mut self, now: Time, channel: ChannelId, cells: &mut dyn Iterator<Item = Cell<O>>) {
         cells.for_each(|cell| self.cell(now, channel, cell));
     }
     /// Writes a channel's cells to `sink`, as far as the connection takes them.

@@ -452,6 +452,26 @@ mod tests {
     }
 
     #[test]
+    fn the_width_follows_the_density_and_the_order_stays() {
+        let (mut queue, mut oracle, mut widths) = (Queue::new(), BinaryHeap::new(), BTreeSet::new());
+        for event in 0..60_000u64 {
+            // Delays up to 4 us, 4 ms and 4 s in turn, some of them equal.
+            let most = 4_000 << (10 * (event / 10_000 % 3));
+            let at = Time(queue.now().0 + event * 7919 % most / 8 * 8);
+            queue.push(at, event);
+            oracle.push(Reverse((at, event)));
+            if event >= 100 {
+                assert_eq!(queue.pop(), oracle.pop().map(|Reverse(entry)| entry));
+            }
+            widths.insert(queue.width);
+        }
+        assert!(widths.len() > 3, "{widths:?}");
+        let left: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(left.len(), 100);
+        assert!(left.into_iter().all(|entry| oracle.pop() == Some(Reverse(entry))));
+    }
+
+    #[test]
     fn items_that_are_not_due_leave_room_before_them() {
         let mut queue = Queue::new();
         queue.push(Time(1000), 'b');

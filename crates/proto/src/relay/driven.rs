@@ -135,7 +135,7 @@ impl<O: Onion> Node<O> for Relay<O> {
         self.relieve_memory(now);
     }
 
-    fn cells(&mut self, now: Time, channel: ChannelId, cells: &mut dyn Iterator<Item = Cell<O>>) {
+    fn cells_arrived(&mut self, now: Time, channel: ChannelId, cells: &mut dyn Iterator<Item = Cell<O>>) {
         self.forward_runs(now, channel, cells);
     }
 

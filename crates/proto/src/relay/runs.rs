@@ -1,6 +1,6 @@
 //! Runs of cells: consecutive RELAY cells of one circuit that a relay forwards to the client.
 //!
-//! What decides how such a cell is forwarded is the same for all cells of a run, so it is looked up once.
+//! All cells of a run are forwarded in the same way, which the relay looks up once.
 
 use tidegate_control::units::Time;
 
@@ -12,7 +12,7 @@ use crate::links::{ChannelId, LegId, Side};
 use crate::node::Node as _;
 use crate::onion::Onion;
 
-/// What the cells of a run have in common.
+/// The way of a run.
 struct Run {
     circuit: CircuitKey,
     /// The leg to the client.
@@ -53,7 +53,7 @@ impl<O: Onion> Relay<O> {
         }
     }
 
-    /// The run that RELAY cells of a circuit id belong to, if they only pass on their way to a client.
+    /// The run of RELAY cells with a circuit id; `None` unless this relay forwards them to a client.
     fn run_of(&self, channel: ChannelId, circ: CircId) -> Option<Run> {
         let links = &self.table.links;
         let counts = !links.is_between_shards(channel)?;

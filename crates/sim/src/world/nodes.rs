@@ -269,7 +269,7 @@ impl Nodes {
         cells: &mut dyn Iterator<Item = Cell<Clear>>,
     ) {
         match control.message_step().filter(|_| self.byzantine.lies()) {
-            None => self.node(host).cells(now, channel, cells),
+            None => self.node(host).cells_arrived(now, channel, cells),
             Some(step) => {
                 cells.for_each(|cell| self.perhaps_lie((now, step), (host, channel), (from, at), cell))
             }
