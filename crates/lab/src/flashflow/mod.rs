@@ -186,7 +186,7 @@ fn newcomers(deployment: &Deployment, network: &[Member], hours: &Hours, measure
     measured.push("new.unplaced", new.unplaced as f64);
 }
 
-/// Relays that the paper's speed test measured (section 3.4); the other relays of its data set timed out.
+/// Relays that the paper's speed test measured (section 3.4); its data set does not say which.
 const SPEED_TESTED: usize = 4867;
 
 /// Figure 5: advertised bandwidths and weight errors before and after a day of loading every relay.
@@ -210,7 +210,7 @@ pub fn speed_test(experiment: &Experiment, _: Scale, _: &dyn Monitor) -> Result<
     let growth = |relay: &&Advertised| relay.after as f64 - relay.before as f64;
     let changed = sorted(relays.values().map(|relay| growth(&relay).abs() * 8e-6));
     measured.push("changed.p90_mbit", quantile(&changed, 0.9));
-    // Relays that were not measured changed little: a tenth of the measured ones are those that changed most.
+    // Our assumption: the relays that were not measured changed least.
     if let Some(least) = changed.iter().rev().nth(SPEED_TESTED / 10 - 1) {
         measured.push("changed.tenth_of_measured_mbit", *least);
     }
