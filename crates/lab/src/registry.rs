@@ -5,21 +5,29 @@ use std::sync::Arc;
 
 use tidegate_control::registry::{Entry, find};
 use tidegate_data::formats::BANDWIDTH_FILES;
-use tidegate_sim::plan::paths::{self as policies, Policy};
+use tidegate_sim::plan::paths::{self as policies, Policy, congestion_aware, latency_aware};
 
 use crate::input::{InputError, SourceFile, suggest};
+use crate::scenario::file::Placed;
 use crate::scenario::paths::PathsFile;
 
 /// Path policies by name. Adding one takes one line here.
-const POLICIES: &[Entry<MakePolicy>] = &[
+pub(crate) const POLICIES: &[Entry<MakePolicy>] = &[
     Entry { name: "tor", schema: None, origin: None, make: |_, _, _| Ok(Arc::new(policies::Tor)) },
     Entry { name: "uniform", schema: None, origin: None, make: |_, _, _| Ok(Arc::new(policies::Uniform)) },
     Entry { name: "bandwidth-file", schema: None, origin: None, make: bandwidth_file },
     Entry { name: "pinned", schema: None, origin: None, make: pinned },
+    Entry { name: "latency-aware", schema: None, origin: Some(&latency_aware::ORIGIN), make: latency },
+    Entry {
+        name: "congestion-aware",
+        schema: None,
+        origin: Some(&congestion_aware::ORIGIN),
+        make: congestion,
+    },
 ];
 
 /// Builds a policy from a system's `paths` table. File names are relative to the folder.
-type MakePolicy = fn(&PathsFile, &SourceFile, &Path) -> Result<Arc<dyn Policy>, InputError>;
+pub(crate) type MakePolicy = fn(&PathsFile, &SourceFile, &Path) -> Result<Arc<dyn Policy>, InputError>;
 
 fn bandwidth_file(
     paths: &PathsFile,
@@ -43,6 +51,19 @@ fn pinned(paths: &PathsFile, source: &SourceFile, _: &Path) -> Result<Arc<dyn Po
     Ok(Arc::new(policies::Pinned(relays.each_ref().map(|name| name.get_ref().clone()))))
 }
 
+fn latency(paths: &PathsFile, _: &SourceFile, _: &Path) -> Result<Arc<dyn Policy>, InputError> {
+    let compared = paths.compared.as_deref().copied();
+    let policy = policies::LatencyAware::default();
+    Ok(Arc::new(policies::LatencyAware { compared: compared.unwrap_or(policy.compared) }))
+}
+
+fn congestion(paths: &PathsFile, _: &SourceFile, _: &Path) -> Result<Arc<dyn Policy>, InputError> {
+    let given = |value: &Option<Placed<u32>>, default| value.as_deref().copied().unwrap_or(default);
+    let policies::CongestionAware { compared, probes } = policies::CongestionAware::default();
+    let (compared, probes) = (given(&paths.compared, compared), given(&paths.probes, probes));
+    Ok(Arc::new(policies::CongestionAware { compared, probes }))
+}
+
 /// Builds the policy that a system's `paths` table names.
 pub(crate) fn policy(
     paths: &PathsFile,
@@ -54,5 +75,20 @@ pub(crate) fn policy(
         let cause = format!("unknown path policy `{name}`");
         source.error(paths.policy.span(), cause, suggest(name, &unknown.known))
     })?;
-    (part.make)(paths, source, folder)
+    let policy = (part.make)(paths, source, folder)?;
+    let refused = |given: &Option<Placed<u32>>, key: &str, with: &str| match given {
+        Some(value) => {
+            let cause = format!("`{key}` has no effect with `policy = \"{name}\"`");
+            Err(source.error(value.span(), cause, format!("drop it, or use policy = {with}")))
+        }
+        None => Ok(()),
+    };
+    let comparison = policy.comparison();
+    if comparison.is_none() {
+        refused(&paths.compared, "compared", "\"latency-aware\" or \"congestion-aware\"")?;
+    }
+    if comparison.is_none_or(|rule| rule.probes == 0) {
+        refused(&paths.probes, "probes", "\"congestion-aware\"")?;
+    }
+    Ok(policy)
 }

@@ -3,8 +3,10 @@
 use std::fmt::Write as _;
 
 use tidegate_control::paths::parameters::CONTROLLERS;
-use tidegate_control::registry::{Origin, Part};
+use tidegate_control::registry::{Entry, Origin};
 use tidegate_proto::registry::{BALANCES, CHOICES, CONTROLS, SCHEDULERS, SPLITS};
+
+use crate::registry::POLICIES;
 
 /// Published systems of the simulator and the stream server: the key with its value, and the origin.
 const OTHERS: &[(&str, Origin)] = &[
@@ -49,12 +51,13 @@ fn all() -> Vec<Selected> {
     all.extend(of("control", CONTROLS));
     all.extend(of("conflux", SPLITS));
     all.extend(of("balance", BALANCES));
+    all.extend(of("paths.policy", POLICIES));
     all.extend(of("controller", CONTROLLERS));
     all.extend(OTHERS.iter().map(|(key, origin)| ((*key).to_owned(), origin)));
     all
 }
 
-fn of<T: ?Sized>(key: &str, parts: &'static [Part<T>]) -> Vec<Selected> {
+fn of<M>(key: &str, parts: &'static [Entry<M>]) -> Vec<Selected> {
     parts.iter().filter_map(|part| Some((format!("{key} = \"{}\"", part.name), part.origin?))).collect()
 }
 

@@ -2,6 +2,7 @@
 
 mod archive;
 mod changing;
+mod compared;
 mod families;
 mod keys;
 #[path = "../../../tests/skipped.rs"]

@@ -13,6 +13,7 @@ use tidegate_control::markov;
 use tidegate_control::units::{Bytes, Rate, Span, Time};
 
 pub use tidegate_proto::bucket::BucketPlan;
+use tidegate_proto::cell::RelayId;
 pub use tidegate_proto::conflux::{Split, by_time, q_learning};
 pub use tidegate_proto::control::fixed_rate::FixedRate;
 pub use tidegate_proto::control::windows::{FixedWindows, Windows};
@@ -55,6 +56,14 @@ pub struct Plan {
     /// The run is divided among at most this many processes ([`crate::division`]); zero or one: it is not. Division
     /// changes the order of events at equal times, and makes effects without a path delay take one window.
     pub processes: u32,
+}
+
+impl Plan {
+    /// The one-way propagation delay between two relays.
+    pub fn delay(&self, from: RelayId, to: RelayId) -> Span {
+        let at = |relay: RelayId| self.hosts[relay.0 as usize].location;
+        self.paths.get(at(from), at(to)).delay
+    }
 }
 
 /// One machine with an access link.

@@ -22,7 +22,7 @@ use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::RelayId;
 use tidegate_sim::division::obstacle;
 use tidegate_sim::plan::paths::Selector;
-use tidegate_sim::plan::{Directory, HostPlan, Plan, RelayEntry, Role, Route, Traffic, UserPlan};
+use tidegate_sim::plan::{Directory, HostPlan, Plan, RelayEntry, Role, Route, System, Traffic, UserPlan};
 use tidegate_sim::tcp::Fidelity;
 
 use hosts::Hosts;
@@ -132,8 +132,18 @@ fn anybody(host: u32, name: &str) -> RelayEntry {
     RelayEntry { name, class, weight, ..RelayEntry::new(RelayId(host)) }
 }
 
-/// Checks that every system's clients find relays for all positions.
+/// Checks that every system's clients find relays for all positions, and that comparing paths has an effect.
 fn check_paths(scenario: &Scenario, plan: &Plan) -> Result<(), InputError> {
+    for (system, table) in scenario.systems.iter().zip(&scenario.file.system) {
+        if let Some((why, cure)) = no_comparison(plan, system) {
+            let cause = format!(
+                "system `{}`: `paths.policy` = {} has no effect: {why}",
+                system.name,
+                table.paths.policy.as_str()
+            );
+            return Err(scenario.source.error(table.paths.policy.span(), cause, cure));
+        }
+    }
     if !plan.users.iter().any(|user| matches!(user.route, Route::Drawn { .. })) {
         return Ok(());
     }
@@ -155,6 +165,29 @@ fn check_paths(scenario: &Scenario, plan: &Plan) -> Result<(), InputError> {
         })?;
     }
     Ok(())
+}
+
+/// Why a system's clients would not compare paths although its policy does, and what to do.
+fn no_comparison(plan: &Plan, system: &System) -> Option<(&'static str, &'static str)> {
+    let rule = system.paths.policy.comparison()?;
+    let draws = |user: &UserPlan| matches!(user.route, Route::Drawn { onion_service: false, .. });
+    if !plan.users.iter().any(draws) {
+        let why = "no user draws paths to an exit";
+        return Some((why, "add users without `path` and `onion-service`, or use policy = \"tor\""));
+    }
+    if rule.probes > 0 && system.conflux.is_some() {
+        let why = "`conflux` uses two circuits at once, and so does not choose one";
+        return Some((why, "drop `conflux`, or use policy = \"latency-aware\""));
+    }
+    let relays = &plan.directory.relays;
+    let delays = relays.iter().flat_map(|from| relays.iter().map(|to| (from.id, to.id)));
+    let mut delays = delays.filter(|(from, to)| from != to).map(|(from, to)| plan.delay(from, to));
+    let first = delays.next();
+    if rule.probes == 0 && delays.all(|delay| Some(delay) == first) {
+        let why = "all relays are equally far from each other";
+        return Some((why, "set [underlay] `file` or the relays' `access-delay`, or use policy = \"tor\""));
+    }
+    None
 }
 
 /// Checks that a run can be divided, if `processes` requests it.

@@ -12,8 +12,19 @@ use super::quantity::Timeout;
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct PathsFile {
-    /// How relays are weighed: `tor` (consensus weights by position), `uniform`, `bandwidth-file` or `pinned`.
+    /// How relays are weighed: `tor` (consensus weights by position), `uniform`, `bandwidth-file` or `pinned`. Two more
+    /// weigh as `tor` and compare several paths per circuit: `latency-aware` uses the one with the least delay between
+    /// its relays; `congestion-aware` builds all and uses the one with the shortest queues.
     pub policy: Name,
+    /// Paths that a client compares for each circuit: under `policy = "latency-aware"` (default 16), or
+    /// `"congestion-aware"` (default 3).
+    #[schemars(range(min = 2, max = 1000))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compared: Option<Placed<u32>>,
+    /// Round trips that a client measures over each circuit under `policy = "congestion-aware"` (default 5).
+    #[schemars(range(min = 2, max = 1000))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probes: Option<Placed<u32>>,
     /// The bandwidth file of `policy = "bandwidth-file"`, as directory authorities read it (kB/s by identity).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<Name>,
@@ -41,6 +52,8 @@ impl Default for PathsFile {
         let PathSelection { keep_guard, exclude_families, exclude_networks, .. } = PathSelection::default();
         PathsFile {
             policy: Placed::nowhere("tor".to_owned()),
+            compared: None,
+            probes: None,
             file: None,
             relays: None,
             keep_guard,

@@ -3,7 +3,7 @@
 //! A [`Directory`] lists the relays as clients know them, with their weights. It does not contain capacities, which
 //! belong to links, rate limits and processors. A [`Policy`], a part of the system under test, turns it into
 //! [`Candidates`]: relays per position, with weights. A [`Selector`] draws whole paths from these under the system's
-//! [`PathSelection`]. Each client remembers its guard and its [`BuildTimes`].
+//! [`PathSelection`]. Some policies also compare several paths before a client uses one ([`Comparison`]). Each client remembers its guard and its [`BuildTimes`].
 //!
 //! ```
 //! use tidegate_control::positions::Class;
@@ -34,6 +34,8 @@
 
 mod bandwidth_file;
 mod build_times;
+pub mod congestion_aware;
+pub mod latency_aware;
 mod pinned;
 mod policy;
 mod selector;
@@ -42,8 +44,10 @@ mod uniform;
 
 pub use bandwidth_file::BandwidthFile;
 pub use build_times::BuildTimes;
+pub use congestion_aware::CongestionAware;
+pub use latency_aware::LatencyAware;
 pub use pinned::Pinned;
-pub use policy::{Candidates, Directory, Policy, RelayEntry};
+pub use policy::{Candidates, Comparison, Directory, Known, Policy, RelayEntry};
 pub use selector::{BuildTimeout, NoCandidate, PathSelection, Selector, draw};
 pub use tor::Tor;
 pub use uniform::Uniform;

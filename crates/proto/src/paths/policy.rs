@@ -3,6 +3,7 @@
 use std::fmt;
 
 use tidegate_control::positions::{Class, PositionWeights};
+use tidegate_control::units::Span;
 
 use crate::cell::RelayId;
 
@@ -63,10 +64,36 @@ pub struct Candidates {
     pub exits: Vec<(RelayId, f64)>,
 }
 
-/// Rule that weighs relays per position.
+/// How a client compares paths before it uses one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Comparison {
+    /// Paths that are compared for each circuit.
+    pub paths: u32,
+    /// Round trips that are measured over each path's circuit; 0: one path is chosen before a circuit is built.
+    pub probes: u32,
+}
+
+/// A client's knowledge of a path.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Known<'a> {
+    /// Sum of the one-way delays from guard to middle and from middle to exit.
+    pub delay: Span,
+    /// Round trips to the exit, as measured; empty before the circuit is built.
+    pub round_trips: &'a [Span],
+}
+
+/// Rule that weighs relays per position, and compares the paths that are drawn from them.
 pub trait Policy: fmt::Debug + Send + Sync {
     /// All relays that can be drawn.
     fn candidates(&self, directory: &Directory) -> Candidates;
+    /// How a client compares paths; `None`: it uses the first that it draws.
+    fn comparison(&self) -> Option<Comparison> {
+        None
+    }
+    /// The cost of a path; of the compared paths a client uses the one with the lowest.
+    fn cost(&self, _path: &Known<'_>) -> f64 {
+        0.0
+    }
 }
 
 /// The candidates by tor's position weights (path-spec 2.2), with `weight` instead of the consensus weight.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tidegate_control::random::Random;
 use tidegate_control::units::Span;
 
-use super::policy::{Candidates, Directory, Policy, RelayEntry};
+use super::policy::{Candidates, Comparison, Directory, Known, Policy, RelayEntry};
 use super::tor::Tor;
 use crate::cell::RelayId;
 
@@ -73,6 +73,7 @@ pub struct Selector {
     middles: Vec<Candidate>,
     exits: Vec<Candidate>,
     keep_guard: bool,
+    policy: Arc<dyn Policy>,
 }
 
 /// A relay that can be drawn, and the relays that it excludes.
@@ -127,6 +128,7 @@ impl Selector {
             middles: list(middles, "middle")?,
             exits: list(exits, "exit")?,
             keep_guard: parameters.keep_guard,
+            policy: Arc::clone(&parameters.policy),
         })
     }
 
@@ -139,6 +141,44 @@ impl Selector {
         let entry = kept.unwrap_or_else(|| pick(random, &self.guards, &[exit]));
         *guard = Some(entry.relay);
         [entry.relay, pick(random, &self.middles, &[entry, exit]).relay, exit.relay]
+    }
+
+    /// How clients compare paths before they use one.
+    pub fn comparison(&self) -> Option<Comparison> {
+        self.policy.comparison()
+    }
+
+    /// The cost of a path with what its client knows.
+    pub fn cost(&self, known: &Known<'_>) -> f64 {
+        self.policy.cost(known)
+    }
+
+    /// The path as [`draw`](Selector::draw) does, or, if paths are compared before they are built, the one with the
+    /// lowest cost. `others` draws the paths beyond the first; `delay` is the one-way delay between two relays.
+    pub fn draw_cheapest(
+        &self,
+        random: &mut Random,
+        others: &mut Random,
+        guard: &mut Option<RelayId>,
+        delay: impl Fn(RelayId, RelayId) -> Span,
+    ) -> [RelayId; 3] {
+        let kept = *guard;
+        let first = self.draw(random, guard);
+        let Some(Comparison { paths, probes: 0 }) = self.comparison() else { return first };
+        let cost = |[guard, middle, exit]: [RelayId; 3]| {
+            let delay = delay(guard, middle) + delay(middle, exit);
+            self.cost(&Known { delay, round_trips: &[] })
+        };
+        let mut best = (cost(first), first);
+        for _ in 1..paths {
+            let path = self.draw(others, &mut kept.clone());
+            let cost = cost(path);
+            if cost < best.0 {
+                best = (cost, path);
+            }
+        }
+        *guard = Some(best.1[0]);
+        best.1
     }
 
     /// Draws the two halves of a circuit to an onion service: the client's guard, middle and rendezvous point, then
@@ -234,7 +274,7 @@ mod tests {
     use tidegate_control::positions::Class;
     use tidegate_control::random::Seed;
 
-    use super::super::{BandwidthFile, Pinned, Uniform};
+    use super::super::{BandwidthFile, CongestionAware, LatencyAware, Pinned, Uniform};
     use super::*;
 
     /// Six relays of each class in three networks. Of the first eight, the even ones are a family, and so are the odd
@@ -371,6 +411,29 @@ mod tests {
         let names = ["relay1", "relay0", "relay2"].map(str::to_owned);
         let pinned = paths(&PathSelection { policy: Arc::new(Pinned(names)), ..PathSelection::default() });
         assert_eq!(pinned[0], [RelayId(1), RelayId(0), RelayId(2)]);
+    }
+
+    #[test]
+    fn the_shortest_of_the_compared_paths_is_used() {
+        let directory = directory();
+        // Relays of the same third of the numbers are near each other.
+        let delay =
+            |from: RelayId, to: RelayId| Span::from_millis(if from.0 / 8 == to.0 / 8 { 20 } else { 80 });
+        let of = |policy: Arc<dyn Policy>| {
+            let parameters = PathSelection { policy, exclude_networks: false, ..PathSelection::default() };
+            let selector = Selector::new(&directory, &parameters).unwrap();
+            let (mut random, mut others, mut guard) = (Seed::root(3).random(), Seed::root(4).random(), None);
+            let mut path = || selector.draw_cheapest(&mut random, &mut others, &mut guard, delay);
+            let paths: Vec<_> = (0..100).map(|_| path()).collect();
+            assert!(paths.iter().all(|path| path[0] == paths[0][0]), "the first path's guard is kept");
+            let delays =
+                paths.iter().map(|[guard, middle, exit]| delay(*guard, *middle) + delay(*middle, *exit));
+            delays.map(|delay| delay.0 / 1_000_000).collect::<Vec<u64>>()
+        };
+        let by_weight = of(Arc::new(Tor));
+        assert_eq!(by_weight, of(Arc::new(CongestionAware::default())), "compared once they are built");
+        assert!(by_weight.contains(&160), "far apart");
+        assert_eq!(of(Arc::new(LatencyAware { compared: 200 })), [40; 100]);
     }
 
     #[test]

@@ -1,19 +1,24 @@
 //! Users' turns, and the circuits that they build and close.
 
 use tidegate_control::markov;
+use tidegate_control::random::Random;
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::RelayId;
-use tidegate_proto::node::CircuitKey;
-use tidegate_proto::paths::{BuildTimeout, draw};
+use tidegate_proto::node::{CircuitKey, StreamKey};
+use tidegate_proto::paths::{BuildTimeout, Comparison, Known, Selector, draw};
 
 use crate::observe::{Circuit, Host, Observation, User};
 use crate::plan::{Form, Route, Traffic, UserPlan};
 
+use super::contest::Contest;
 use super::requests::Content;
 use super::state::Applications;
 use super::state::{Legs, OwnCircuit, UserState};
 use crate::world::event::Event;
 use crate::world::network::Network;
+
+/// An address that no server has: an exit refuses it at once.
+const NOWHERE: u64 = u64::MAX;
 
 impl Applications {
     pub(in crate::world) fn start_users(&mut self, net: &mut Network<'_>) {
@@ -110,10 +115,14 @@ impl Applications {
         for transfer in endless {
             self.transfer_failed(net, transfer);
         }
+        let Applications { users, transfers, .. } = &*self;
+        let waits = users[user as usize].waiting.iter().any(|transfer| !transfers[*transfer as usize].over);
+        if !waits {
+            self.end_contest(net, user);
+        }
         if let Some(key) = self.user(user).circuit {
             self.retire(host, key);
-            let Applications { users, transfers, .. } = &*self;
-            if users[user as usize].waiting.iter().all(|transfer| transfers[*transfer as usize].over) {
+            if !waits {
                 self.close_if_retired(net, host, key);
             }
         }
@@ -151,6 +160,14 @@ impl Applications {
             if circuit_lifetime == Span::ZERO || net.ctx.now.since(circuit.begun) <= circuit_lifetime {
                 return circuit.number;
             }
+            if self.probes(user) > 0 {
+                // Real clients compare circuits that they built ahead: until then the old one serves.
+                let number = circuit.number;
+                if !self.contests.contains_key(&user) {
+                    self.build_circuit(net, user);
+                }
+                return number;
+            }
             self.retire_circuit(net, user);
         }
         self.build_circuit(net, user)
@@ -159,7 +176,10 @@ impl Applications {
     /// The user takes another circuit from now on.
     fn retire_circuit(&mut self, net: &mut Network<'_>, user: u32) {
         let host = net.ctx.plan.users[user as usize].host;
-        if let Some(key) = self.user(user).circuit.take() {
+        // Before the contest ends, so that waiting streams do not fail with its circuits.
+        let current = self.user(user).circuit.take();
+        self.end_contest(net, user);
+        if let Some(key) = current {
             self.retire(host, key);
             self.close_if_retired(net, host, key);
         }
@@ -178,38 +198,63 @@ impl Applications {
         net.drain(self, host);
     }
 
+    /// Begins the user's next circuit; returns the number of the one that its next streams wait for.
     fn build_circuit(&mut self, net: &mut Network<'_>, user: u32) -> u32 {
+        let host = net.ctx.plan.users[user as usize].host;
+        if let Some(key) = self.contests.get(&user).and_then(|contest| contest.circuits().next()) {
+            // The circuit before is gone while its successor is being chosen.
+            self.await_circuit(net, user, key);
+            return self.circuits[host as usize][&key].number;
+        }
+        let UserState { random, guard, .. } = self.user(user);
+        let (mut draws, mut kept) = (random.clone(), *guard);
+        let (path, service) = self.draw_path(net, user, &mut draws, &mut kept);
+        let state = self.user(user);
+        (state.random, state.guard) = (draws, kept);
+        let (key, mut number) = self.begin_circuit(net, user, path, service, None);
+        match self.user(user).circuit {
+            None => self.user(user).circuit = Some(key),
+            Some(old) => number = self.circuits[host as usize][&old].number,
+        }
+        self.begin_second_leg(net, user, key);
+        self.begin_contest(net, user, key);
+        net.drain(self, host);
+        number
+    }
+
+    /// Draws a path, and the relays of the onion service's half if the user visits one.
+    fn draw_path(
+        &mut self,
+        net: &mut Network<'_>,
+        user: u32,
+        random: &mut Random,
+        kept: &mut Option<RelayId>,
+    ) -> ([u32; 3], Option<[u32; 3]>) {
         let plan = net.ctx.plan;
-        let UserPlan { host, route, servers, .. } = &plan.users[user as usize];
-        let now = net.ctx.now;
+        let UserPlan { route, servers, .. } = &plan.users[user as usize];
+        // Own random draws: comparing must not change what a user draws otherwise.
+        let mut others = self.seed.fork("compared").fork_index(self.next_circuit.into()).random();
         let Applications { users, choices, service_guards, .. } = self;
-        let state = &mut users[user as usize];
-        let mut service = None;
-        let path = match (route, &choices[state.choice].selector) {
-            (Route::Pinned(path), _) => *path,
+        match (route, &choices[users[user as usize].choice].selector) {
+            (Route::Pinned(path), _) => (*path, None),
             (Route::Drawn { keep_guard, onion_service }, Some(selector)) => {
-                let kept = state.guard.filter(|_| *keep_guard);
+                let own = kept.filter(|_| *keep_guard);
                 // While the guard that it keeps is down, the client takes others.
-                let mut guard = kept.filter(|guard| !net.connections.is_stopped(guard.0, now));
-                let path = if *onion_service {
+                let mut guard = own.filter(|guard| !net.connections.is_stopped(guard.0, net.ctx.now));
+                let (path, service) = if *onion_service {
                     let theirs = service_guards.entry(servers[0]).or_default();
-                    let (own, of_service) = selector.draw_to_service(&mut state.random, &mut guard, theirs);
-                    service = Some(of_service.map(|relay| relay.0));
-                    own
+                    let (own, of_service) = selector.draw_to_service(random, &mut guard, theirs);
+                    (own, Some(of_service.map(|relay| relay.0)))
                 } else {
-                    selector.draw(&mut state.random, &mut guard)
+                    let delay = |from, to| plan.delay(from, to);
+                    (selector.draw_cheapest(random, &mut others, &mut guard, delay), None)
                 };
-                state.guard = kept.or(guard);
-                path.map(|relay| relay.0)
+                *kept = own.or(guard);
+                (path.map(|relay| relay.0), service)
             }
             (Route::Drawn { .. }, None) => unreachable!("a selector is made if a user wants one"),
             (Route::Shared(_), _) => unreachable!("only carriers build circuits"),
-        };
-        let (key, number) = self.begin_circuit(net, user, path, service, None);
-        self.user(user).circuit = Some(key);
-        self.begin_second_leg(net, user, key);
-        net.drain(self, *host);
-        number
+        }
     }
 
     /// A circuit takes too long to build: the client uses another one. If it is built later, the client learns from
@@ -222,7 +267,8 @@ impl Applications {
         }
         let (user, leg_of) = (circuit.user, circuit.leg_of);
         self.build_times(user).timed_out();
-        if leg_of.is_some() {
+        let rivals = self.compared(user, key).map_or(0, |contest| contest.circuits().count() - 1);
+        if leg_of.is_some() || rivals > 0 {
             return self.close_circuit(net, host, key);
         }
         if self.user(user).circuit != Some(key) {
@@ -230,6 +276,7 @@ impl Applications {
         }
         // Nothing will use it: it closes once it is built.
         self.user(user).circuit = None;
+        self.contests.remove(&user);
         self.retire(host, key);
         let number = self.build_circuit(net, user);
         let Applications { users, transfers, .. } = self;
@@ -308,6 +355,9 @@ impl Applications {
             BuildTimeout::Never | BuildTimeout::After(_) => {}
         }
         net.ctx.record(Observation::CircuitBuilt { circuit: Circuit(number), took });
+        if self.compared(user, key).is_some() {
+            return self.send_probe(net, host, key);
+        }
         // A standby circuit and a second leg carry no streams of their own.
         match (standby_for, leg_of) {
             (Some(served), _) => self.standby_built(net, host, key, served),
@@ -343,6 +393,7 @@ impl Applications {
         net.ctx.record(Observation::CircuitClosed { circuit: Circuit(number) });
         self.close_standby(net, host, key);
         self.leg_closed(net, host, key, leg_of);
+        self.contender_closed(net, user, key);
         let streams = &mut self.streams[host as usize];
         let lost = streams.iter().filter(|(stream, _)| stream.circuit == key);
         let mut lost: Vec<u32> = lost.map(|(_, transfer)| *transfer).collect();
@@ -379,6 +430,126 @@ impl Applications {
             self.build_circuit(net, user);
         }
         net.ctx.queue.push(next, Event::User(user));
+    }
+}
+
+/// Circuits that a client compares by measurement. The first one's streams wait until the client has chosen.
+impl Applications {
+    /// Round trips that a user's client measures over each circuit before it chooses one; 0: it does not compare.
+    fn probes(&mut self, user: u32) -> u32 {
+        let rule = self.choice(user).selector.as_ref().and_then(Selector::comparison);
+        rule.map_or(0, |rule| rule.probes)
+    }
+
+    /// The comparison that a circuit takes part in.
+    fn compared(&self, user: u32, key: CircuitKey) -> Option<&Contest> {
+        self.contests.get(&user).filter(|contest| contest.holds(key))
+    }
+
+    /// Begins the circuits that the client compares with the one just begun.
+    fn begin_contest(&mut self, net: &mut Network<'_>, user: u32, first: CircuitKey) {
+        let UserPlan { host, route, .. } = &net.ctx.plan.users[user as usize];
+        let rule = self.choice(user).selector.as_ref().and_then(Selector::comparison);
+        let Route::Drawn { onion_service: false, .. } = route else { return };
+        let Some(Comparison { paths, probes: probes @ 1.. }) = rule else { return };
+        let mut contest = Contest::new(probes);
+        contest.add(first);
+        for _ in 1..paths {
+            let mut draws = self.seed.fork("rivals").fork_index(self.next_circuit.into()).random();
+            let mut kept = self.user(user).guard;
+            let (path, _) = self.draw_path(net, user, &mut draws, &mut kept);
+            contest.add(self.begin_circuit(net, user, path, None, None).0);
+        }
+        for key in contest.circuits() {
+            self.circuits[*host as usize].get_mut(&key).expect("it was begun").legs = Legs::Comparing;
+        }
+        self.contests.insert(user, contest);
+    }
+
+    /// Opens a stream that the exit refuses: the answer shows the circuit's round-trip time.
+    fn send_probe(&mut self, net: &mut Network<'_>, host: u32, key: CircuitKey) {
+        let now = net.ctx.now;
+        let user = self.circuits[host as usize][&key].user;
+        if let Some(contest) = self.contests.get_mut(&user)
+            && let Some(probe) = net.nodes.client(host).open(now, key, NOWHERE)
+        {
+            contest.sent(now, probe);
+            net.drain(self, host);
+        }
+    }
+
+    /// An exit has refused a stream.
+    pub(super) fn probe_refused(&mut self, net: &mut Network<'_>, host: u32, stream: StreamKey) {
+        let Some(OwnCircuit { user, .. }) = self.circuits[host as usize].get(&stream.circuit).copied() else {
+            return;
+        };
+        let contest = self.contests.get_mut(&user);
+        match contest.and_then(|contest| contest.refused(net.ctx.now, stream)) {
+            Some(true) => self.send_probe(net, host, stream.circuit),
+            Some(false) => self.choose(net, user),
+            None => {}
+        }
+    }
+
+    /// A circuit is gone, perhaps one that the client compares. Streams that waited then wait on another.
+    fn contender_closed(&mut self, net: &mut Network<'_>, user: u32, key: CircuitKey) {
+        let Some(contest) = self.contests.get_mut(&user).filter(|contest| contest.holds(key)) else { return };
+        contest.remove(key);
+        let other = contest.circuits().next();
+        match other {
+            None => drop(self.contests.remove(&user)),
+            Some(other) => {
+                if self.user(user).circuit == Some(key) {
+                    self.await_circuit(net, user, other);
+                }
+                self.choose(net, user);
+            }
+        }
+    }
+
+    /// The user's next streams use this circuit.
+    fn await_circuit(&mut self, net: &mut Network<'_>, user: u32, key: CircuitKey) {
+        let number = self.circuits[net.ctx.plan.users[user as usize].host as usize][&key].number;
+        let Applications { users, transfers, .. } = self;
+        let state = &mut users[user as usize];
+        state.circuit = Some(key);
+        state.waiting.iter().for_each(|transfer| transfers[*transfer as usize].circuit = number);
+    }
+
+    /// Chooses the cheapest circuit once all are measured, and closes the others and the one before.
+    fn choose(&mut self, net: &mut Network<'_>, user: u32) {
+        let plan = net.ctx.plan;
+        let UserPlan { host, stop, .. } = plan.users[user as usize];
+        let Applications { contests, circuits, users, choices, .. } = &*self;
+        let selector = choices[users[user as usize].choice].selector.as_ref();
+        let cost = |key: CircuitKey, round_trips: &[Span]| {
+            let [guard, middle, exit] = circuits[host as usize][&key].path.map(RelayId);
+            let delay = plan.delay(guard, middle) + plan.delay(middle, exit);
+            selector.expect("it drew the paths").cost(&Known { delay, round_trips })
+        };
+        let Some(winner) = contests.get(&user).and_then(|contest| contest.winner(cost)) else { return };
+        let contest = self.contests.remove(&user).expect("it has a winner");
+        let before = self.user(user).circuit.filter(|old| !contest.holds(*old));
+        self.await_circuit(net, user, winner);
+        let circuit = self.circuits[host as usize].get_mut(&winner).expect("it is built");
+        (circuit.legs, circuit.retired) = (Legs::Ready, net.ctx.now >= stop);
+        for key in contest.circuits().filter(|key| *key != winner) {
+            self.close_circuit(net, host, key);
+        }
+        if let Some(old) = before {
+            self.retire(host, old);
+            self.close_if_retired(net, host, old);
+        }
+        self.build_standby(net, host, winner);
+        self.circuit_ready(net, host, winner);
+    }
+
+    /// Closes all circuits that a user's client compares.
+    fn end_contest(&mut self, net: &mut Network<'_>, user: u32) {
+        let host = net.ctx.plan.users[user as usize].host;
+        for key in self.contests.remove(&user).iter().flat_map(Contest::circuits) {
+            self.close_circuit(net, host, key);
+        }
     }
 }
 

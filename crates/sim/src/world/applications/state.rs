@@ -13,6 +13,7 @@ use crate::division::{Division, Local};
 use crate::plan::{Plan, Route, System};
 use crate::world::connections::EndId;
 
+use super::contest::Contest;
 use super::requests::{TransferState, Transfers};
 
 /// All users, their circuits and their transfers.
@@ -33,6 +34,8 @@ pub(in crate::world) struct Applications {
     /// Cells that exits have packaged for clients, to pick those that are followed.
     pub(super) packaged: u64,
     pub(super) cells_delivered: u64,
+    /// By user: the circuits that its client compares now.
+    pub(super) contests: BTreeMap<u32, Contest>,
 }
 
 /// How clients of a kind choose paths, and how long they wait for circuits.
@@ -85,7 +88,7 @@ pub(super) struct OwnCircuit {
     pub retired: bool,
 }
 
-/// Whether a circuit's streams wait for a second one.
+/// Whether a circuit's streams wait for other circuits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Legs {
     /// They wait for nothing but the circuit.
@@ -94,6 +97,8 @@ pub(super) enum Legs {
     Building(CircuitKey),
     /// They are being linked.
     Linking,
+    /// The client compares the circuit with others.
+    Comparing,
 }
 
 /// Clients learn the build timeout together if their round trips to relays differ by less.
@@ -155,6 +160,7 @@ impl Applications {
             transfers: Transfers::new(process, division.processes),
             packaged: 0,
             cells_delivered: 0,
+            contests: BTreeMap::new(),
             circuits: division.hosts.local(process, |_| BTreeMap::new()),
             streams: division.hosts.local(process, |_| BTreeMap::new()),
             next_circuit: process,

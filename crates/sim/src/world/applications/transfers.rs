@@ -317,11 +317,13 @@ impl Applications {
         }
     }
 
-    /// The node has ended a client's stream: its transfer has failed, unless that was over.
+    /// The node has ended a client's stream: its transfer has failed, unless that was over, or the stream was a probe.
     pub(super) fn stream_closed(&mut self, net: &mut Network<'_>, host: u32, stream: StreamKey) {
         if let Some(transfer) = self.streams[host as usize].remove(&stream) {
             self.transfer_failed(net, transfer);
             self.close_if_retired(net, host, stream.circuit);
+        } else {
+            self.probe_refused(net, host, stream);
         }
     }
 

@@ -1,0 +1,56 @@
+//! Tests of clients that compare paths before they use one.
+
+use std::path::PathBuf;
+
+use tidegate_lab::input::SourceFile;
+use tidegate_lab::monitor::Monitor;
+use tidegate_lab::runs::{Run, run_once};
+use tidegate_lab::scenario::Scenario;
+
+struct Nobody;
+
+impl Monitor for Nobody {}
+
+/// Relays of which `r0` is busy with others' downloads, and users who renew their circuits every 3 s.
+fn scenario(policy: &str, more: &str) -> String {
+    let relay = |n: u32| {
+        let mbit_per_s = if n == 0 { 2 } else { 50 };
+        format!("[[relay]]\nname = \"r{n}\"\nlink = \"{mbit_per_s} Mbit/s\"\nqueue = \"unlimited\"\n")
+    };
+    let relays: String = (0..6).map(relay).collect();
+    format!(
+        "duration = \"40 s\"\n[[system]]\nname = \"x\"\npaths.policy = \"{policy}\"\npaths.keep-guard = false\n\
+         paths.build-timeout = \"5 s\"\n[underlay]\ndelay = \"20 ms\"\n{relays}\
+         [[client]]\nname = \"c\"\nlink = \"100 Mbit/s\"\n[[server]]\nname = \"s\"\nlink = \"100 Mbit/s\"\n\
+         [traffic.page]\nrequests = [{{ size = \"20 KiB\", timeout = \"20 s\" }}]\npause = \"500 ms\"\n\
+         circuit-lifetime = \"3 s\"\n\
+         [[user]]\nname = \"other\"\ncount = 4\ntraffic = \"bulk\"\npath = [\"r1\", \"r0\", \"r2\"]\nclient = \"c\"\n\
+         server = \"s\"\n\
+         [[user]]\nname = \"u\"\ncount = 8\ntraffic = \"page\"\nclient = \"c\"\nserver = \"s\"\n{more}"
+    )
+}
+
+fn run(policy: &str, more: &str) -> Run {
+    let source = SourceFile { file: "x.toml".into(), text: scenario(policy, more) };
+    let scenario = Scenario::parse(source, PathBuf::new(), &[]).unwrap();
+    run_once(&scenario, 0, 1, &Nobody).unwrap().unwrap()
+}
+
+/// Pages after 10 s, and how many of them went over the busy relay.
+fn over_busy(run: &Run) -> (usize, usize) {
+    let busy = run.metrics.relays.iter().find(|relay| relay.name == "r0").unwrap().host;
+    let late = run.metrics.transfers.records.iter().filter(|record| record.begun.as_secs_f64() > 10.0);
+    let pages = late.filter(|record| record.bytes == 20 << 10);
+    (pages.clone().count(), pages.filter(|record| record.path.contains(&busy)).count())
+}
+
+#[test]
+fn congested_relays_are_avoided() {
+    let [tor, aware] = ["tor", "congestion-aware"].map(|policy| run(policy, ""));
+    let [(pages, busy), (aware_pages, aware_busy)] = [over_busy(&tor), over_busy(&aware)];
+    assert!(aware_pages > pages, "{aware_pages} pages, {pages} without comparing");
+    let share = |busy: usize, pages: usize| busy as f64 / pages as f64;
+    assert!(share(busy, pages) > 0.1, "{busy} of {pages}");
+    assert!(share(aware_busy, aware_pages) < 0.2 * share(busy, pages), "{aware_busy} of {aware_pages}");
+    assert!(aware.metrics.transfers.records.iter().all(|record| !record.timed_out));
+}
