@@ -293,7 +293,7 @@ impl DestroyReason {
     /// The circuit's connection closed.
     pub(crate) const CHANNEL_CLOSED: DestroyReason = DestroyReason(8);
     /// The other neighbour closed the circuit.
-    pub(crate) const DESTROYED: DestroyReason = DestroyReason(9);
+    pub(crate) const DESTROYED: DestroyReason = DestroyReason(11);
     /// The next relay did not answer in time.
     pub(crate) const TIMEOUT: DestroyReason = DestroyReason(10);
 }
