@@ -54,3 +54,36 @@ fn congested_relays_are_avoided() {
     assert!(share(aware_busy, aware_pages) < 0.2 * share(busy, pages), "{aware_busy} of {aware_pages}");
     assert!(aware.metrics.transfers.records.iter().all(|record| !record.timed_out));
 }
+
+/// Circuits break while they are compared, at the end of their life, and while streams wait for them.
+#[test]
+fn users_go_on_when_compared_circuits_break() {
+    let late = |policy: &str| {
+        let run = run(policy, "[relay-churn]\nup = \"10 s\"\ndown = \"1 s\"\n");
+        let all = &run.metrics.transfers.records;
+        assert!(all.iter().any(|record| record.timed_out), "some circuits broke");
+        let late = all.iter().filter(|record| record.begun.as_secs_f64() > 20.0 && record.last.is_some());
+        late.map(|record| record.user).collect::<std::collections::BTreeSet<u32>>().len()
+    };
+    let [tor, aware] = ["tor", "congestion-aware"].map(late);
+    assert!(aware >= 6 && aware >= tor, "{aware} of 8 users still load pages, {tor} without comparing");
+}
+
+/// Each request has a circuit of its own, which the client compares during the pause.
+#[test]
+fn circuits_for_one_request_are_compared() {
+    let text = scenario("congestion-aware", "").replace("lifetime = \"3 s\"", "lifetime = \"0 s\"");
+    let source = SourceFile { file: "x.toml".into(), text };
+    let scenario = Scenario::parse(source, PathBuf::new(), &[]).unwrap();
+    let run = run_once(&scenario, 0, 1, &Nobody).unwrap().unwrap();
+    let records = &run.metrics.transfers.records;
+    let circuits: std::collections::BTreeSet<u32> = records.iter().map(|record| record.circuit).collect();
+    assert!(
+        records.len() > 60 && circuits.len() + 20 >= records.len(),
+        "{} {}",
+        records.len(),
+        circuits.len()
+    );
+    let (pages, busy) = over_busy(&run);
+    assert!(20 * busy < pages, "{busy} of {pages}");
+}

@@ -16,7 +16,8 @@ pub const ORIGIN: Origin = Origin {
     source: "Wang, Bauer, Forero and Goldberg, FC 2012; parameters of congestion_aware_pathsim.py of TorPS; congestion \
              time of CAR-tor 0.2.5.2 (Imani)",
     oracles: &[],
-    deviation: "read from abstract and from others' code: 3 circuits, 5 probes each, the least congestion time wins. Circuits in use are not \
+    deviation: "read from abstract and from others' code: 3 circuits, 5 probes each, the least congestion time wins. A \
+                circuit that needs twice the time of the first measured one drops out. Circuits in use are not \
                 measured or left, and relays get no long-term weights",
 };
 

@@ -258,16 +258,20 @@ impl Applications {
     }
 
     /// A circuit takes too long to build: the client uses another one. If it is built later, the client learns from
-    /// its time.
+    /// its time. Or it takes too long to measure, while another one is measured.
     pub(in crate::world) fn circuit_timeout(&mut self, net: &mut Network<'_>, host: u32, key: CircuitKey) {
         let now = net.ctx.now;
-        let Some(circuit) = self.circuits[host as usize].get_mut(&key) else { return };
-        if circuit.built || circuit.deadline != now {
+        let Some(circuit) = self.circuits[host as usize].get(&key) else { return };
+        let (user, leg_of) = (circuit.user, circuit.leg_of);
+        let is_due = !circuit.built && circuit.deadline == now;
+        let contest = self.compared(user, key);
+        let rivals = contest.map_or(0, |contest| contest.circuits().count() - 1);
+        let is_late = rivals > 0 && contest.is_some_and(|contest| contest.is_late(now, key));
+        if is_due {
+            self.build_times(user).timed_out();
+        } else if !is_late {
             return;
         }
-        let (user, leg_of) = (circuit.user, circuit.leg_of);
-        self.build_times(user).timed_out();
-        let rivals = self.compared(user, key).map_or(0, |contest| contest.circuits().count() - 1);
         if leg_of.is_some() || rivals > 0 {
             return self.close_circuit(net, host, key);
         }
@@ -486,8 +490,21 @@ impl Applications {
         let contest = self.contests.get_mut(&user);
         match contest.and_then(|contest| contest.refused(net.ctx.now, stream)) {
             Some(true) => self.send_probe(net, host, stream.circuit),
-            Some(false) => self.choose(net, user),
+            Some(false) => {
+                self.hurry_rivals(net, host, stream.circuit);
+                self.choose(net, user);
+            }
             None => {}
+        }
+    }
+
+    /// A circuit is measured: the others have as much time again. Those that take longer are congested.
+    fn hurry_rivals(&mut self, net: &mut Network<'_>, host: u32, measured: CircuitKey) {
+        let (now, circuit) = (net.ctx.now, &self.circuits[host as usize][&measured]);
+        let due = now + now.since(circuit.begun);
+        let contest = self.contests.get_mut(&circuit.user).expect("the circuit is part of it");
+        for rival in contest.hurry(due) {
+            net.ctx.queue.push(due, Event::CircuitTimeout(host, rival));
         }
     }
 

@@ -15,6 +15,8 @@ struct Contender {
     /// A stream that the exit refuses, and when it was opened.
     probe: Option<(StreamKey, Time)>,
     round_trips: Vec<Span>,
+    /// Out of the contest if it is not measured by then.
+    due: Time,
 }
 
 impl Contest {
@@ -23,7 +25,7 @@ impl Contest {
     }
 
     pub(super) fn add(&mut self, circuit: CircuitKey) {
-        self.contenders.push(Contender { circuit, probe: None, round_trips: Vec::new() });
+        self.contenders.push(Contender { circuit, probe: None, round_trips: Vec::new(), due: Time::NEVER });
     }
 
     /// All circuits, in the order of their begin.
@@ -49,6 +51,22 @@ impl Contest {
         let (_, sent) = one.probe.take()?;
         one.round_trips.push(now.since(sent));
         Some(one.round_trips.len() < self.probes)
+    }
+
+    /// Sets a time by which circuits have to be measured. Returns those that are not, and that had more time.
+    pub(super) fn hurry(&mut self, due: Time) -> Vec<CircuitKey> {
+        let unmeasured = self.contenders.iter_mut().filter(|one| one.round_trips.len() < self.probes);
+        let hurried = unmeasured.filter(|one| due < one.due).map(|one| {
+            one.due = due;
+            one.circuit
+        });
+        hurried.collect()
+    }
+
+    /// Whether a circuit's time is over now and it is not measured.
+    pub(super) fn is_late(&self, now: Time, circuit: CircuitKey) -> bool {
+        let late = |one: &Contender| one.due <= now && one.round_trips.len() < self.probes;
+        self.contenders.iter().any(|one| one.circuit == circuit && late(one))
     }
 
     /// A circuit is gone.
