@@ -175,7 +175,7 @@ fn cures_fit_the_mistake() {
         ("\"10 Mbit/s\"", "\"10 MB\"", "`10 MB` is a size, not a rate"),
         (path, "[\"entry1\", \"btlnk\"]", "a path has three relays: guard, middle, exit"),
         (path, "[\"entry1\", \"x\", \"exit1\"]", "known here: "),
-        ("traffic = \"bulk\"", "traffic = \"bulk\"\ncount = -1", "permitted: 1 to 200000; the default is 1"),
+        ("traffic = \"bulk\"", "traffic = \"bulk\"\ncount = -1", "permitted: 1 to 200000"),
     ] {
         let said = complaint(from, to);
         assert!(said.starts_with("x.toml:") && said.contains(wanted), "{to}: {said}");

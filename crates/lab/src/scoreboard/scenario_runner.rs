@@ -266,8 +266,13 @@ mod tests {
             }
             let parameters: ScenarioExperiment = experiment.parameters(Scale::Smoke).unwrap();
             let texts = parameters.scenarios.values().map(|entry| {
-                let (ScenarioEntry::File(file) | ScenarioEntry::Varied { file, .. }) = entry;
-                std::fs::read_to_string(experiment.folder.join(file)).unwrap()
+                let (file, overrides) = match entry {
+                    ScenarioEntry::File(file) => (file, String::new()),
+                    ScenarioEntry::Varied { file, overrides, .. } => {
+                        (file, overrides.join("\n").replace('\'', "\""))
+                    }
+                };
+                std::fs::read_to_string(experiment.folder.join(file)).unwrap() + &overrides
             });
             let texts: String = texts.collect();
             for row in experiment.file.row.iter().map(Spanned::get_ref) {
