@@ -170,7 +170,7 @@ fn page_draws(page: &Path) {
         "the script ended early: {}",
         String::from_utf8_lossy(&output.stderr)
     );
-    assert_eq!(page.matches("<canvas").count(), 13);
+    assert_eq!(page.matches("<canvas").count(), 11);
     assert!(page.find("Which system is better") < page.find("Summary"), "the answer comes first");
     assert!(page.contains("at the middle"), "the anatomy of latency is drawn");
 }

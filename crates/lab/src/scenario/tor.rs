@@ -159,7 +159,7 @@ pub(super) fn obey_consensus(
         system.parts = SystemConfig::read(&table)
             .map_err(|wrong| source.error(span.clone(), wrong.cause, wrong.cure))?;
         let mut set = Value::Object(system.parts.table.clone());
-        set["tls"] = serde_json::to_value(&system.tls).unwrap_or_default();
+        set["tls"] = serde_json::to_value(system.tls).unwrap_or_default();
         if let Some(key) = replaced(&system.written, &set, &consensus.params, time) {
             let name = system.name.get_ref();
             let cause = format!(
