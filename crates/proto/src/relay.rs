@@ -1,7 +1,6 @@
 //! A relay: forwards cells between the two legs of a circuit, and is the exit of circuits that end here.
 
 mod defended;
-mod draining;
 mod driven;
 mod handover;
 mod linked;
@@ -18,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 
 use slab::Slab;
-use tidegate_control::units::Time;
+use tidegate_control::units::{Span, Time};
 
 use crate::cell::{
     Cell, CircId, Command, DestroyReason, Digest, EndReason, Message, Nonce, Payload, RelayId, StreamId,
@@ -31,7 +30,6 @@ use crate::ending::{Ending, Endings};
 use crate::links::{ChannelId, Config, LegId, Limits, Links, Side};
 use crate::node::{CircuitKey, Output, StreamKey};
 use crate::onion::Onion;
-use draining::Draining;
 use handover::Shards;
 pub use handover::{Between, HandedOver};
 use linked::Unlinked;
@@ -64,9 +62,11 @@ pub struct Relay<O: Onion> {
     heard: Option<Digest>,
     /// Circuits that moved to another connection or path here.
     moves: u64,
-    draining: Option<Draining>,
+    draining: bool,
 }
 
+/// A circuit without a stream at this relay counts as in use until it was silent so long.
+const SILENCE: Span = Span::from_secs(2);
 /// Maximum number of messages that wait for a LEAVE. More would exceed the client's window.
 const MAX_HELD: usize = 4096;
 /// RELAY_EARLY cells that a circuit may carry (tor-spec, "Handling relay_early cells").
@@ -101,7 +101,7 @@ impl<O: Onion> Relay<O> {
             endings: Endings::default(),
             heard: None,
             moves: 0,
-            draining: None,
+            draining: false,
         }
     }
 
@@ -164,14 +164,19 @@ impl<O: Onion> Relay<O> {
 
     /// Refuses further circuits.
     pub fn drain_circuits(&mut self) {
-        self.draining.get_or_insert_default();
+        self.draining = true;
     }
 
-    /// Whether a draining relay need not wait: no circuit has a stream here, and none has carried a cell for 2 s.
-    ///
-    /// The driver asks several times per second. A relay that does not drain is never drained.
-    pub fn is_drained(&mut self, now: Time) -> bool {
-        self.draining.as_mut().is_some_and(|draining| draining.is_drained(now, &self.table))
+    /// Whether a draining relay need not wait: no circuit has a stream or queued cells here, and none has carried a cell
+    /// for 2 s. A relay that does not drain is never drained.
+    pub fn is_drained(&self, now: Time) -> bool {
+        let is_in_use = |circuit: &Circuit<O>| {
+            let has_stream = circuit.edge.as_ref().is_some_and(|edge| edge.ids().next().is_some());
+            let mut legs = [Some(circuit.prev), circuit.next].into_iter().flatten();
+            let waits = legs.any(|leg| self.table.links.traffic(leg).0 > 0);
+            has_stream || waits || now.since(circuit.used) < SILENCE
+        };
+        self.draining && !self.table.circuits.iter().any(|(_, circuit)| is_in_use(circuit))
     }
 
     /// Replaces the limits, if there are any.
@@ -226,7 +231,7 @@ impl<O: Onion> Relay<O> {
 
     fn create(&mut self, now: Time, channel: ChannelId, circ: CircId, body: &O::Body, fast: bool) {
         let defended = self.may_create(now, channel);
-        if self.draining.is_some() {
+        if self.draining {
             return self.table.links.refuse(now, channel, circ, DestroyReason::HIBERNATING);
         }
         if !defended {

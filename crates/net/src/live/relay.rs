@@ -741,9 +741,7 @@ impl RelayLoop {
 
     /// Whether no circuit of any shard is in use.
     async fn is_drained(&self) -> bool {
-        // All shards are asked each time, because each notes its traffic when it is asked.
-        let others = self.others.are_drained().await;
-        self.shard.overlay.with(|node, now| node.is_drained(now)) && others
+        self.shard.overlay.with(|node, now| node.is_drained(now)) && self.others.are_drained().await
     }
 
     /// Runs the timeouts of measurements.

@@ -74,8 +74,10 @@ impl<O: Onion> Relay<O> {
         if let Some(watch) = &mut self.watch {
             watch.active(now, channel);
         }
+        let circuit = &mut self.table.circuits[run.circuit.0 as usize];
+        circuit.used = now;
         if run.adds_layer {
-            O::wrap(&mut self.table.circuits[run.circuit.0 as usize].hop, &mut body);
+            O::wrap(&mut circuit.hop, &mut body);
         }
         let shed = self.shed;
         let queued = self.try_push(now, run.circuit, run.leg, Command::Relay, body);
