@@ -12,6 +12,8 @@ BY_HAND = a_thousand_points_survive_fifty_kills audiences_of_5_20_and_50 kernel_
 test-all: SLOW = cargo test --workspace --quiet --lib --bins --test '*' -- --ignored $(addprefix --skip ,$(BY_HAND))
 
 test test-all: export TIDEGATE_SKIPPED = $(SKIPPED)
+# Tests of relays and browsers wait for clocks and other processes most of their time: four at once overlap their waits.
+test test-all: export RUST_TEST_THREADS = 4
 test test-all: lint
 	@mkdir -p $(dir $(SKIPPED)) && rm -f $(SKIPPED) && touch $(SKIPPED)
 	cargo test --workspace --quiet
