@@ -1,25 +1,11 @@
 //! The event loop: takes the next event from a queue and hands it to a model, and the timers of machines.
 //!
 //! Everything that happens in simulated time runs on this loop: the overlay, parallel paths, streams, and two TCP
-//! endpoints over a link. A model chooses its queue: that of [`crate::queue`], or a timing wheel with slots of fixed width
-//! where nearly all events are due within a second at a known density.
+//! endpoints over a link.
 
 use std::ops::ControlFlow;
 
 use tidegate_control::units::{Span, Time};
-
-/// Pending events in order of time; events of one time in order of insertion.
-pub(crate) trait EventQueue<E> {
-    /// Schedules an event.
-    ///
-    /// # Panics
-    /// If `at` lies before the time of the last event taken.
-    fn push(&mut self, at: Time, event: E);
-
-    /// Takes the next event if it is due by `last`. May pass events that follow soon to `soon`, which prefetches their
-    /// data.
-    fn pop_until(&mut self, last: Time, soon: impl FnMut(&E)) -> Option<(Time, E)>;
-}
 
 /// What is simulated: a state that events change.
 pub(crate) trait Model {

@@ -10,8 +10,6 @@ use std::collections::{BTreeMap, VecDeque};
 
 use tidegate_control::units::Time;
 
-use crate::event_loop::EventQueue;
-
 /// With fewer pending events, their data stays in the processor's cache.
 const MANY: usize = 8_192;
 /// Events to prefetch at once.
@@ -155,18 +153,6 @@ impl<E> Wheel<E> {
 impl<E> Default for Queue<E> {
     fn default() -> Queue<E> {
         Queue::new()
-    }
-}
-
-impl<E> EventQueue<E> for Queue<E> {
-    #[inline]
-    fn push(&mut self, at: Time, event: E) {
-        Queue::push(self, at, event);
-    }
-
-    #[inline]
-    fn pop_until(&mut self, last: Time, soon: impl FnMut(&E)) -> Option<(Time, E)> {
-        Queue::pop_until(self, last, soon)
     }
 }
 

@@ -14,5 +14,4 @@ pub mod report;
 pub mod shared;
 pub mod steps;
 pub mod streams;
-mod wheel;
 pub mod world;

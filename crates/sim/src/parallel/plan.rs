@@ -192,7 +192,6 @@ impl Plan {
         if !(0.0..=MAX_JITTER).contains(&self.jitter) {
             return Err(PlanError::Jitter(self.jitter));
         }
-        // The event wheel has to hold the longest delay.
         let longest = match self.delays {
             Delays::Constant(delay) => delay,
             Delays::Coordinates { side, per_unit, .. } => {

@@ -17,8 +17,8 @@ use tidegate_control::units::{Span, Time};
 use super::delay::DelayTable;
 use super::plan::{Change, Conduct, Plan, PlanError, Traffic};
 use super::report::{Counts, Report};
-use super::wheel::Wheel;
-use crate::event_loop::{EventQueue as _, Model, run_until};
+use crate::event_loop::{Model, run_until};
+use crate::queue::Queue;
 
 /// Runs the plan to its end, or until `goes_on`, called at the end of each interval, returns false.
 ///
@@ -97,14 +97,6 @@ pub(super) enum Event {
     Bin,
 }
 
-/// About how many events a second of this plan takes: what limits carry, or what sources send.
-fn events_per_s(plan: &Plan) -> f64 {
-    let limits: f64 = plan.peers.iter().map(|peer| f64::from(peer.limit)).sum();
-    let carried = limits / f64::from(plan.packet) / (plan.hops + 1) as f64;
-    let sent = plan.peers.len() as f64 / plan.attempt_every.as_secs_f64();
-    carried.min(sent) * (plan.hops + 3) as f64
-}
-
 /// What is next for a packet.
 #[derive(Clone, Copy)]
 enum Stage {
@@ -153,7 +145,7 @@ struct Hop {
 
 pub(super) struct World<'a> {
     plan: &'a Plan,
-    queue: Wheel<Event>,
+    queue: Queue<Event>,
     pub sources: Vec<Source>,
     hops: Vec<Hop>,
     members: Vec<Peer>,
@@ -201,7 +193,7 @@ impl<'a> World<'a> {
         });
         let mut world = World {
             plan,
-            queue: Wheel::new(events_per_s(plan)),
+            queue: Queue::new(),
             sources,
             hops,
             members: (0..n as Peer).collect(),
