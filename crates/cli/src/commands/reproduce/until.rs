@@ -52,7 +52,7 @@ pub fn measure(
         };
         let fits = |more: &usize| now - start + per_seed * (repeated + more) as f64 <= budget;
         let Some(more) = (1..=wanted).rev().find(fits) else { return done(measured) };
-        console.notice(&format!("{seeds} seeds leave rows undecided; adding {more}"));
+        console.notice(&format!("seeds so far: {seeds}; rows are undecided; adding {more}"));
         experiment.extra_seeds += u32::try_from(more).expect("seeds are counted by u32");
     }
 }
@@ -82,7 +82,7 @@ fn measure_again(
         if undecided == 0 || spent + per_run > budget {
             return (so_far, added);
         }
-        console.notice(&format!("{} runs leave {undecided} rows undecided; adding one", added + 1));
+        console.notice(&format!("runs so far: {}; undecided rows: {undecided}; adding a run", added + 1));
         match (so_far, runner(experiment, scale, console)) {
             (Ok(mut all), Ok(run)) => {
                 all.append(run);
