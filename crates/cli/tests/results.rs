@@ -195,6 +195,8 @@ fn results_are_recorded_and_the_page_is_made_of_them() {
     assert_eq!(caused("all").0, Some(0));
     let text = fs::read_to_string(scratch.0.join("page.md")).unwrap();
     assert!(text.contains("cause: too few (paper/figure: \"all\" holds)"), "{text}");
+    // Only rows of papers count as explained; this one is a goal of ours.
+    assert!(text.contains("Of 0 rows of papers that differ, 0 have a cause"), "{text}");
     let (code, said) = caused("some");
     assert_eq!(code, Some(2));
     assert!(said.contains("no row of paper/figure has the quantity `some`"), "{said}");

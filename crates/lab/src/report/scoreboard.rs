@@ -207,16 +207,15 @@ fn section(
             paper.claims.entry((experiment.figure.clone(), claim)).or_default().push(verdict);
         }
         let mut cells = cells(row, kind, found.as_ref(), preset, fitted.as_deref());
-        if verdict == Some(Verdict::Differs) && kind == RowKind::Paper {
-            paper.differ += 1;
-        }
+        let contradicts_paper = verdict == Some(Verdict::Differs) && kind == RowKind::Paper;
+        paper.differ += u32::from(contradicts_paper);
         if let Some(cause) = &row.file.cause {
             let of = experiment.cause_of(cause);
             let Some(demonstrated) = verdicts.get(&of) else {
                 return Err(experiment.unknown_cause(&row.file.quantity, cause));
             };
             if verdict == Some(Verdict::Differs) {
-                paper.explained += u32::from(*demonstrated == Some(Verdict::Holds));
+                paper.explained += u32::from(contradicts_paper && *demonstrated == Some(Verdict::Holds));
                 let note = &mut cells[5];
                 let said = demonstrated.map_or_else(|| "not recorded".into(), |verdict| verdict.to_string());
                 let between = if note.is_empty() { "" } else { "; " };
