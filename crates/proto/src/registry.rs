@@ -14,6 +14,7 @@ use tidegate_control::part;
 use tidegate_control::registry::{Origin, Part};
 
 use crate::conflux::Split;
+use crate::conflux::blest::{self, Blest};
 use crate::conflux::by_rate::ByRate;
 use crate::conflux::by_time::{self, MinLatency, Throughput};
 use crate::conflux::q_learning::Learnt;
@@ -46,6 +47,7 @@ pub const CONTROLS: &[Part<dyn Control>] = &[
 pub const SPLITS: &[Part<dyn Split>] = &[
     part!("min-latency" = MinLatency, by_time::ORIGIN),
     part!("throughput" = Throughput, by_time::ORIGIN),
+    part!("blest", Blest, blest::ORIGIN),
     part!("by-rate" = ByRate),
     part!("q-learning", Learnt),
 ];

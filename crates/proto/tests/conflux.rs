@@ -113,6 +113,32 @@ proptest! {
         prop_assert_eq!(got, sent);
     }
 
+    /// SENDMEs come only for whole batches. While no batch is under way, waiting would never end, so some leg may send, with
+    /// any history of round-trip times.
+    #[test]
+    fn no_split_waits_while_no_sendme_is_under_way(
+        split in 0..SPLITS.len(), steps in prop::collection::vec((1u32..1500, prop::array::uniform3(1u64..500)), 1..30),
+    ) {
+        let mut set = divided::<()>(3, &*SPLITS[split].by_default());
+        let (mut in_flight, mut now) = ([0; 3], Time::ZERO);
+        let left = |in_flight: [u32; 3]| move |leg: CircuitKey| room(600 - in_flight[leg.0 as usize]);
+        for (cells, round_trips) in steps {
+            for _ in 0..cells {
+                let Some((leg, _)) = set.choose(left(in_flight)) else { break };
+                set.send_data(now, &leg);
+                in_flight[leg.circuit.0 as usize] += 1;
+            }
+            now += Span::from_millis(round_trips.into_iter().max().unwrap_or(0));
+            for (leg, millis) in round_trips.into_iter().enumerate() {
+                for _ in 0..in_flight[leg] / 31 {
+                    set.acknowledged(now, CircuitKey(leg as u32), 31, Some(Span::from_millis(millis)));
+                }
+                in_flight[leg] %= 31;
+            }
+            prop_assert!(set.choose(left(in_flight)).is_some(), "{in_flight:?} {round_trips:?}");
+        }
+    }
+
     /// Whatever a peer sends, a set stays within its limit and delivers nothing twice.
     #[test]
     fn any_numbers_are_survived(

@@ -8,6 +8,7 @@
 //!
 //! A [`Set`] is one side's view of a client's legs; the client and the exit have one each. The [`Split`] chooses the leg.
 
+pub(crate) mod blest;
 pub(crate) mod by_rate;
 pub mod by_time;
 mod link;

@@ -160,10 +160,15 @@ impl<M> Set<M> {
 
     /// The usable legs and their room.
     fn offers(&self, capacity: impl Fn(CircuitKey) -> Capacity) -> impl Iterator<Item = (Offer, u32)> {
-        self.usable().map(move |(round_trip, leg)| {
+        let offer = move |(round_trip, leg): (Span, &Leg)| {
             let Leg { circuit, in_flight, .. } = *leg;
-            let offer = Offer { circuit, capacity: capacity(circuit), in_flight, round_trip };
-            (offer, if self.single { offer.capacity.room } else { self.split.room(&offer) })
+            Offer { circuit, capacity: capacity(circuit), in_flight, round_trip }
+        };
+        let fastest = self.usable().min_by_key(|(time, leg)| (*time, leg.circuit)).map(&offer);
+        self.usable().map(move |usable| {
+            let leg = offer(usable);
+            let own = leg.capacity.room;
+            (leg, if self.single { own } else { self.split.room(&leg, &fastest.unwrap_or(leg)) })
         })
     }
 
