@@ -28,6 +28,19 @@ const OTHERS: &[(&str, Origin)] = &[
         },
     ),
     (
+        "tcp.congestion = \"bbr3\"",
+        Origin {
+            system: "BBR, third version",
+            source: "draft-ietf-ccwg-bbr-06, July 2026; tcp_bbr.c of google/bbr, branch v3",
+            oracles: &[
+                "crates/sim/src/tcp/congestion/bbr3/tests.rs: gains_are_those_of_the_drafts_table",
+                "crates/sim/src/tcp/congestion/bbr3/tests.rs: the_flight_at_a_loss_is_that_of_googles_code",
+            ],
+            deviation: "no ECN; a hash of the time draws the wait between probes; a loss found by a loss probe is not \
+                        counted against a probe; segments that left together share the state of the last of them",
+        },
+    ),
+    (
         "rule = \"one-tree\" (Q-Stream)",
         Origin {
             system: "SplitStream's rule",

@@ -14,5 +14,6 @@ mod second_leg;
 mod stream;
 mod tcp_behaviour;
 mod tcp_properties;
+mod tcp_sharing;
 mod underlay;
 mod world;

@@ -143,6 +143,16 @@ fn bbr_keeps_the_queue_short_and_ignores_random_loss() {
     assert!(bbr > 17.0 && cubic < 5.0, "{bbr} {cubic}");
 }
 
+/// The draft's goals: a short queue without loss, the rate of the link up to 1 % of loss, and less above 2 %.
+#[test]
+fn bbr3_keeps_the_queue_short_and_gives_way_to_losses() {
+    let [(clean, rtt), (few, _), (many, _)] =
+        [0.0, 0.01, 0.05].map(|loss| steady(Congestion::Bbr3, link(20, 20, 178).with_loss(loss)));
+    let (first, _) = steady(Congestion::Bbr, link(20, 20, 178).with_loss(0.05));
+    assert!(clean > 18.0 && rtt < 60.0, "{clean} Mbit/s, {rtt} ms");
+    assert!(few > 15.0 && many < 0.8 * first, "{few}, {many}, first version {first}");
+}
+
 /// "BBR: Congestion-Based Congestion Control" (ACM Queue 2016), figure 8: flows of 60 s over 100 Mbit/s and 100 ms. At a loss
 /// of 5 %, where the figure shows all of the possible goodput, the model has 71 %.
 #[test]

@@ -11,6 +11,7 @@ fn congestion() -> impl Strategy<Value = Congestion> {
         Just(Congestion::Reno),
         Just(Congestion::Cubic),
         Just(Congestion::Bbr),
+        Just(Congestion::Bbr3),
         Just(Congestion::None)
     ]
 }

@@ -19,6 +19,10 @@ struct Mark {
     delivered_at: Time,
     first_sent: Time,
     app_limited: bool,
+    /// Segments in the network when these had left.
+    in_network: u32,
+    /// Segments lost until then.
+    lost: u64,
 }
 
 /// A rate sample.
@@ -32,15 +36,38 @@ pub(super) struct Rate {
     pub prior_delivered: u64,
     /// The application had nothing to send at some time of the interval.
     pub app_limited: bool,
+    /// Segments in the network when the latest of the delivered ones had left.
+    pub in_network: u32,
+    /// Segments lost since then.
+    pub lost: u64,
+}
+
+/// Neighbouring segments, sent at one time and found to be lost.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Loss {
+    /// Offsets of their first byte and after their last one.
+    pub start: u64,
+    pub end: u64,
+    pub packets: u32,
+    /// Segments in the network when they had left.
+    pub in_network: u32,
+    /// Segments lost since then, these included.
+    pub lost: u64,
+    /// The application limited the sender when they left.
+    pub app_limited: bool,
 }
 
 /// The estimator of a sender.
 #[derive(Clone, Debug)]
 pub(super) struct DeliveryRate {
-    /// By time of sending. A sample removes the older ones.
+    /// By time of sending, from the oldest segment under way.
     marks: VecDeque<Mark>,
+    /// When the segments of the latest sample left. Segments that left earlier do not give one.
+    sampled: Time,
     /// Segments delivered so far.
     pub delivered: u64,
+    /// Segments found to be lost so far.
+    pub lost: u64,
     /// When the last of them was acknowledged, or the first segment after a pause was sent.
     pub delivered_at: Time,
     /// When the segment of the last sample, or the first one after a pause, was sent.
@@ -53,7 +80,9 @@ impl DeliveryRate {
     pub(crate) fn new() -> DeliveryRate {
         DeliveryRate {
             marks: VecDeque::new(),
+            sampled: Time::ZERO,
             delivered: 0,
+            lost: 0,
             delivered_at: Time::ZERO,
             first_sent: Time::ZERO,
             // Linux checks before the first write: nothing is there to be sent.
@@ -61,8 +90,8 @@ impl DeliveryRate {
         }
     }
 
-    /// A segment up to `end` leaves; `idle` if no other one is under way.
-    pub(crate) fn on_sent(&mut self, now: Time, end: u64, idle: bool) {
+    /// A segment up to `end` leaves; `idle` if no other one is under way. `in_network`: segments, this one included.
+    pub(crate) fn on_sent(&mut self, now: Time, end: u64, idle: bool, in_network: u32) {
         if idle {
             self.first_sent = now;
             self.delivered_at = now;
@@ -72,6 +101,7 @@ impl DeliveryRate {
             && last.delivered == self.delivered
         {
             last.end = last.end.max(end);
+            last.in_network = in_network;
             return;
         }
         self.marks.push_back(Mark {
@@ -81,6 +111,8 @@ impl DeliveryRate {
             delivered_at: self.delivered_at,
             first_sent: self.first_sent,
             app_limited: self.app_limited(),
+            in_network,
+            lost: self.lost,
         });
     }
 
@@ -102,29 +134,45 @@ impl DeliveryRate {
             return None;
         }
         let [first, second] = deliveries.map(|delivery| delivery.latest.map(|(sent, end, _)| (sent, end)));
-        let mark = first.max(second).and_then(|(sent, end)| self.take(sent, end));
+        let mark = first.max(second).filter(|(sent, _)| *sent >= self.sampled);
+        let mark = mark.and_then(|(sent, end)| self.mark(sent, end));
         self.delivered += u64::from(packets);
         if self.delivered > self.app_limited_until {
             self.app_limited_until = 0;
         }
         self.delivered_at = now;
         let mark = mark?;
-        self.first_sent = mark.sent;
+        (self.first_sent, self.sampled) = (mark.sent, mark.sent);
         let interval = mark.sent.since(mark.first_sent).max(now.since(mark.delivered_at));
         (interval >= min && interval > Span::ZERO).then_some(Rate {
             delivered: self.delivered - mark.delivered,
             interval,
             prior_delivered: mark.delivered,
             app_limited: mark.app_limited,
+            in_network: mark.in_network,
+            lost: self.lost - mark.lost,
         })
     }
 
-    /// The mark of the segment before `end` that left at `sent`. Forgets those that left earlier.
-    fn take(&mut self, sent: Time, end: u64) -> Option<Mark> {
-        while self.marks.front().is_some_and(|mark| mark.sent < sent) {
+    /// Segments that left at `sent` are lost. `None` if the receiver had them and has thrown them away.
+    pub(crate) fn on_lost(&mut self, sent: Time, start: u64, end: u64, packets: u32) -> Option<Loss> {
+        self.lost += u64::from(packets);
+        let mark = self.mark(sent, end)?;
+        let (in_network, lost, app_limited) = (mark.in_network, self.lost - mark.lost, mark.app_limited);
+        Some(Loss { start, end, packets, in_network, lost, app_limited })
+    }
+
+    /// No segment that left before `oldest` is under way any more.
+    pub(crate) fn forget(&mut self, oldest: Time) {
+        while self.marks.front().is_some_and(|mark| mark.sent < oldest) {
             self.marks.pop_front();
         }
-        let same_time = self.marks.iter().take_while(|mark| mark.sent == sent);
+    }
+
+    /// The mark of the segment before `end` that left at `sent`.
+    fn mark(&self, sent: Time, end: u64) -> Option<Mark> {
+        let first = self.marks.partition_point(|mark| mark.sent < sent);
+        let same_time = self.marks.range(first..).take_while(|mark| mark.sent == sent);
         same_time.clone().find(|mark| mark.end >= end).or_else(|| same_time.last()).copied()
     }
 }
@@ -147,7 +195,7 @@ mod tests {
         let mut rate = DeliveryRate::new();
         // Ten segments in ten milliseconds are acknowledged at once, 100 ms after the first left.
         for packet in 0..10 {
-            rate.on_sent(ms(packet), packet + 1, packet == 0);
+            rate.on_sent(ms(packet), packet + 1, packet == 0, 1);
         }
         let sample = rate.on_delivered(ms(100), [&delivery(10, ms(9), 10), &none], Span::from_millis(91));
         let sample = sample.expect("a sample");
@@ -158,23 +206,48 @@ mod tests {
         assert!(sample.app_limited, "nothing was there to be sent before the first write");
         // The next ten leave within 30 ms and are acknowledged within 4 ms of each other: sending was slower.
         for packet in 0..10 {
-            rate.on_sent(ms(100 + 3 * packet), packet + 11, packet == 0);
+            rate.on_sent(ms(100 + 3 * packet), packet + 11, packet == 0, 1);
         }
         rate.on_delivered(ms(190), [&delivery(1, ms(100), 11), &none], Span::ZERO);
         let sample =
             rate.on_delivered(ms(194), [&delivery(9, ms(127), 20), &none], Span::ZERO).expect("a sample");
         assert_eq!((sample.delivered, sample.interval), (10, Span::from_millis(94)));
         assert!(!sample.app_limited);
+        rate.forget(ms(127));
         assert!(rate.marks.len() <= 1);
     }
 
     #[test]
     fn a_sample_shorter_than_the_smallest_round_trip_is_not_one() {
         let mut rate = DeliveryRate::new();
-        rate.on_sent(ms(10), 1, true);
+        rate.on_sent(ms(10), 1, true, 1);
         let early =
             rate.on_delivered(ms(15), [&delivery(1, ms(10), 1), &Delivery::default()], Span::from_millis(50));
         assert_eq!(early, None);
         assert_eq!(rate.delivered, 1);
+    }
+
+    #[test]
+    fn a_loss_is_judged_by_the_network_when_its_segment_left() {
+        let mut rate = DeliveryRate::new();
+        for packet in 0..10u32 {
+            rate.on_sent(ms(packet.into()), u64::from(packet) + 1, packet == 0, packet + 1);
+        }
+        let none = Delivery::default();
+        rate.on_delivered(ms(100), [&delivery(1, ms(9), 10), &none], Span::ZERO).expect("a sample");
+        let lost = rate.on_lost(ms(3), 3, 4, 1).expect("its mark is kept");
+        assert_eq!((lost.in_network, lost.lost, lost.app_limited), (4, 1, true));
+        assert_eq!(rate.on_lost(ms(4), 4, 5, 1).map(|loss| (loss.in_network, loss.lost)), Some((5, 2)));
+        assert_eq!(rate.on_delivered(ms(101), [&delivery(1, ms(8), 9), &none], Span::ZERO), None, "older");
+        rate.forget(ms(9));
+        assert_eq!(rate.on_lost(ms(5), 5, 6, 1), None);
+        assert_eq!(rate.lost, 3);
+        rate.on_sent(ms(102), 4, false, 7);
+        let sample = rate.on_delivered(ms(202), [&delivery(1, ms(102), 4), &none], Span::ZERO);
+        assert_eq!(
+            sample.map(|sample| (sample.in_network, sample.lost)),
+            Some((7, 0)),
+            "lost before it left"
+        );
     }
 }

@@ -93,6 +93,11 @@ impl Flight {
         self.runs.front().map(|run| run.sent)
     }
 
+    /// When the segment that has been under way longest was sent, those known to have arrived not counted.
+    pub(crate) fn oldest_sent(&self) -> Option<Time> {
+        self.runs.iter().filter(|run| run.marks & SACKED == 0).map(|run| run.sent).min()
+    }
+
     /// Whether the oldest segment is selectively acknowledged: the receiver has thrown data away.
     pub(crate) fn head_sacked(&self) -> bool {
         self.runs.front().is_some_and(|run| run.marks & SACKED != 0)
@@ -263,13 +268,14 @@ impl Flight {
 
     /// RACK (RFC 8985, 6.2): of the segments sent before the one sent at `latest` (up to `end`), those
     /// older than `age` at `now` are lost. Gives how many, whether retransmissions were among them, and
-    /// when the next one will be old enough.
+    /// when the next one will be old enough. `lose` gets each run that is lost, with the offset where it begins.
     pub(crate) fn detect_lost(
         &mut self,
         latest: Time,
         end: u64,
         now: Time,
         age: u64,
+        mut lose: impl FnMut(u64, &Run),
     ) -> (u32, bool, Option<Time>) {
         let (mut newly, mut again, mut next) = (0, false, None);
         for index in 0..self.runs.len() {
@@ -290,6 +296,7 @@ impl Flight {
             if due <= now {
                 newly += run.packets;
                 again |= run.marks & RETRANSMITTED != 0;
+                lose(self.start_of(index), &run);
                 self.mark(index, (run.marks | LOST) & !RETRANSMITTED);
             } else {
                 next = Some(next.map_or(due, |other: Time| other.max(due)));
@@ -299,16 +306,20 @@ impl Flight {
     }
 
     /// A retransmission timeout: everything not selectively acknowledged and older than `age` is lost,
-    /// the oldest segment in any case. If the receiver has thrown data away, its promises are void.
-    pub(crate) fn lose_all(&mut self, now: Time, age: u64) {
+    /// the oldest segment in any case. If the receiver has thrown data away, its promises are void. `lose` is that of
+    /// [`detect_lost`](Self::detect_lost).
+    pub(crate) fn lose_all(&mut self, now: Time, age: u64, mut lose: impl FnMut(u64, &Run)) {
         let reneged = self.head_sacked();
         for index in 0..self.runs.len() {
             let run = self.runs[index];
-            if reneged {
-                self.mark(index, (run.marks | LOST) & !(RETRANSMITTED | SACKED));
-            } else if run.marks & SACKED == 0 && (index == 0 || run.sent.0.saturating_add(age) <= now.0) {
-                self.mark(index, (run.marks | LOST) & !RETRANSMITTED);
+            let is_old = index == 0 || run.sent.0.saturating_add(age) <= now.0;
+            if !reneged && (run.marks & SACKED != 0 || !is_old) {
+                continue;
             }
+            if run.marks & (LOST | RETRANSMITTED) != LOST {
+                lose(self.start_of(index), &run);
+            }
+            self.mark(index, (run.marks | LOST) & !(RETRANSMITTED | SACKED));
         }
     }
 
@@ -405,7 +416,7 @@ mod tests {
         assert_eq!((delivery.packets, flight.sacked, flight.in_network()), (3, 3, 5));
         assert_eq!(delivery.latest, Some((Time(1), 600, false)));
         // Sent before the latest delivered one: three at time 0. The two after it stay.
-        let (newly, again, due) = flight.detect_lost(Time(1), 600, Time(50), 20);
+        let (newly, again, due) = flight.detect_lost(Time(1), 600, Time(50), 20, |_, _| {});
         assert_eq!((newly, again, due), (3, false, None));
         assert_eq!(flight.retransmit_lost(Time(51), MSS), Some((0, 100)));
         assert_eq!(flight.retransmit_lost(Time(51), MSS), Some((100, 200)));
@@ -431,9 +442,9 @@ mod tests {
                     },
                     3 => { flight.acknowledge(start.min(flight.next), MSS, end); }
                     4 => flight.selectively_acknowledge(start, end, MSS, 0, &mut Delivery::default()),
-                    5 => { flight.detect_lost(Time(now.0.saturating_sub(a / 6)), end, now, b / 4); }
+                    5 => { flight.detect_lost(Time(now.0.saturating_sub(a / 6)), end, now, b / 4, |_, _| {}); }
                     6 => { flight.retransmit_lost(now, MSS); }
-                    _ if a < 8 => flight.lose_all(now, b),
+                    _ if a < 8 => flight.lose_all(now, b, |_, _| {}),
                     _ if a < 16 => flight.unmark_lost(),
                     _ => { flight.retransmit_last(now, MSS); }
                 }

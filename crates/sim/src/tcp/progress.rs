@@ -26,9 +26,11 @@ impl Sender {
         newly_lost: u32,
     ) -> Option<Progress> {
         let min = self.rtt.min();
+        let oldest =
+            if self.recovery.is_some() { self.flight.oldest_sent() } else { self.flight.head_sent() };
         let rates = self.rates.as_mut()?;
-        rates.lost += u64::from(newly_lost);
         let rate = rates.deliveries.on_delivered(now, deliveries, min);
+        rates.deliveries.forget(oldest.unwrap_or(now));
         // A lone segment waits for a second one (Linux: `FLAG_ACK_MAYBE_DELAYED`).
         let delayed = deliveries[0].packets == 1 && rates.prior_in_network == 1;
         self.progress(config, newly_lost, delayed, rate)
@@ -49,10 +51,11 @@ impl Sender {
             total: rates.deliveries.delivered,
             at: rates.deliveries.delivered_at,
             losses,
-            lost_total: rates.lost,
+            lost_total: rates.deliveries.lost,
             prior_in_network: rates.prior_in_network,
             in_network: self.flight.in_network(),
             delayed,
+            window_limits: self.limited,
             repair: match self.phase {
                 Phase::Recovery => Repair::Recovery,
                 Phase::Loss => Repair::Loss,
@@ -62,6 +65,15 @@ impl Sender {
             paced_until: rates.pacing.next,
             mss: config.mss,
         })
+    }
+
+    /// Tells the congestion control of the losses found since it was told last.
+    pub(super) fn tell_losses(&mut self, now: Time) {
+        let Some(rates) = &mut self.rates else { return };
+        let total = rates.deliveries.delivered;
+        for loss in rates.losses.drain(..) {
+            self.control.on_loss(&self.window, now, total, &loss);
+        }
     }
 
     /// When pacing lets the next burst leave, if that is later than now.

@@ -69,7 +69,8 @@ pub(super) struct Sender {
     pub fin: bool,
     /// The peer's closed window is to be probed.
     pub window_probe: bool,
-    limited: bool,
+    /// The window limits the sender in this round trip.
+    pub limited: bool,
     /// Offset after the last segment that left and was not full (Linux: `snd_sml`).
     short_end: u64,
     /// Segments of the present burst that may still leave.
@@ -479,7 +480,7 @@ impl Sender {
 
     fn note_sent(&mut self, now: Time, start: u64, end: u64, idle: bool) {
         if let Some(rates) = &mut self.rates {
-            rates.on_sent(now, start, end, idle);
+            rates.on_sent(now, start, end, idle, self.flight.in_network());
         }
     }
 

@@ -11,7 +11,7 @@ use tidegate_control::units::{Span, Time};
 
 use super::super::pacing::UNBURST_RATE;
 use super::window::{Algorithm, Progress, Repair, Restart, Sample, Window};
-use filter::Maximum;
+pub(super) use filter::Maximum;
 use policer::Policer;
 
 /// Doubles the rate each round trip: 2 / ln 2.

@@ -1,6 +1,7 @@
 //! Congestion control: how the congestion window and the pacing rate move. A new algorithm is a file and a line in `algorithms!`.
 
 mod bbr;
+mod bbr3;
 mod cubic;
 mod none;
 mod reno;
@@ -10,6 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_control::units::Time;
 
+use super::delivery_rate::Loss;
 use window::Algorithm;
 pub(super) use window::{Progress, Repair, Restart, Sample, UNBOUNDED, Window};
 
@@ -65,6 +67,13 @@ macro_rules! algorithms {
                 }
             }
 
+            /// Segments were lost, `total` having been delivered; see [`Algorithm::on_loss`].
+            pub fn on_loss(&mut self, window: &Window, now: Time, total: u64, loss: &Loss) {
+                match self {
+                    $(Control::$name(state) => state.on_loss(window, now, total, loss),)+
+                }
+            }
+
             /// A loss was none: `prior` was the window before it.
             pub fn on_undo(&mut self, window: &mut Window, prior: u32) {
                 match self {
@@ -110,6 +119,8 @@ algorithms! {
     Cubic = cubic::Cubic;
     /// Bottleneck bandwidth and round-trip propagation time, first version, with pacing, as in Linux.
     Bbr = bbr::Bbr;
+    /// The third version of BBR, which reduces its rate and window if segments are lost.
+    Bbr3 = bbr3::Bbr3;
     /// No congestion control: the window opens to its maximum with the first acknowledgement and never shrinks.
     None = none::Unlimited;
 }

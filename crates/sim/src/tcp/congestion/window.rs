@@ -2,7 +2,7 @@
 
 use tidegate_control::units::{Span, Time};
 
-use super::super::delivery_rate::Rate;
+use super::super::delivery_rate::{Loss, Rate};
 
 /// The congestion window, in segments.
 #[derive(Clone, Copy, Debug)]
@@ -109,6 +109,8 @@ pub(in crate::tcp) struct Progress {
     pub in_network: u32,
     /// The acknowledgement may have waited for a second segment.
     pub delayed: bool,
+    /// The window limits the sender in this round trip.
+    pub window_limits: bool,
     /// What the sender repairs.
     pub repair: Repair,
     /// Smoothed round-trip time; zero before the first sample.
@@ -148,6 +150,10 @@ pub(in crate::tcp) trait Algorithm {
     fn on_timeout(&mut self, window: &mut Window, _now: Time, in_network: u32, _progress: Option<&Progress>) {
         window.cwnd = in_network + 1;
     }
+
+    /// Segments were lost, `total` having been delivered. For algorithms that set a rate; before the acknowledgement or timeout
+    /// that reveals it.
+    fn on_loss(&mut self, _window: &Window, _now: Time, _total: u64, _loss: &Loss) {}
 
     /// The loss was none: `prior` was the window before it.
     fn on_undo(&mut self, window: &mut Window, prior: u32) {

@@ -3,7 +3,7 @@
 use tidegate_control::units::{Span, Time};
 
 use super::super::config::Config;
-use super::super::flight::Delivery;
+use super::super::flight::{Delivery, Run};
 use super::super::receiver::millis;
 use super::super::segment::{Flags, Segment};
 use super::super::sender::{Sender, Timer};
@@ -75,6 +75,7 @@ impl Sender {
             self.arm(config, now, true);
         }
         let progress = self.progress_of(config, now, [&cumulative, &selective], newly_lost);
+        self.tell_losses(now);
         if self.phase == Phase::Recovery || self.phase == Phase::Reduced {
             self.reduce(delivered, newly_lost, news.advanced);
             self.grow(config, now, delivered, rtt, false, progress);
@@ -162,7 +163,9 @@ impl Sender {
         if sent == Time::ZERO && end == 0 {
             return (0, false, None);
         }
-        self.flight.detect_lost(sent, end, now, age)
+        let rates = &mut self.rates;
+        let lose = |start, run: &Run| rates.iter_mut().for_each(|rates| rates.on_lost(start, run));
+        self.flight.detect_lost(sent, end, now, age, lose)
     }
 
     /// The state machine: gives the segments newly lost and when RACK wants to look again.

@@ -3,6 +3,7 @@
 use tidegate_control::units::{Span, Time};
 
 use super::super::config::Config;
+use super::super::flight::Run;
 use super::super::sender::{Sender, Timer};
 use super::state::Phase;
 
@@ -28,6 +29,7 @@ impl Sender {
     fn on_reorder_timer(&mut self, config: &Config, now: Time) {
         let in_network = self.flight.in_network();
         let (newly_lost, _, due) = self.detect(now);
+        self.tell_losses(now);
         if self.flight.in_network() != in_network && self.phase != Phase::Recovery {
             self.enter_recovery();
             self.reduce(1, newly_lost, false);
@@ -69,7 +71,10 @@ impl Sender {
             Some(recovery) if recovery.latest_rtt > Span::ZERO => recovery.latest_rtt,
             _ => self.rtt.smoothed(),
         };
-        self.flight.lose_all(now, age.0);
+        let rates = &mut self.rates;
+        let lose = |start, run: &Run| rates.iter_mut().for_each(|rates| rates.on_lost(start, run));
+        self.flight.lose_all(now, age.0, lose);
+        self.tell_losses(now);
         // A repeated timeout of one loss keeps the threshold of the first (RFC 5681, section 3.1).
         let first = self.phase <= Phase::Disorder
             || self.recovery().high <= una

@@ -8,7 +8,7 @@ struct Value {
 
 /// Best, second and third best value, each younger than the one before.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Maximum([Value; 3]);
+pub(in crate::tcp::congestion) struct Maximum([Value; 3]);
 
 impl Maximum {
     pub(crate) fn get(&self) -> f64 {
