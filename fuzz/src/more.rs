@@ -15,6 +15,7 @@ fn node(me: u16) -> Node {
         me,
         keys: keys(me),
         links: &links,
+        networks: (0..4).collect(),
         epoch: 3,
         limit: 1e9,
         phase: Span::ZERO,

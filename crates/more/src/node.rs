@@ -25,8 +25,9 @@ pub struct Node {
     relay: PolicingRelay,
     transit_times: TransitTimes,
     routes: Routes,
-    /// Acknowledgements that it forwards outside its limit. Each forwarded data datagram adds one.
-    credit: u32,
+    /// Acknowledgements of each peer that it forwards outside its limit. They come back over the same relays, so each
+    /// data datagram that it forwards to a peer adds one.
+    credit: Vec<u32>,
     counters: Counters,
     outputs: VecDeque<Opened>,
 }
@@ -49,6 +50,8 @@ pub struct NodeConfig<'a> {
     pub keys: PeerKeys,
     /// The static keys of all peers, by number.
     pub links: &'a [[u8; 32]],
+    /// The first peer of each peer's network. The peers of a network share its places.
+    pub networks: Vec<Peer>,
     /// The current key epoch.
     pub epoch: u32,
     /// Forwarding limit, bytes of frames per second.
@@ -95,15 +98,15 @@ pub struct Counters {
 impl Node {
     /// A peer before its first packet.
     pub fn new(config: NodeConfig) -> Node {
-        let NodeConfig { me, keys, links, epoch, limit, phase, stamping } = config;
+        let NodeConfig { me, keys, links, networks, epoch, limit, phase, stamping } = config;
         let mut node = Node {
             links: Links::new(me, keys.link(), links),
             keys,
             epochs: Vec::new(),
             relay: PolicingRelay::new(limit, phase, links.len(), stamping),
             transit_times: TransitTimes::default(),
-            routes: Routes::default(),
-            credit: CREDIT,
+            routes: Routes::new(networks),
+            credit: vec![CREDIT; links.len()],
             counters: Counters::default(),
             outputs: VecDeque::new(),
         };
@@ -191,13 +194,14 @@ impl Node {
     }
 
     /// Checks the limits. Runs before the expensive opening, so floods cost little.
-    fn within(&mut self, now: Time, class: Class) -> Result<(), Dropped> {
+    fn within(&mut self, now: Time, from: Peer, class: Class) -> Result<(), Dropped> {
         match class {
             Class::Data | Class::Cell => {
                 self.relay.arrive(now, f64::from(PACKET)).then_some(()).ok_or(Dropped::OverLimit)
             }
             _ => {
-                self.credit = self.credit.checked_sub(1).ok_or(Dropped::Flooding)?;
+                let credit = self.credit.get_mut(usize::from(from)).ok_or(Dropped::Flooding)?;
+                *credit = credit.checked_sub(1).ok_or(Dropped::Flooding)?;
                 Ok(())
             }
         }
@@ -211,16 +215,18 @@ impl Node {
         epoch: u8,
         datagram: &[u8],
     ) -> Result<Opened, Dropped> {
-        self.within(now, class)?;
+        self.within(now, from, class)?;
+        let network = self.routes.network(from);
         let current = |key: &&mut EpochKey| key.number % 16 == u32::from(epoch);
         let key = self.epochs.iter_mut().find(current).ok_or(Dropped::Stale)?;
         // A packet that cannot be remembered could be replayed, so it is refused.
-        if key.tags.full() {
+        if key.tags.full(network) {
             return Err(Dropped::Opening(OpenError::Full));
         }
         let memory = Memory {
             stamp: self.relay.stamp(),
             tags: &mut key.tags,
+            network,
             transit_times: &mut self.transit_times,
             now,
         };
@@ -229,13 +235,13 @@ impl Node {
         if let Some((seed, onward)) = left {
             self.routes.establish(now, from, &seed, onward);
         }
-        self.count(&opened, class == Class::Data);
+        self.count(from, &opened, class == Class::Data);
         Ok(opened)
     }
 
     fn cell(&mut self, now: Time, from: Peer, class: Class, datagram: &[u8]) -> Result<Opened, Dropped> {
         self.routes.check(now, from, datagram).map_err(Dropped::Opening)?;
-        if let Err(dropped) = self.within(now, class) {
+        if let Err(dropped) = self.within(now, from, class) {
             if class != Class::Cell {
                 return Err(dropped);
             }
@@ -250,7 +256,7 @@ impl Node {
             Passed::Forward(to, datagram) => Opened::Forward { to, datagram },
             Passed::End { id, annex, payload } => Opened::Cell { id, annex, payload },
         };
-        self.count(&opened, class == Class::Cell);
+        self.count(from, &opened, class == Class::Cell);
         Ok(opened)
     }
 
@@ -263,20 +269,29 @@ impl Node {
         Ok(Opened::Refused { first: from, label, block })
     }
 
-    fn count(&mut self, opened: &Opened, data: bool) {
+    fn count(&mut self, from: Peer, opened: &Opened, data: bool) {
         let counters = &mut self.counters;
-        match opened {
-            Opened::Forward { .. } if data => counters.forwarded += 1,
-            Opened::Forward { .. } => counters.acks_forwarded += 1,
+        // Forwarded data pays for its acknowledgement; datagrams that end here are free.
+        let paid = match opened {
+            Opened::Forward { to, .. } if data => {
+                counters.forwarded += 1;
+                *to
+            }
+            Opened::Forward { .. } => {
+                counters.acks_forwarded += 1;
+                return;
+            }
             Opened::Data { .. } | Opened::Message { .. } | Opened::Cell { .. } if data => {
                 counters.delivered += 1;
                 return;
             }
-            _ => counters.acks_received += 1,
-        }
-        // Forwarded data pays for its acknowledgement; datagrams that end here are free.
-        if data || !matches!(opened, Opened::Forward { .. }) {
-            self.credit = (self.credit + 1).min(CREDIT);
+            _ => {
+                counters.acks_received += 1;
+                from
+            }
+        };
+        if let Some(credit) = self.credit.get_mut(usize::from(paid)) {
+            *credit = (*credit + 1).min(CREDIT);
         }
     }
 }

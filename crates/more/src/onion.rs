@@ -288,6 +288,8 @@ pub(crate) struct Memory<'a> {
     pub stamp: f32,
     /// Packets that were opened before.
     pub tags: &'a mut ReplayTags,
+    /// The network of the neighbour that sent the packet, which the tag counts for.
+    pub network: Peer,
     /// Packets forwarded into receiver paths.
     pub transit_times: &'a mut TransitTimes,
     /// The current time.
@@ -343,7 +345,7 @@ pub(crate) fn open(
         return Err(OpenError::Replayed);
     }
     let opened = packet.process_with_expanded_secret(&shared).map_err(|_| OpenError::Forged)?;
-    memory.tags.insert(tag)?;
+    memory.tags.insert(memory.network, tag)?;
     let seed = *shared.payload_key_seed();
     let annex = || datagram[1..1 + ANNEX].try_into().expect("as long as an annex");
     use sphinx_packet::ProcessedPacketData::{FinalHop, ForwardHop};

@@ -9,7 +9,7 @@
 //! A relay that may not forward a cell reports it (the drop locator). A refusal goes back from label to label, and
 //! each relay adds one layer. Only the source can read which relay wrote it, and for which cell.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use aes::Aes128;
 use aes::cipher::{BlockDecrypt as _, BlockEncrypt as _, KeyInit as _};
@@ -17,6 +17,7 @@ use sha2::{Digest, Sha256};
 use sphinx_packet::payload::key::{PayloadKey, derive_payload_key};
 use sphinx_packet::payload::{PAYLOAD_OVERHEAD_SIZE, Payload};
 use tidegate_control::paths::Peer;
+use tidegate_control::shares::Shares;
 use tidegate_control::units::{Span, Time};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
@@ -33,9 +34,9 @@ const REFUSAL: usize = 16;
 pub const ROUTE_LIFE: Span = Span::from_secs(60);
 /// Maximum number of cells on a route in each direction.
 pub(crate) const MOST_USES: usize = 256;
-/// Maximum number of routes of a peer; the oldest are dropped.
+/// Maximum number of routes of a peer. A new one displaces the idlest of the neighbour with the most.
 ///
-/// A route takes 250 bytes plus 8 per cell.
+/// A route takes 500 bytes plus 8 per cell.
 const ROUTES: usize = 16_384;
 
 /// A seed from the secret that a Sphinx header shares with one hop.
@@ -184,6 +185,8 @@ struct Transit {
     onward: Onward,
     seen: BTreeSet<u64>,
     until: Time,
+    /// When its last cell came.
+    used: Time,
 }
 
 /// Result of forwarding a cell.
@@ -193,30 +196,63 @@ pub(crate) enum Passed {
 }
 
 /// The routes through a peer or ending there.
-#[derive(Default)]
 pub(crate) struct Routes {
     transits: BTreeMap<u64, Transit>,
     /// Routes by next hop, for refusals.
     back: BTreeMap<(Peer, u64), u64>,
-    ages: VecDeque<(Time, u64)>,
+    /// Routes by the time of their end.
+    ends: BTreeSet<(Time, u64)>,
+    /// Their places, by the network and the number of the neighbour that established them.
+    places: Shares<Peer, Peer, u64>,
+    networks: Vec<Peer>,
 }
 
 impl Routes {
+    /// No routes. `networks`: the first peer of each peer's network.
+    pub(crate) fn new(networks: Vec<Peer>) -> Routes {
+        let (transits, back, ends) = Default::default();
+        Routes { transits, back, ends, places: Shares::new(ROUTES), networks }
+    }
+
+    /// The first peer of a peer's network.
+    pub(crate) fn network(&self, peer: Peer) -> Peer {
+        self.networks.get(usize::from(peer)).copied().unwrap_or(peer)
+    }
+
     /// Adds the route of an opened Sphinx packet from `from`.
     pub(crate) fn establish(&mut self, now: Time, from: Peer, seed: &Seed, onward: Onward) {
-        while self.ages.front().is_some_and(|(until, _)| *until <= now) || self.ages.len() >= ROUTES {
-            let oldest = self.ages.pop_front().and_then(|(_, label)| self.transits.remove(&label));
-            if let Some(Transit { onward: Onward::Pass { to, label, .. }, .. }) = oldest {
-                self.back.remove(&(to, label));
-            }
+        while let Some((until, ended)) = self.ends.first().copied()
+            && until <= now
+        {
+            self.remove(ended);
         }
         let (label, until) = (label(seed), now + ROUTE_LIFE);
+        // Only its source can name it again, and that packet would be a replay.
+        if self.transits.contains_key(&label) {
+            return;
+        }
+        let of = (self.network(from), from);
+        while let Some(displaced) = self.places.displaced(&of, |label| self.transits[label].used) {
+            self.remove(displaced);
+        }
+        self.places.admit(now, of, label);
+        self.ends.insert((until, label));
         if let Onward::Pass { to, label: next, refusals: true } = onward {
             self.back.insert((to, next), label);
         }
-        self.ages.push_back((until, label));
-        let transit = Transit { key: RouteKey::new(seed), from, onward, seen: BTreeSet::new(), until };
-        self.transits.insert(label, transit);
+        let (key, seen) = (RouteKey::new(seed), BTreeSet::new());
+        self.transits.insert(label, Transit { key, from, onward, seen, until, used: now });
+    }
+
+    fn remove(&mut self, label: u64) {
+        let Some(transit) = self.transits.remove(&label) else { return };
+        self.places.release(&label);
+        self.ends.remove(&(transit.until, label));
+        if let Onward::Pass { to, label: next, .. } = transit.onward
+            && self.back.get(&(to, next)) == Some(&label)
+        {
+            self.back.remove(&(to, next));
+        }
     }
 
     /// The route of a cell from `from`, if known.
@@ -245,6 +281,7 @@ impl Routes {
         let (head, payload) = datagram.split_at(CELL_HEAD + ANNEX);
         let mut annex: [u8; ANNEX] = head[CELL_HEAD..].try_into().map_err(|_| OpenError::Shape)?;
         transit.seen.insert(tag(payload));
+        transit.used = now;
         match transit.onward {
             Onward::End(id) => Ok(Passed::End { id, annex, payload: payload.to_vec() }),
             Onward::Pass { to, label, .. } => {
@@ -307,7 +344,7 @@ mod tests {
 
     /// Peers 1, 2 and 3 relay from peer 0 to peer 4.
     fn relays() -> Vec<Routes> {
-        let mut relays: Vec<Routes> = (0..4).map(|_| Routes::default()).collect();
+        let mut relays: Vec<Routes> = (0..4).map(|_| Routes::new(Vec::new())).collect();
         for hop in 0..3usize {
             let label = if hop < 2 { label(&SEEDS[hop + 1]) } else { 9 };
             let onward = Onward::Pass { to: hop as Peer + 2, label, refusals: hop < 2 };
@@ -410,16 +447,48 @@ mod tests {
         }
     }
 
+    fn sizes(routes: &Routes) -> [usize; 4] {
+        [routes.transits.len(), routes.back.len(), routes.ends.len(), routes.places.len()]
+    }
+
+    /// One peer establishes as many routes as it can. The others of the directory keep theirs, and newcomers get some.
     #[test]
-    fn routes_and_their_memory_are_bounded() {
-        let mut routes = Routes::default();
-        for n in 0..ROUTES as u64 + 50 {
-            let seed = u128::from(n).to_be_bytes();
-            let onward = Onward::Pass { to: 3, label: n + 1, refusals: true };
-            routes.establish(Time::ZERO, 0, &seed, onward);
+    fn a_peer_with_many_routes_displaces_its_own_idlest_one() {
+        // Peers 2 and 3 are in one network.
+        let mut routes = Routes::new(vec![0, 1, 2, 2, 4]);
+        let seed = |from: Peer, n: u64| (u128::from(from) << 64 | u128::from(n)).to_be_bytes();
+        let establish = |routes: &mut Routes, at: u64, from: Peer, n: u64| {
+            let onward = Onward::Pass { to: 5, label: u64::from(from) << 32 | n | 1, refusals: true };
+            routes.establish(Time(at), from, &seed(from, n), onward);
+        };
+        let known =
+            |routes: &Routes, from: Peer, n: u64| routes.transits.contains_key(&label(&seed(from, n)));
+        for n in 0..20 {
+            establish(&mut routes, n, 0, 2 * n);
         }
-        assert_eq!((routes.transits.len(), routes.back.len(), routes.ages.len()), (ROUTES, ROUTES, ROUTES));
-        routes.establish(Time::ZERO + ROUTE_LIFE, 0, &[1; 16], Onward::End([1; 16]));
-        assert_eq!((routes.transits.len(), routes.back.len(), routes.ages.len()), (1, 0, 1));
+        for n in 0..ROUTES as u64 + 50 {
+            establish(&mut routes, 100 + n, 1, 2 * n);
+            // Its first route is in use.
+            routes.transits.get_mut(&label(&seed(1, 0))).expect("it stays").used = Time(1 << 30);
+        }
+        assert!((0..20).all(|n| known(&routes, 0, 2 * n)), "the routes of another peer stay");
+        assert!(known(&routes, 1, 0) && !known(&routes, 1, 2) && known(&routes, 1, 2 * ROUTES as u64));
+        assert_eq!(sizes(&routes), [ROUTES; 4]);
+        for n in 0..50 {
+            (2..=4).for_each(|newcomer| establish(&mut routes, 1 << 31, newcomer, 2 * n));
+        }
+        assert_eq!([2, 4].map(|network| routes.places.of_group(&network)), [100, 50]);
+        assert_eq!(sizes(&routes), [ROUTES; 4]);
+        routes.establish(Time(1 << 31) + ROUTE_LIFE, 0, &[1; 16], Onward::End([1; 16]));
+        assert_eq!(sizes(&routes), [1, 0, 1, 1]);
+    }
+
+    #[test]
+    fn a_route_is_established_once() {
+        let mut routes = Routes::new(vec![0, 1]);
+        for from in [0, 1, 0] {
+            routes.establish(Time::ZERO, from, &SEEDS[0], Onward::End([1; 16]));
+        }
+        assert_eq!((sizes(&routes), routes.transits[&label(&SEEDS[0])].from), ([1, 0, 1, 1], 0));
     }
 }

@@ -30,6 +30,8 @@ struct World {
     launched: u64,
     /// Peers that drop everything.
     deaf: Vec<Peer>,
+    /// A peer that sends forged acknowledgements before each datagram.
+    flooder: Option<Peer>,
     received: Vec<u8>,
     complete: bool,
     /// A copy of every datagram, for replays.
@@ -53,6 +55,7 @@ impl World {
             flying: BTreeMap::new(),
             launched: 0,
             deaf: Vec::new(),
+            flooder: None,
             received: Vec::new(),
             complete: false,
             seen: Vec::new(),
@@ -71,15 +74,22 @@ impl World {
         self.launch(to, wire);
     }
 
-    /// Delivers a forged datagram from a peer of the directory.
+    /// Delivers a forged datagram from peer 0.
     fn junk(&mut self, to: Peer, datagram: &[u8]) {
-        let wire = self.nodes[0].seal(to, datagram).expect("another peer");
+        self.junk_from(0, to, datagram);
+    }
+
+    fn junk_from(&mut self, from: Peer, to: Peer, datagram: &[u8]) {
+        let wire = self.nodes[usize::from(from)].seal(to, datagram).expect("another peer");
         assert!(common::open(&mut self.nodes[usize::from(to)], Time::ZERO, &wire).is_none());
     }
 
     fn arrive(&mut self, to: Peer, datagram: &[u8]) {
         if self.deaf.contains(&to) {
             return;
+        }
+        if let Some(flooder) = self.flooder.filter(|flooder| *flooder != to) {
+            (0..3).for_each(|_| self.junk_from(flooder, to, &[2; ACK_SIZE]));
         }
         match common::open(&mut self.nodes[usize::from(to)], self.now, datagram) {
             Some(Opened::Forward { to, datagram }) => self.launch(to, datagram),
@@ -215,6 +225,23 @@ fn a_flood_of_acknowledgements_is_bounded_by_the_data_that_paid_for_them() {
     }
     let counters = world.nodes[3].counters();
     assert_eq!((counters.forged + counters.flooding, counters.flooding >= 900), (5000, true));
+}
+
+/// A peer of the directory uses up its credit at all relays, and floods them while others wait for acknowledgements.
+#[test]
+fn a_peer_that_floods_with_acknowledgements_stops_no_other() {
+    const FLOODER: Peer = 5;
+    let mut world = World::new("explicit", 400_000.0);
+    world.deaf.push(FLOODER);
+    for relay in (0..PEERS as Peer).filter(|relay| *relay != FLOODER) {
+        (0..4100).for_each(|_| world.junk_from(FLOODER, relay, &[2; ACK_SIZE]));
+    }
+    world.flooder = Some(FLOODER);
+    let content = world.send(20_000);
+    world.run(60);
+    assert!(world.upload.done() && world.received == content, "{:?}", world.upload.progress());
+    let refused: u64 = world.nodes.iter().map(|node| node.counters().flooding).sum();
+    assert!(refused > 100, "{refused}");
 }
 
 #[test]

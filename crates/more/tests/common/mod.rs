@@ -27,6 +27,7 @@ pub fn nodes(peers: usize, limit: f64, parameters: &ControllerParameters) -> Vec
             me: peer as Peer,
             keys: keys(peer),
             links: &links,
+            networks: (0..peers as Peer).collect(),
             epoch: 0,
             limit,
             phase: Span::from_millis(100 * peer as u64),

@@ -1,5 +1,6 @@
 //! The parts that every peer of MORE shares: opening and forwarding datagrams, key epochs, replay memory on disk.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
@@ -9,6 +10,7 @@ use tidegate_control::machine::Machine as _;
 use tidegate_control::paths::Peer;
 use tidegate_control::paths::parameters::ControllerParameters;
 use tidegate_control::random::Seed;
+use tidegate_control::shares::network;
 use tidegate_control::units::{Span, Time};
 use tidegate_more::directory::Directory;
 use tidegate_more::download;
@@ -164,6 +166,7 @@ impl LivePeer {
             me,
             keys,
             links: &directory.links(),
+            networks: networks(&addresses),
             epoch,
             limit: settings.limit,
             phase,
@@ -284,6 +287,16 @@ pub(crate) enum Handled {
     Forward(Option<SocketAddr>, Vec<u8>),
     Here(Opened),
     Nothing,
+}
+
+/// The first peer of each peer's network. A peer without an address is alone in its network.
+fn networks(addresses: &[Option<SocketAddr>]) -> Vec<Peer> {
+    let mut first = BTreeMap::new();
+    let of = |(address, peer): (&Option<SocketAddr>, Peer)| match address {
+        Some(address) => *first.entry(network(address.ip()).0).or_insert(peer),
+        None => peer,
+    };
+    addresses.iter().zip(0..).map(of).collect()
 }
 
 /// Resolves a name to an address of the same family as `like`.

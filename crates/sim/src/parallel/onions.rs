@@ -231,6 +231,7 @@ pub(super) fn peers(
             me: me as Peer,
             keys,
             links: &links,
+            networks: (0..n as Peer).collect(),
             epoch: 0,
             limit,
             phase: Span::from_secs_f64(phases.unit()),
