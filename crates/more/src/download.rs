@@ -1,20 +1,47 @@
 //! Reassembles byte streams: order, repetitions, bounded buffers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+
+use tidegate_control::shares::Shares;
+use tidegate_control::units::Time;
 
 use crate::upload::HEAD;
 
-/// Maximum number of buffered chunks. Chunks beyond are not acknowledged, so the sender repeats them.
+/// Maximum number of buffered chunks of a stream. Chunks beyond are not acknowledged, so the sender repeats them.
 const HELD: usize = 16_384;
-/// Maximum number of concurrent streams.
+/// Maximum number of buffered chunks of all streams. One may have as many as are left for all.
+const HELD_BY_ALL: usize = 2 * HELD;
+/// Maximum number of concurrent streams. A new one displaces a complete one, or the one that was silent the longest.
 const STREAMS: usize = 256;
+/// Maximum number of remembered streams that made room for others.
+const DISPLACED: usize = 1024;
 
 /// The receiving end of any number of streams.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Download {
-    streams: BTreeMap<u64, Stream>,
+    streams: BTreeMap<u64, Received>,
+    /// Their places. Sources are anonymous, so all streams are in one group.
+    places: Shares<(), (), u64>,
+    /// Incomplete streams that made room, the oldest first. The rest of them is not acknowledged.
+    displaced: VecDeque<u64>,
+    /// Chunks that wait in all streams.
+    held: usize,
     /// Counters since the start.
     pub counters: Counters,
+}
+
+#[derive(Debug, Default)]
+struct Received {
+    stream: Stream,
+    /// The number of bodies when its last one came. Their order takes the place of the time.
+    used: Time,
+}
+
+impl Default for Download {
+    fn default() -> Download {
+        let (streams, displaced, counters) = Default::default();
+        Download { streams, places: Shares::new(STREAMS), displaced, held: 0, counters }
+    }
 }
 
 /// Counters of received chunks.
@@ -96,16 +123,22 @@ impl Download {
             self.counters.senseless += 1;
             return None;
         };
-        if !self.streams.contains_key(&id) && self.streams.len() >= STREAMS {
-            // A completed stream is only needed to acknowledge repetitions.
-            self.streams.retain(|_, stream| !stream.ended);
-            if self.streams.len() >= STREAMS {
-                self.counters.too_many += 1;
-                return None;
-            }
+        if self.displaced.contains(&id) {
+            self.counters.too_many += 1;
+            return None;
         }
-        let stream = self.streams.entry(id).or_default();
-        let (bytes, complete) = match stream.take(chunk, bytes, last, HELD) {
+        let Counters { chunks, repeated, too_many, .. } = self.counters;
+        let now = Time(chunks + repeated + too_many + 1);
+        if !self.streams.contains_key(&id) {
+            self.make_room(now, id);
+        }
+        let Received { stream, used } = self.streams.entry(id).or_default();
+        *used = now;
+        let before = stream.held.len();
+        let most = HELD.min(HELD_BY_ALL - self.held);
+        let took = stream.take(chunk, bytes, last, most);
+        self.held = self.held + stream.held.len() - before;
+        let (bytes, complete) = match took {
             Took::TooMany => {
                 self.counters.too_many += 1;
                 return None;
@@ -119,7 +152,32 @@ impl Download {
                 (bytes, complete)
             }
         };
+        if complete {
+            // It is only needed to acknowledge repetitions, so it makes room first.
+            self.places.release(&id);
+            self.places.admit(Time::ZERO, ((), ()), id);
+        }
         Some(Arrived { stream: id, bytes, complete })
+    }
+
+    /// Gives a stream a place.
+    fn make_room(&mut self, now: Time, id: u64) {
+        let streams = &self.streams;
+        let used = |id: &u64| match streams.get(id) {
+            Some(Received { stream, used }) if !stream.ended => *used,
+            _ => Time::ZERO,
+        };
+        if let Some(idlest) = self.places.displaced(&((), ()), used)
+            && let Some(Received { stream, .. }) = self.streams.remove(&idlest)
+            && !stream.ended
+        {
+            self.held -= stream.held.len();
+            self.displaced.push_back(idlest);
+            if self.displaced.len() > DISPLACED {
+                self.displaced.pop_front();
+            }
+        }
+        self.places.admit(now, ((), ()), id);
     }
 }
 
@@ -166,9 +224,28 @@ mod tests {
         }
         assert_eq!(download.counters.too_many, 99);
         assert!(download.body(&body(0, false, &[])).is_some(), "the one that is waited for always fits");
-        for stream in 0..STREAMS as u64 + 10 {
-            download.body(&[&(stream + 100).to_be_bytes()[..], &1u64.to_be_bytes(), &[0]].concat());
+    }
+
+    /// A source sends second chunks of streams without end, and never a first one.
+    #[test]
+    fn streams_that_stay_incomplete_lock_out_none_and_are_bounded_together() {
+        let of = |stream: u64, chunk: u64| {
+            [&stream.to_be_bytes()[..], &chunk.to_be_bytes(), &[0], &[7; 3]].concat()
+        };
+        let mut download = Download::default();
+        let mut send = |stream: u64, chunk: u64| download.body(&of(stream, chunk)).is_some();
+        assert!(send(1, 0));
+        for stream in 1000..1000 + STREAMS as u64 + 50 {
+            assert!(send(stream, 1), "a newcomer has a place");
+            assert!(send(1, 1 + stream - 1000), "a stream in use keeps its place");
         }
-        assert!(download.streams.len() <= STREAMS);
+        assert!(!send(1000, 2), "its place is gone");
+        for stream in 2000..2003 {
+            assert!((1..HELD as u64).filter(|chunk| send(stream, *chunk)).count() > HELD / 8);
+        }
+        assert!(send(3000, 0) && send(3000, 2), "a newcomer has room");
+        let held: usize = download.streams.values().map(|received| received.stream.held.len()).sum();
+        assert_eq!((download.streams.len(), download.held), (STREAMS, held));
+        assert!(held < HELD_BY_ALL);
     }
 }

@@ -145,7 +145,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    fn new(shared: &[u8; 32]) -> Session {
+    pub(crate) fn new(shared: &[u8; 32]) -> Session {
         let cells = |which: &[u8]| derive_payload_key(&seed(shared, which));
         Session { answer: seed(shared, b"answer"), up: cells(b"up"), down: cells(b"down") }
     }

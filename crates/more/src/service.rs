@@ -1,6 +1,6 @@
 //! The hidden receiver: publishes receiver paths, answers packets over them, holds streams.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tidegate_control::machine::Machine;
 use tidegate_control::paths::Peer;
@@ -24,9 +24,9 @@ const STREAMS: usize = 256;
 const DISPLACED: usize = 1024;
 /// Maximum number of buffered chunks of all streams: 21 MB.
 const HELD: usize = 16_384;
-/// Maximum number of remembered receiver paths; the oldest are dropped.
+/// Maximum number of remembered receiver paths. A new one displaces the oldest of the route that got the most.
 const PATHS_KEPT: usize = 16_384;
-/// Maximum number of routes, 2 kB each; the oldest are dropped.
+/// Maximum number of routes, 2 kB each. A new one displaces the idlest.
 const ROUTES: usize = 4096;
 /// One answer in this number on a route brings requested paths although chunks wait.
 const PATHS_EVERY: u32 = 8;
@@ -45,11 +45,12 @@ pub struct Service {
     selection: Selection,
     /// Unused paths that were handed out.
     paths: BTreeMap<PacketId, Path>,
-    /// The same paths by age.
-    ages: VecDeque<PacketId>,
-    /// Paths in repeated use.
+    /// Their places, by the route over which they were given. Published paths and those of first answers are one group.
+    path_places: Shares<Option<PacketId>, (), PacketId>,
+    /// Paths in repeated use, the same by the time of their end, and their places.
     routes: BTreeMap<PacketId, Route>,
-    route_ages: VecDeque<(Time, PacketId)>,
+    route_ends: BTreeSet<(Time, PacketId)>,
+    route_places: Shares<(), (), PacketId>,
     streams: BTreeMap<u64, Held>,
     /// Their places. Clients are anonymous, so all streams are in one group.
     places: Shares<(), (), u64>,
@@ -77,6 +78,9 @@ struct Route {
     end: Inbound,
     session: Session,
     outbound: Outbound,
+    until: Time,
+    /// When its last cell came.
+    used: Time,
 }
 
 /// Configuration of a receiver.
@@ -111,9 +115,10 @@ impl Service {
             guards,
             secret: StaticSecret::from(secret),
             paths: BTreeMap::new(),
-            ages: VecDeque::new(),
+            path_places: Shares::new(PATHS_KEPT),
             routes: BTreeMap::new(),
-            route_ages: VecDeque::new(),
+            route_ends: BTreeSet::new(),
+            route_places: Shares::new(ROUTES),
             streams: BTreeMap::new(),
             places: Shares::new(STREAMS),
             displaced: VecDeque::new(),
@@ -147,7 +152,7 @@ impl Service {
         let left = self.published(now).count();
         if left < self.publish - self.publish / 4 {
             for _ in left..self.publish {
-                let (id, path) = self.draw();
+                let (id, path) = self.draw(now, None);
                 self.paths.entry(id).and_modify(|kept| kept.published = Some((now, path)));
             }
             self.outputs.push_back(Output::Publish);
@@ -164,14 +169,14 @@ impl Service {
             .filter_map(|path| Some(&path.published.as_ref()?.1))
     }
 
-    /// A path for the sender of a packet.
-    fn give(&mut self, now: Time) -> ReceiverPath {
-        let (id, path) = self.draw();
+    /// A path for the sender of a packet, which came over this route.
+    fn give(&mut self, now: Time, route: Option<PacketId>) -> ReceiverPath {
+        let (id, path) = self.draw(now, route);
         self.selection.given(now, &self.paths[&id].relays);
         path
     }
 
-    fn draw(&mut self) -> (PacketId, ReceiverPath) {
+    fn draw(&mut self, now: Time, route: Option<PacketId>) -> (PacketId, ReceiverPath) {
         let Randomness { choices, secrets } = &mut self.randomness;
         // Two more than needed, because this peer and the guard are removed.
         let mut pool = self.selection.relays(self.hops + 2, choices);
@@ -190,15 +195,18 @@ impl Service {
         id.copy_from_slice(&secrets()[..16]);
         id[0] |= 1;
         let (path, keys) = PathKeys::draw(&self.epoch, &relays, self.me, id, &mut **secrets);
-        self.paths.insert(id, Path { keys, relays, published: None });
-        self.ages.push_back(id);
-        while self.paths.len() > PATHS_KEPT {
-            self.ages.pop_front().map(|oldest| self.paths.remove(&oldest));
-        }
-        if self.ages.len() > 4 * PATHS_KEPT {
-            self.ages.retain(|id| self.paths.contains_key(id));
-        }
+        self.keep_path(now, route, id, Path { keys, relays, published: None });
         (id, path)
+    }
+
+    /// Remembers an unused path.
+    fn keep_path(&mut self, now: Time, route: Option<PacketId>, id: PacketId, path: Path) {
+        // A path is used once, so the idlest is the oldest.
+        if let Some(displaced) = self.path_places.displaced(&(route, ()), |_| Time::ZERO) {
+            self.paths.remove(&displaced);
+        }
+        self.path_places.admit(now, (route, ()), id);
+        self.paths.insert(id, path);
     }
 
     /// Handles a message over one of its paths and answers it if it is valid.
@@ -209,6 +217,7 @@ impl Service {
             self.counters.unknown_path += 1;
             return;
         };
+        self.path_places.release(&id);
         let opened = path.keys.message(&self.secret, payload);
         let Some((message, session, frame)) =
             opened.and_then(|(message, key)| Frame::parse(&message.text).map(|frame| (message, key, frame)))
@@ -222,29 +231,42 @@ impl Service {
         }
         let (came, mut answer) = self.frame(now, &frame);
         answer.offer = offer;
-        let fresh = self.give(now);
+        let fresh = self.give(now, None);
         let back: Vec<Peer> = path.relays.iter().rev().copied().collect();
         let answer = Message { path: fresh, text: answer.text() };
         let secrets = &mut *self.randomness.secrets;
         let (datagram, outbound) = answer.reply(&self.epoch, &back, &message.path, &session, secrets);
-        let route = Route { relays: path.relays, end: path.keys.route(), session, outbound };
-        self.keep(now, id, route);
+        let (end, until) = (path.keys.route(), now + ROUTE_LIFE);
+        self.keep(now, id, Route { relays: path.relays, end, session, outbound, until, used: now });
         self.answered(back[0], datagram, came);
     }
 
     /// Keeps a used path for more packets.
     fn keep(&mut self, now: Time, id: PacketId, route: Route) {
-        let over = |(until, _): &(Time, PacketId)| *until <= now;
-        while self.route_ages.front().is_some_and(over) || self.route_ages.len() >= ROUTES {
-            self.route_ages.pop_front().map(|(_, oldest)| self.routes.remove(&oldest));
+        while let Some((until, ended)) = self.route_ends.first().copied()
+            && until <= now
+        {
+            self.drop_route(ended);
         }
-        self.route_ages.push_back((now + ROUTE_LIFE, id));
+        let used = |id: &PacketId| self.routes[id].used;
+        if let Some(displaced) = self.route_places.displaced(&((), ()), used) {
+            self.drop_route(displaced);
+        }
+        self.route_places.admit(now, ((), ()), id);
+        self.route_ends.insert((route.until, id));
         self.routes.insert(id, route);
+    }
+
+    fn drop_route(&mut self, id: PacketId) {
+        if let Some(route) = self.routes.remove(&id) {
+            self.route_ends.remove(&(route.until, id));
+            self.route_places.release(&id);
+        }
     }
 
     /// Handles a cell over a path in repeated use.
     pub fn cell(&mut self, now: Time, id: PacketId, (annex, payload): ([u8; ANNEX], &[u8]), offer: f32) {
-        let Some(route) = self.routes.get(&id) else {
+        let Some(route) = self.routes.get_mut(&id) else {
             self.counters.unknown_path += 1;
             return;
         };
@@ -254,6 +276,7 @@ impl Service {
             self.counters.forged += 1;
             return;
         };
+        route.used = now;
         for (relay, stamp) in route.relays.iter().rev().zip(stamps) {
             self.selection.offered(*relay, stamp);
         }
@@ -263,7 +286,7 @@ impl Service {
         if !answer.has(CHUNK) && frame.has(WANTS) {
             answer.flags |= PATHS;
             let count = chunk_bytes(true) / PATH_SIZE;
-            answer.bytes = (0..count).flat_map(|_| self.give(now).to_bytes()).collect();
+            answer.bytes = (0..count).flat_map(|_| self.give(now, Some(id)).to_bytes()).collect();
         }
         let route = &self.routes[&id];
         let sealed = seal(&answer.text(), &route.session.down);
@@ -395,12 +418,66 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_newcomer_displaces_the_stream_that_was_silent_the_longest() {
+    fn service(publish: usize) -> Service {
         let random = |n| Seed::root(n).random();
         let epoch = Epoch::new(0, vec![[9; 32]; 5]);
-        let config = ServiceConfig { me: 0, epoch, hops: 2, guards: Vec::new(), secret: [1; 32], publish: 0 };
-        let mut service = Service::new(config, Randomness::foretold(random(1), random(2)));
+        let config = ServiceConfig { me: 0, epoch, hops: 2, guards: Vec::new(), secret: [1; 32], publish };
+        Service::new(config, Randomness::foretold(random(1), random(2)))
+    }
+
+    fn id(number: u64) -> PacketId {
+        let mut id = [1; 16];
+        id[..8].copy_from_slice(&number.to_be_bytes());
+        id
+    }
+
+    /// A client asks for paths over 40 routes. Those of the service's descriptor and of another client stay.
+    #[test]
+    fn a_client_that_asks_for_paths_without_end_displaces_its_own() {
+        let mut service = service(20);
+        service.timeout(Time::ZERO);
+        let own = (0..20).map(|_| service.draw(Time(1), Some([9; 16])).0).collect::<Vec<_>>();
+        let keys = service.paths[&own[0]].keys.clone();
+        for n in 0..PATHS_KEPT as u64 + 500 {
+            let path = Path { keys: keys.clone(), relays: Vec::new(), published: None };
+            service.keep_path(Time(2 + n), Some([10 + (n % 40) as u8; 16]), id(n), path);
+        }
+        assert_eq!((service.paths.len(), service.path_places.len()), (PATHS_KEPT, PATHS_KEPT));
+        assert_eq!(service.published(Time(3)).count(), 20);
+        assert!(own.iter().all(|id| service.paths.contains_key(id)));
+    }
+
+    /// Clients open routes without end, and one uses its own.
+    #[test]
+    fn a_route_in_use_outlives_new_ones() {
+        let (mut service, session) = (service(0), Session::new(&[1; 32]));
+        let open = |service: &mut Service, now: u64, number: u64| {
+            let route = Route {
+                relays: Vec::new(),
+                end: Inbound::new(&[]),
+                session: session.clone(),
+                outbound: Outbound::new(1, &[[3; 16]]),
+                until: Time(now) + ROUTE_LIFE,
+                used: Time(now),
+            };
+            service.keep(Time(now), id(number), route);
+            id(number)
+        };
+        let used = open(&mut service, 0, 1 << 32);
+        for number in 0..ROUTES as u64 + 50 {
+            open(&mut service, number, number);
+            service.routes.get_mut(&used).expect("it stays").used = Time(number);
+        }
+        let sizes =
+            |service: &Service| [service.routes.len(), service.route_ends.len(), service.route_places.len()];
+        assert_eq!(sizes(&service), [ROUTES; 3]);
+        open(&mut service, (Time(ROUTES as u64 + 50) + ROUTE_LIFE).0, 1 << 33);
+        assert_eq!(sizes(&service), [1; 3]);
+    }
+
+    #[test]
+    fn a_newcomer_displaces_the_stream_that_was_silent_the_longest() {
+        let mut service = service(0);
         let of = |stream| Frame { stream, ..Frame::default() };
         for stream in 1..=STREAMS as u64 {
             service.frame(Time(stream), &of(stream));
