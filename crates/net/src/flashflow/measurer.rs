@@ -3,6 +3,7 @@
 //! Each worker has its share of the sockets and of the rate.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use tidegate_proto::flashflow::measurer::{Measurer, Output};
 use tidegate_proto::flashflow::message::{Fingerprint, Message, Open, Reason};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::server;
@@ -46,9 +47,25 @@ pub struct MeasurerOptions {
     pub rate: u64,
 }
 
-/// Limits of handshakes in progress and of simultaneous measurements.
+/// Limits of handshakes in progress and of simultaneous measurements. Coordinators have equal shares of the latter.
 const UNAUTHENTICATED: usize = 1024;
 const SESSIONS: usize = 256;
+
+/// Places for the measurements of each coordinator.
+struct Sessions(BTreeMap<Fingerprint, Arc<Semaphore>>);
+
+impl Sessions {
+    fn of(coordinators: &[Fingerprint]) -> Sessions {
+        let share = (SESSIONS / coordinators.len().max(1)).max(1);
+        let places = coordinators.iter().map(|coordinator| (*coordinator, Arc::new(Semaphore::new(share))));
+        Sessions(places.collect())
+    }
+
+    /// A place for a measurement of this peer; `None` if it is not a coordinator, or uses up its share.
+    fn begin(&self, peer: &Fingerprint) -> Option<OwnedSemaphorePermit> {
+        self.0.get(peer)?.clone().try_acquire_owned().ok()
+    }
+}
 
 /// Serves coordinators until dropped. Must run inside a [`tokio::task::LocalSet`].
 ///
@@ -61,7 +78,7 @@ pub async fn serve(
     let config = tls::server(&identity).map_err(io::Error::other)?;
     let free = Rc::new(Cell::new(options.rate));
     let admission = Rc::new(Admission::new(UNAUTHENTICATED));
-    let sessions = Arc::new(Semaphore::new(SESSIONS));
+    let sessions = Rc::new(Sessions::of(&options.coordinators));
     let mut tasks = JoinSet::new();
     loop {
         tokio::select! {
@@ -72,9 +89,7 @@ pub async fn serve(
                 tasks.spawn_local(async move {
                     let accepted = admission.run(from.ip(), link::accept(tcp, config, HANDSHAKE)).await;
                     let Some(Ok((stream, Some(peer)))) = accepted else { return };
-                    if options.coordinators.contains(&peer)
-                        && let Ok(_session) = sessions.try_acquire_owned()
-                    {
+                    if let Some(_session) = sessions.begin(&peer) {
                         // The coordinator notices a broken connection itself.
                         let _ = session(stream, &identity, &options, &free).await;
                     }
@@ -383,5 +398,20 @@ impl Circuit {
             buffer.consume();
             self.returned.notify_one();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_coordinator_with_idle_connections_leaves_places_to_others() {
+        let sessions = Sessions::of(&[[1; 32], [2; 32]]);
+        let mut held: Vec<_> = std::iter::from_fn(|| sessions.begin(&[1; 32])).take(1000).collect();
+        assert_eq!(held.len(), SESSIONS / 2);
+        assert!(sessions.begin(&[2; 32]).is_some() && sessions.begin(&[3; 32]).is_none());
+        held.pop();
+        assert!(sessions.begin(&[1; 32]).is_some());
     }
 }
