@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::{Cell, CircId, Command, DestroyReason, StreamId};
 use tidegate_proto::links::kist::{KistParameters, Socket};
-use tidegate_proto::links::{ChannelId, Config, Departure, LegId, Links, Side};
+use tidegate_proto::links::{ChannelId, Config, Departure, LegId, Limits, Links, Side};
 use tidegate_proto::node::{Budget, CircuitKey, Sink};
 use tidegate_proto::onion::{Clear, ClearBody, Onion, Stamp};
 use tidegate_proto::scheduler::Discipline;
@@ -128,6 +128,50 @@ proptest! {
             }
         }
     }
+}
+
+/// A neighbour reads nothing, on many connections with a cell each. Each look at a socket takes a system call.
+#[test]
+fn full_sockets_are_looked_at_less_often() {
+    const CONNECTIONS: u32 = 200;
+    let kist = Some(KistParameters::default());
+    let limits = Some(Limits::default());
+    let mut links: Links<Clear> = Links::new(Config { kist, limits, ..Config::default() }, None);
+    let legs: Vec<(ChannelId, LegId)> = (0..CONNECTIONS)
+        .map(|key| {
+            let channel = links.accept(None);
+            (channel, links.begin_leg(channel, CircuitKey(key), Side::Prev, false))
+        })
+        .collect();
+    let full = Socket { window: 10, unacknowledged: 10, unsent_bytes: 1 << 20, segment_bytes: 1448 };
+    let free = Socket { unacknowledged: 0, unsent_bytes: 0, ..full };
+    for (_, leg) in &legs {
+        links.push(Time::ZERO, *leg, Command::Relay, Clear::empty()).unwrap();
+    }
+    let mut looks = 0;
+    let mut now = Time::ZERO;
+    // A cell for the first one comes later, and its socket is free after two seconds.
+    while let Some(run) = links.next_run()
+        && links.ready(legs[0].0) == 0
+    {
+        now = now.max(run.due);
+        assert!(
+            now < Time::ZERO + Span::from_millis(2500),
+            "it is looked at again after an eighth of that time"
+        );
+        links.begin_run(now);
+        while let Some(id) = links.next_inspection() {
+            looks += 1;
+            let is_free = id == legs[0].0 && now >= Time::ZERO + Span::from_secs(2);
+            links.inspected(now, id, Some(if is_free { free } else { full }));
+        }
+        if now > Time::ZERO + Span::from_secs(1) {
+            let _ = links.push(now, legs[0].1, Command::Relay, Clear::empty());
+        }
+    }
+    assert!(links.ready(legs[0].0) > 0);
+    // In each run of 2 ms it would be 200,000.
+    assert!(looks < 60 * CONNECTIONS, "{looks} looks in 2 s");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! Wacek, Sherr, Syverson, ACM TOPS 2018. The rules are those of tor's `scheduler_kist.c`.
 
 use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 
 use tidegate_control::units::{Span, Time};
 
@@ -20,6 +20,12 @@ pub use crate::sink::Socket;
 
 /// Bytes that KIST counts for a cell: with tor's estimate of TLS overhead (`TLS_PER_CELL_OVERHEAD`).
 const COUNTED_BYTES: i64 = CELL_BYTES as i64 + 29;
+
+/// Share of the time for which a socket took no cell after which its channel is looked at again. It is not looked at in every
+/// run, because each look takes a system call, and a stranger can have thousands of connections that it does not read.
+const REST: f64 = 0.125;
+/// Longest time until such a channel is looked at again.
+const LONGEST_REST: Span = Span::from_secs(1);
 
 /// Bytes that a run may move to a channel's output buffer.
 type Limit = i64;
@@ -56,17 +62,31 @@ impl PartialEq for Turn {
 
 impl Eq for Turn {}
 
+/// How a channel waits for a run.
+#[derive(Clone, Copy, Debug, Default)]
+struct Waiting {
+    is_pending: bool,
+    /// Since when its socket took no cell.
+    blocked: Option<Time>,
+    rests_until: Option<Time>,
+}
+
 /// When KIST runs, and for which channels.
 #[derive(Debug, Default)]
 pub(super) struct Kist {
-    /// Channels with cells, in the order in which they got them.
+    /// Channels with cells for the next run, in the order in which they got them.
     pending: Vec<ChannelId>,
+    /// Channels with cells that rest, by the time of their next run.
+    resting: BTreeSet<(Time, ChannelId)>,
+    /// All channels, by number. To search for one would take time that grows with the square of their number.
+    channels: Vec<Waiting>,
     last: Option<Time>,
     due: Option<Timer>,
     /// Channels of the current run, with their limits as far as the driver has reported their sockets.
     run: Vec<(ChannelId, Option<Limit>)>,
-    /// Channels at the end of `run` that the driver is still to be asked about.
+    /// Channels at the end of `run` that the driver is still to be asked about, and those without an answer.
     unasked: usize,
+    unknown: usize,
     runs: u64,
     /// Memory of the last run.
     spare: Vec<ChannelId>,
@@ -82,12 +102,21 @@ impl Kist {
 
     /// When the next run is due.
     pub(crate) fn due(&self) -> Option<Timer> {
-        self.due
+        let rest = self.resting.first().map(|(due, _)| Timer { due: *due, set: *due });
+        self.due.into_iter().chain(rest).min()
     }
 
     /// A channel has cells.
     pub(crate) fn add(&mut self, now: Time, id: ChannelId, interval: Span) {
-        if !self.pending.contains(&id) {
+        let number = id.0 as usize;
+        if self.channels.len() <= number {
+            self.channels.resize(number + 1, Waiting::default());
+        }
+        let channel = &mut self.channels[number];
+        if channel.rests_until.is_some() {
+            return;
+        }
+        if !std::mem::replace(&mut channel.is_pending, true) {
             self.pending.push(id);
         }
         if self.due.is_none() {
@@ -98,10 +127,17 @@ impl Kist {
 
     /// A channel is gone.
     pub(crate) fn remove(&mut self, id: ChannelId) {
-        self.pending.retain(|other| *other != id);
+        let waiting = self.channels.get_mut(id.0 as usize).map(std::mem::take).unwrap_or_default();
+        if waiting.is_pending {
+            self.pending.retain(|other| *other != id);
+        }
+        if let Some(until) = waiting.rests_until {
+            self.resting.remove(&(until, id));
+        }
         if let Some(at) = self.run.iter().position(|(other, _)| *other == id) {
             self.unasked -= usize::from(at + self.unasked >= self.run.len());
-            self.run.remove(at);
+            let (_, limit) = self.run.remove(at);
+            self.unknown -= usize::from(limit.is_none());
         }
     }
 
@@ -109,13 +145,23 @@ impl Kist {
     fn take_pending(&mut self, now: Time) -> Vec<ChannelId> {
         (self.last, self.due) = (Some(now), None);
         self.runs += 1;
+        while let Some((until, id)) = self.resting.first().copied()
+            && until <= now
+        {
+            self.resting.pop_first();
+            self.channels[id.0 as usize].rests_until = None;
+            self.pending.push(id);
+        }
+        for id in &self.pending {
+            self.channels[id.0 as usize].is_pending = false;
+        }
         let spare = std::mem::take(&mut self.spare);
         std::mem::replace(&mut self.pending, spare)
     }
 
     /// Begins the run if one is due. The driver is asked about the sockets first.
     pub(crate) fn begin<O: Onion>(&mut self, config: &Config, now: Time, queues: &mut Queues<O>) {
-        if self.due.is_none_or(|run| run.due > now) {
+        if self.due().is_none_or(|run| run.due > now) {
             return;
         }
         let mut pending = self.take_pending(now);
@@ -124,6 +170,7 @@ impl Kist {
             if queues.has_next(now, id) {
                 self.run.push((id, None));
                 self.unasked += 1;
+                self.unknown += 1;
             }
         }
         self.spare = pending;
@@ -145,8 +192,12 @@ impl Kist {
         let limit = socket.map_or(i64::from(room) * COUNTED_BYTES, |socket| {
             socket.limit(parameters.buffer_factor, buffered.into())
         });
-        if let Some((_, known)) = self.run.iter_mut().find(|(other, _)| *other == id) {
-            *known = Some(limit);
+        // Mostly the channel that was asked about last.
+        let last = (self.run.len() - self.unasked).saturating_sub(1);
+        let is_last = self.run.get(last).is_some_and(|(other, _)| *other == id);
+        let at = if is_last { Some(last) } else { self.run.iter().position(|(other, _)| *other == id) };
+        if let Some(at) = at {
+            self.unknown -= usize::from(self.run[at].1.replace(limit).is_none());
         }
     }
 
@@ -162,7 +213,7 @@ impl Kist {
     ) -> Vec<ChannelId> {
         let mut served = std::mem::take(&mut self.served);
         let Some(parameters) = config.kist else { return served };
-        if self.run.is_empty() || self.run.iter().any(|(_, limit)| limit.is_none()) {
+        if self.run.is_empty() || self.unknown > 0 {
             return served;
         }
         let mut turns = std::mem::take(&mut self.turns);
@@ -184,11 +235,12 @@ impl Kist {
             let alone = turns.is_empty();
             loop {
                 if turn.limit < COUNTED_BYTES {
-                    // The socket takes no further cell: the channel waits for the next run.
-                    self.add(now, turn.id, parameters.interval);
+                    // The socket is full: the channel waits for a later run.
+                    self.wait(config, now, turn.id, parameters.interval);
                     break;
                 }
                 queues.move_one(config, now, turn.id);
+                self.channels[turn.id.0 as usize].blocked = None;
                 turn.limit -= COUNTED_BYTES;
                 if !alone {
                     if let Some(load) = queues.load(now, turn.id) {
@@ -204,6 +256,21 @@ impl Kist {
         }
         self.turns = turns;
         served
+    }
+
+    /// Lets a channel with a full socket wait. A relay that limits what neighbours can use lets it rest the longer, the longer
+    /// its socket was full.
+    fn wait(&mut self, config: &Config, now: Time, id: ChannelId, interval: Span) {
+        let channel = &mut self.channels[id.0 as usize];
+        let blocked = now.since(*channel.blocked.get_or_insert(now)).as_secs_f64();
+        let rest = Span::from_secs_f64(REST * blocked).min(LONGEST_REST);
+        if config.limits.is_none() || rest <= interval {
+            return self.add(now, id, interval);
+        }
+        // Channels rest until common times, because each run takes time.
+        let until = Time((now + rest).0.next_multiple_of(interval.0));
+        channel.rests_until = Some(until);
+        self.resting.insert((until, id));
     }
 
     /// Takes back the memory of the last run's channels.
