@@ -32,4 +32,5 @@ pub mod random;
 pub mod registry;
 pub mod shares;
 pub mod text;
+pub mod turns;
 pub mod units;

@@ -26,7 +26,7 @@ use crate::identity::{Contact, Identity};
 use crate::link::{BufferedTcp, Carrier};
 use crate::{clock, link, os, sockets, tls};
 
-pub use crate::rate_limit::{RateLimit, Unlimited};
+pub use crate::rate_limit::{Connection, RateLimit, Unlimited};
 
 /// Timeout of connecting to a relay, as in tor. Queues of seconds make it long.
 const CONNECTING: Span = Span::from_secs(60);
@@ -458,6 +458,7 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
         }
         let unread = peer_link.carrier.unread_limit();
         peer_link.carrier.may_hold(HELD);
+        let connection = Connection { channel: id, address: peer_link.carrier.peer_address() };
         let (mut reader, mut writer) = tokio::io::split(peer_link.carrier);
         {
             let limit = |bytes| unread.iter().for_each(|limit| limit.set(bytes));
@@ -465,7 +466,7 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
             let written = tokio::select! {
                 // In every case the channel is gone.
                 _ = &mut reading => None,
-                result = self.write(&mut writer, id, channel) => Some(result),
+                result = self.write(&mut writer, connection, channel) => Some(result),
                 () = channel.cut.notified() => return,
             };
             if let Some(Err(_)) = written
@@ -588,7 +589,7 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
     async fn write(
         &self,
         writer: &mut (impl AsyncWrite + Unpin),
-        id: ChannelId,
+        connection: Connection,
         channel: &Channel,
     ) -> io::Result<()> {
         let (mut batch, mut most) = (Vec::new(), ONE_RECORD);
@@ -598,14 +599,18 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
                 self.driver.input(|node, channels, now| {
                     let bodies = &mut *self.shared.bodies.borrow_mut();
                     let waits = &mut channels.waits;
-                    node.drain(now, id, &mut Batch { bytes: &mut batch, most, bodies, waits, now });
+                    node.drain(
+                        now,
+                        connection.channel,
+                        &mut Batch { bytes: &mut batch, most, bodies, waits, now },
+                    );
                 });
             }
             channel.unwritten.set(batch.len() as u64);
             if !batch.is_empty() {
                 let unread = self.shared.timeouts.get().unread;
                 let written = async {
-                    self.shared.limit.leave(id, batch.len() as u64).await;
+                    self.shared.limit.leave(connection, batch.len() as u64).await;
                     channel.writing.set(Some(clock::now()));
                     link::within(unread, link::write_cells(writer, &batch)).await
                 };

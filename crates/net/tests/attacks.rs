@@ -1,7 +1,7 @@
 //! Attacks on a relay by strangers. Each test fails on a relay without the bound that it names.
 
 use std::cell::{Cell, RefCell};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use tidegate_net::live::exit::Exit;
 use tidegate_net::live::fetch::fetch;
 use tidegate_net::live::policy::Policy;
 use tidegate_net::live::relay::{Announce, RelayConfig};
-use tidegate_net::overlay::RateLimit as _;
+use tidegate_net::overlay::{Connection, RateLimit as _};
 use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::crypto::layer::BODY;
 use tidegate_proto::links::{ChannelId, Config, Limits};
@@ -78,28 +78,48 @@ async fn open(link: &mut Link, stream: u16, to: SocketAddr) -> (u8, u8) {
     (body[0], body[11])
 }
 
-/// Connections of a relay with a bandwidth limit always have cells to write.
+/// Connections from these addresses, which always have cells to write, at a relay with a bandwidth limit that knows the relays
+/// at `relays`. Returns how often each could write.
+async fn turns(addresses: &[IpAddr], relays: &[IpAddr]) -> Vec<u32> {
+    let limit = Rc::new(Limit::new(1e6));
+    limit.know_relays(relays.iter().copied().collect());
+    // The burst is used up first.
+    limit.leave(Connection { channel: ChannelId(0), address: None }, 100_000).await;
+    let sent = Rc::new(RefCell::new(vec![0; addresses.len()]));
+    for (number, address) in addresses.iter().enumerate() {
+        let (limit, sent) = (limit.clone(), sent.clone());
+        let connection = Connection { channel: ChannelId(number as u32), address: Some(*address) };
+        spawn_local(async move {
+            loop {
+                limit.leave(connection, 2_000).await;
+                sent.borrow_mut()[number] += 1;
+            }
+        });
+    }
+    clock::until(clock::now() + Span::from_millis(300)).await;
+    sent.take()
+}
+
 #[test]
 fn connections_with_cells_take_turns_at_a_bandwidth_limit() {
-    const CONNECTIONS: usize = 20;
     on_sockets(async {
-        let limit = Rc::new(Limit::new(1e6));
-        // The burst is used up first.
-        limit.leave(ChannelId(0), 100_000).await;
-        let sent = Rc::new(RefCell::new([0; CONNECTIONS]));
-        for number in 0..CONNECTIONS {
-            let (limit, sent) = (limit.clone(), sent.clone());
-            spawn_local(async move {
-                loop {
-                    limit.leave(ChannelId(number as u32), 2_000).await;
-                    sent.borrow_mut()[number] += 1;
-                }
-            });
-        }
-        clock::until(clock::now() + Span::from_millis(300)).await;
-        let sent = sent.borrow();
+        let addresses: Vec<IpAddr> = (1..=20).map(host).collect();
+        let sent = turns(&addresses, &[]).await;
         let (least, most) = (sent.iter().min().unwrap(), sent.iter().max().unwrap());
         assert!(*least > 0 && most - least <= 1, "{sent:?}");
+    });
+}
+
+/// A user has one connection, a stranger 1,000, and a known relay two with the cells of many users.
+#[test]
+fn the_connections_of_an_address_share_one_turn_at_a_bandwidth_limit() {
+    on_sockets(async {
+        let addresses = [&[host(2), host(4), host(4)][..], &[host(3); 1000]].concat();
+        let sent = turns(&addresses, &[host(4)]).await;
+        let stranger: u32 = sent[3..].iter().sum();
+        let shares = [sent[0], sent[1], sent[2], stranger];
+        let (least, most) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());
+        assert!(*least > 20 && most - least <= 1, "{shares:?}");
     });
 }
 

@@ -4,8 +4,8 @@ use tidegate_control::units::Span;
 use tidegate_net::clock;
 use tidegate_net::live::fetch::fetch;
 use tidegate_net::live::relay::RelayConfig;
-use tidegate_net::overlay::RateLimit;
-use tidegate_proto::links::{ChannelId, Config};
+use tidegate_net::overlay::{Connection, RateLimit};
+use tidegate_proto::links::Config;
 use tidegate_proto::node::CircuitKey;
 use tidegate_proto::transport::Transport;
 
@@ -79,7 +79,7 @@ fn a_circuit_that_ends_during_an_attempt_to_connect_ends_no_other() {
 struct Slow;
 
 impl RateLimit for Slow {
-    async fn leave(&self, _: ChannelId, _: u64) {
+    async fn leave(&self, _: Connection, _: u64) {
         clock::until(clock::now() + Span::from_millis(20)).await;
     }
     fn received(&self, _: u64) {}

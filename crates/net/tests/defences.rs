@@ -116,7 +116,7 @@ fn circuits_of_an_address_that_creates_too_many_are_refused() {
     });
 }
 
-/// A directory authority with the consensus in this cell; without one it answers 404.
+/// A directory authority with the consensus, or directory of an overlay, in this cell; without one it answers 404.
 async fn authority(consensus: Rc<RefCell<Option<String>>>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -126,7 +126,9 @@ async fn authority(consensus: Rc<RefCell<Option<String>>>) -> SocketAddr {
             while !request.windows(4).any(|end| end == b"\r\n\r\n")
                 && tcp.read_buf(&mut request).await.unwrap() > 0
             {}
-            let asks = request.starts_with(b"GET /tor/status-vote/current/consensus-microdesc HTTP/1.");
+            let asks =
+                [&b"GET /tor/status-vote/current/consensus-microdesc HTTP/1."[..], b"GET /directory HTTP/1."];
+            let asks = asks.iter().any(|ask| request.starts_with(ask));
             let body = if asks { consensus.borrow().clone() } else { Some(String::new()) };
             let answer = match body {
                 Some(body) => format!("HTTP/1.0 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()),
@@ -187,5 +189,24 @@ fn a_relay_obeys_the_consensus_that_it_reads_from_an_authority() {
         while stay_open(host(2), &relay).await < 20 {
             assert!(clock::now() < until, "it reads the next consensus");
         }
+    });
+}
+
+#[test]
+fn a_relay_knows_the_relays_that_the_directory_of_its_overlay_lists() {
+    on_sockets(async {
+        let listed = "tidegate-overlay 1\nrelay other 127.0.0.9:9001 and further words\n".to_owned();
+        let directory = authority(Rc::new(RefCell::new(Some(listed)))).await;
+        let limit = [("DoSConnectionEnabled", 1), ("DoSConnectionMaxConcurrentCount", 3)];
+        let change = |settings: &mut RelayConfig| {
+            settings.announce = Announce::Overlay(directory, None);
+            settings.defences = limit.map(|(name, value)| (name.to_owned(), value)).into();
+        };
+        let relay = Relay::from(a_relay::start(change).await.router);
+        let until = clock::now() + Span::from_secs(20);
+        while stay_open(host(9), &relay).await < 20 {
+            assert!(clock::now() < until, "it reads the directory");
+        }
+        assert_eq!(stay_open(host(2), &relay).await, 4);
     });
 }

@@ -135,13 +135,13 @@ impl Measured {
         self.0.state.borrow().expected.contains(&address)
     }
 
-    /// Waits until an ordinary channel may write `bytes`.
-    pub(crate) async fn leave(&self, channel: ChannelId, bytes: u64) {
+    /// Waits until an ordinary channel may write `bytes`. It shares its turns with all others of its `group`.
+    pub(crate) async fn leave(&self, channel: ChannelId, group: Option<IpAddr>, bytes: u64) {
         // Channels and connections are numbered separately.
         let who = u64::from(channel.0) | CHANNEL;
         let mut left = bytes;
         while left > 0 {
-            left = left.saturating_sub(self.0.grant(Class::Background, who, left).await);
+            left = left.saturating_sub(self.0.grant(Class::Background, (who, group), left).await);
         }
         self.0.state.borrow_mut().target.background(bytes, 0);
     }
@@ -241,12 +241,12 @@ impl Shared {
     }
 
     /// Waits for leave to forward some of `bytes`.
-    async fn grant(&self, class: Class, who: u64, bytes: u64) -> u64 {
+    async fn grant(&self, class: Class, (who, group): (u64, Option<IpAddr>), bytes: u64) -> u64 {
         let now = clock::now();
         {
             let mut state = self.state.borrow_mut();
             state.seats.insert(who, (0, None));
-            state.pace.request(class, who, bytes);
+            state.pace.request_from(group, class, who, bytes);
             self.settle(&mut state, now);
             if state.seats[&who].0 == 0 {
                 self.changed.notify_one();
@@ -395,7 +395,7 @@ impl Connection {
         if !self.begin() {
             return None;
         }
-        Some(self.shared.grant(Class::Measurement, self.id, bytes).await)
+        Some(self.shared.grant(Class::Measurement, (self.id, None), bytes).await)
     }
 
     /// Bytes that a lying relay returns now; it claims the same amount as background.

@@ -11,13 +11,14 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use tidegate_control::shares::network;
 use tidegate_control::units::Rate;
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::crypto::wire;
 use tidegate_proto::flashflow::message::Fingerprint;
 use tidegate_proto::flashflow::relay::Config;
-use tidegate_proto::links::{self, ChannelId};
+use tidegate_proto::links;
 use tidegate_proto::node::{Node as _, Output as Asked};
 use tidegate_proto::relay::Relay;
 use tokio::net::{TcpListener, TcpStream};
@@ -28,7 +29,7 @@ use super::measured::{Forwarded, Measured};
 use crate::admission::{Admission, next_connection};
 use crate::identity::{Contact, Identity, random};
 use crate::link;
-use crate::overlay::{Overlay, RateLimit};
+use crate::overlay::{Connection, Overlay, RateLimit};
 
 /// A running relay. Clones are handles to the same relay.
 #[derive(Clone)]
@@ -43,8 +44,9 @@ pub struct MeasuredRelay {
 struct Background(Measured);
 
 impl RateLimit for Background {
-    async fn leave(&self, channel: ChannelId, bytes: u64) {
-        self.0.leave(channel, bytes).await;
+    async fn leave(&self, connection: Connection, bytes: u64) {
+        let group = connection.address.map(|address| network(address).0);
+        self.0.leave(connection.channel, group, bytes).await;
     }
 
     fn received(&self, bytes: u64) {

@@ -74,9 +74,12 @@ async fn expire(authority: &RefCell<Authority>, on_event: &dyn Fn(Event)) {
     }
 }
 
-/// Reports the relays that joined or left.
-fn report(authority: &mut Authority, on_event: &dyn Fn(Event)) {
-    authority.take_changes().into_iter().for_each(|change| on_event(Event::Changed(change)));
+/// Reports the relays that joined or left. Returns whether there are any.
+fn report(authority: &mut Authority, on_event: &dyn Fn(Event)) -> bool {
+    let changes = authority.take_changes();
+    let is_changed = !changes.is_empty();
+    changes.into_iter().for_each(|change| on_event(Event::Changed(change)));
+    is_changed
 }
 
 /// Reads the weights again and again.
@@ -115,7 +118,8 @@ fn matching(authority: &Authority, of: usize) -> Event {
     }
 }
 
-/// A directory, and the second in which it was signed. All clients of that second share its memory and its signature.
+/// A directory, and the second in which it was signed. All clients of that second share its memory and its signature, until a
+/// relay joins or leaves.
 type Signed = Cell<(u64, Bytes)>;
 
 fn directory(authority: &mut Authority, signed: &Signed) -> Bytes {
@@ -151,6 +155,8 @@ fn answer(
             (StatusCode::NOT_FOUND, pages).into_response()
         }
     };
-    report(authority, on_event);
+    if report(authority, on_event) {
+        signed.take();
+    }
     response
 }

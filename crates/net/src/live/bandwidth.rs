@@ -1,21 +1,26 @@
 //! A relay's bandwidth limit.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use tidegate_control::shares::network;
 use tidegate_control::units::{Rate, Span, Time};
 use tidegate_proto::bucket::{BucketPlan, TokenBucket};
-use tidegate_proto::links::ChannelId;
-use tokio::sync::Mutex as Turn;
 
+use super::turn::TurnQueue;
 use crate::clock;
 use crate::flashflow::measured::Measured;
-use crate::overlay::RateLimit;
+use crate::overlay::{Connection, RateLimit};
 
 /// A token bucket over all cells that a relay writes to relays and clients. It also counts bytes.
 ///
 /// If the relay can be measured, the measurement's pace is the bucket instead: it divides the rate between users and
 /// measurers (FlashFlow, section 4.1).
+///
+/// The connections of a network take turns with those of others, and share the turns of the network. Relays carry cells of many
+/// users, so a connection with a known relay has turns of its own.
 ///
 /// The shards of a relay share one bucket and its counters (`share`).
 #[derive(Default)]
@@ -31,8 +36,10 @@ pub(crate) struct SharedLimit(Arc<Shared>);
 #[derive(Default)]
 struct Shared {
     bucket: Mutex<Bucket>,
-    /// Lets one connection at a time wait for tokens, on any thread, in the order in which they asked.
-    turn: Turn<()>,
+    /// Lets one connection at a time wait for tokens.
+    turns: TurnQueue,
+    /// Addresses of known relays.
+    relays: Mutex<BTreeSet<IpAddr>>,
     written: AtomicU64,
     read: AtomicU64,
     /// Bytes of exit streams to and from servers.
@@ -146,6 +153,21 @@ impl Limit {
         (written + shared.sent.load(Ordering::Relaxed), read + shared.received.load(Ordering::Relaxed))
     }
 
+    /// Gives connections with relays at these addresses turns of their own from now on.
+    pub fn know_relays(&self, relays: BTreeSet<IpAddr>) {
+        *self.relays() = relays;
+    }
+
+    fn relays(&self) -> MutexGuard<'_, BTreeSet<IpAddr>> {
+        self.shared.0.relays.lock().expect("no shard panics while it compares addresses")
+    }
+
+    /// The group that shares the turns of a connection; `None` if it has its own.
+    fn group(&self, address: Option<IpAddr>) -> Option<IpAddr> {
+        let address = address?.to_canonical();
+        (!self.relays().contains(&address)).then(|| network(address).0)
+    }
+
     fn bucket(&self) -> MutexGuard<'_, Bucket> {
         self.shared.0.bucket.lock().expect("no shard panics while it takes tokens")
     }
@@ -168,13 +190,13 @@ impl Limit {
 }
 
 impl RateLimit for Limit {
-    async fn leave(&self, channel: ChannelId, bytes: u64) {
+    async fn leave(&self, connection: Connection, bytes: u64) {
         if let Some(measured) = &self.measured {
-            measured.leave(channel, bytes).await;
+            measured.leave(connection.channel, self.group(connection.address), bytes).await;
         } else if self.rate().is_some() {
             // Only the first connection waits for the refill. If all did, the one that wakes first would also ask first
             // for the next refill, and could keep the others waiting for as long as it has cells.
-            let _turn = self.shared.0.turn.lock().await;
+            let _turn = self.shared.0.turns.turn(self.group(connection.address)).await;
             while let Some(later) = self.take(bytes) {
                 clock::until(later).await;
             }

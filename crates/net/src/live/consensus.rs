@@ -1,5 +1,5 @@
 //! The consensus of a Tor network, as far as a relay needs it: the parameters against denial of service, and the
-//! addresses of relays.
+//! addresses of relays. The directory of an overlay has the addresses only.
 //!
 //! The relay reads it from its authorities over HTTP, as it publishes there, and does not check signatures: the
 //! configuration names authorities by address only.
@@ -11,6 +11,7 @@ use tidegate_control::units::Span;
 use tidegate_data::consensus;
 use tidegate_data::document::Document;
 
+use super::directory;
 use super::fetch::fetch;
 
 /// Where authorities serve it (dir-spec, "General-use HTTP URLs"). The flavour for clients is the shorter one.
@@ -21,6 +22,8 @@ const SHORTEST: Span = Span::from_secs(5);
 const LONGEST: Span = Span::from_secs(3600);
 /// Pause after it could not be read.
 const AGAIN: Span = Span::from_secs(10);
+/// Time until the directory of an overlay is read again. Relays join it at any time.
+const DIRECTORY: Span = Span::from_secs(60);
 
 /// The part of a consensus that a relay obeys.
 #[derive(Debug)]
@@ -48,6 +51,18 @@ pub(crate) async fn read(authorities: &[SocketAddr]) -> Result<Consensus, String
     Err(last)
 }
 
+/// Reads the addresses of the relays that the directory of an overlay lists.
+///
+/// # Errors
+/// If it does not answer with one.
+pub(crate) async fn listed(at: SocketAddr) -> Result<BTreeSet<IpAddr>, String> {
+    let answer = fetch(at, "/directory", None).await;
+    match answer.map_err(|cause| cause.to_string())? {
+        (200, _, body) => Ok(directory::addresses(&String::from_utf8_lossy(&body))),
+        (code, words, _) => Err(format!("{code} {words}")),
+    }
+}
+
 async fn read_from(at: SocketAddr) -> Result<Consensus, String> {
     let (code, words, body) = fetch(at, PATH, None).await.map_err(|cause| cause.to_string())?;
     if code != 200 {
@@ -63,7 +78,12 @@ async fn read_from(at: SocketAddr) -> Result<Consensus, String> {
     })
 }
 
-/// How long to wait before reading it again at `now`, seconds since 1970.
+/// How long to wait before reading the directory of an overlay again.
+pub(crate) fn pause_of_directory<T>(read: &Result<T, String>) -> Span {
+    if read.is_ok() { DIRECTORY } else { AGAIN }
+}
+
+/// How long to wait before reading the consensus again at `now`, seconds since 1970.
 pub(crate) fn pause(read: &Result<Consensus, String>, now: u64) -> Span {
     match read {
         Ok(Consensus { fresh_until: Some(until), .. }) => {

@@ -1,7 +1,7 @@
 //! The directory of a self-hosted overlay: entries that relays sign, under the authority's signature. Clients are
 //! configured with the authority's key.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -204,6 +204,12 @@ impl Entry {
     pub(crate) fn passes(&self, gate: Gate) -> Result<(), Refused> {
         self.address.all().into_iter().try_for_each(|address| gate.check(address))
     }
+}
+
+/// The addresses of the relays that a directory lists. Its signatures are not checked.
+pub(super) fn addresses(text: &str) -> BTreeSet<IpAddr> {
+    let listed = text.lines().filter_map(|line| line.strip_prefix("relay ")?.split(' ').nth(1)?.parse().ok());
+    listed.flat_map(|of: Addresses| of.all()).map(|address| address.ip()).collect()
 }
 
 /// The ranges of a list of versions such as `2-4,6`; `None` for a malformed one.
@@ -780,6 +786,11 @@ mod tests {
         let (_, entry) = relay("alpha", NOW);
         let text = sign(&key, NOW, 3600, &BTreeMap::from([(entry.fingerprint, entry.clone())]), None);
         let directory = check(&text, &public, NOW + 10, NOW).unwrap();
+        let listed: BTreeSet<IpAddr> = entry.address.all().iter().map(|address| address.ip()).collect();
+        assert_eq!(
+            (addresses(&text), addresses("relay alpha 1.2.3:9 x\nrelay\n")),
+            (listed, BTreeSet::new())
+        );
         assert_eq!((directory.number, &directory.relays[..]), (NOW, &[entry][..]));
         assert_eq!(check(&text, &public, NOW, NOW + 1), Err(DirectoryError::Rollback(NOW, NOW + 1)));
         for hour_off in [NOW - 3600, NOW + 3600 + SKEW] {

@@ -33,4 +33,5 @@ mod shard;
 mod shards;
 mod status;
 pub mod stream;
+mod turn;
 pub mod weights;

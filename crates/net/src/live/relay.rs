@@ -193,7 +193,7 @@ struct RelayLoop {
     announced: Rc<RefCell<Announced>>,
     /// The directory of an overlay that lists it.
     listed: Rc<Cell<Option<SocketAddr>>>,
-    /// Wakes the publisher, and the reader of the consensus.
+    /// Wakes the publisher, and the reader of the network's directory.
     changed: Rc<Notify>,
     moved: Rc<Notify>,
     /// Publication time of the last descriptor. The next one needs a later second, or an authority takes it for the
@@ -280,7 +280,7 @@ async fn run_on(
             () = relay.serve_opened() => {}
             () = relay.announce(on_event) => {}
             () = relay.renew(on_event) => {}
-            () = relay.follow_consensus(on_event) => {}
+            () = relay.follow_network(on_event) => {}
             () = relay.measure() => {}
             () = relay.note_bytes(on_event) => {}
             () = relay.shard.bound_memory() => {}
@@ -442,7 +442,7 @@ impl RelayLoop {
         if moves {
             // The consensus of another network does not hold here.
             self.stated.take();
-            self.shard.defence().know_relays(BTreeSet::new());
+            self.know_relays(BTreeSet::new());
             self.shard.documents().clear();
             self.moved.notify_one();
         }
@@ -464,39 +464,61 @@ impl RelayLoop {
         }
     }
 
-    /// The authorities of its Tor network, if it is in one.
-    fn authorities(&self) -> Option<Vec<SocketAddr>> {
-        match &self.announced.borrow().announce {
-            Announce::Tor(authorities) => Some(authorities.clone()),
-            Announce::None | Announce::Overlay(..) => None,
+    /// Connections of relays at these addresses count for no defence, and have their own share of the bandwidth.
+    fn know_relays(&self, relays: BTreeSet<IpAddr>) {
+        self.shard.overlay.limit().know_relays(relays.clone());
+        self.shard.defence().know_relays(relays);
+    }
+
+    /// Follows what the directory of its network states.
+    async fn follow_network(&self, on_event: &dyn Fn(Event)) {
+        loop {
+            let announce = self.announced.borrow().announce.clone();
+            let following = async {
+                match &announce {
+                    Announce::None => std::future::pending().await,
+                    Announce::Overlay(at, _) => self.follow_directory(*at).await,
+                    Announce::Tor(authorities) => self.follow_consensus(authorities, on_event).await,
+                }
+            };
+            tokio::select! {
+                // First, so that what the last network stated is not obeyed after a reload.
+                biased;
+                () = self.moved.notified() => {}
+                () = following => {}
+            }
+        }
+    }
+
+    /// Reads which relays the directory of an overlay lists, again and again.
+    async fn follow_directory(&self, at: SocketAddr) {
+        loop {
+            let read = consensus::listed(at).await;
+            let pause = consensus::pause_of_directory(&read);
+            match read {
+                Ok(relays) => self.know_relays(relays),
+                // The relay also publishes there, and reports if it cannot.
+                Err(cause) => tracing::debug!(cause, "directory not read"),
+            }
+            clock::until(clock::now() + pause).await;
         }
     }
 
     /// Reads the consensus of a Tor network whenever there is a new one, and obeys it.
-    async fn follow_consensus(&self, on_event: &dyn Fn(Event)) {
+    async fn follow_consensus(&self, authorities: &[SocketAddr], on_event: &dyn Fn(Event)) {
         loop {
-            let Some(authorities) = self.authorities() else {
-                // A reload can name authorities.
-                self.moved.notified().await;
-                continue;
-            };
-            let read = consensus::read(&authorities).await;
+            let read = consensus::read(authorities).await;
             let pause = consensus::pause(&read, clock::unix());
             match read {
-                // A reload meanwhile named other authorities, or none.
-                _ if self.authorities().as_ref() != Some(&authorities) => continue,
                 Ok(read) => {
                     self.shard.documents().votes_at(read.fresh_until);
-                    self.shard.defence().know_relays(read.relays);
+                    self.know_relays(read.relays);
                     self.stated.replace(read.parameters);
                     self.defend(on_event);
                 }
                 Err(why) => on_event(Event::Unread(why)),
             }
-            tokio::select! {
-                () = clock::until(clock::now() + pause) => {}
-                () = self.moved.notified() => {}
-            }
+            clock::until(clock::now() + pause).await;
         }
     }
 

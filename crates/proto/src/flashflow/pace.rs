@@ -4,9 +4,10 @@
 //! up to `y = x r / (1 - r)` per round, with the measurement traffic `x` floored at 10 Mbit/s (proposal 316).
 //! Measurement connections take turns. All numbers are bytes of cells.
 
-use std::collections::VecDeque;
+use std::net::IpAddr;
 
 use tidegate_control::flashflow::Percent;
+use tidegate_control::turns::Turns;
 use tidegate_control::units::{Rate, Span, Time};
 
 use super::cell::CELL;
@@ -59,8 +60,8 @@ pub struct Pace<Who> {
     /// Time at which the first burst lapses.
     lapse: Time,
     cap: Option<Cap>,
-    background: VecDeque<(Who, u64)>,
-    measurement: VecDeque<(Who, u64)>,
+    background: Turns<IpAddr, (Who, u64)>,
+    measurement: Turns<IpAddr, (Who, u64)>,
 }
 
 #[derive(Debug)]
@@ -118,8 +119,8 @@ impl<Who: Copy + PartialEq> Pace<Who> {
             bursts,
             lapse: Time::NEVER,
             cap: None,
-            background: VecDeque::new(),
-            measurement: VecDeque::new(),
+            background: Turns::default(),
+            measurement: Turns::default(),
         }
     }
 
@@ -153,7 +154,12 @@ impl<Who: Copy + PartialEq> Pace<Who> {
 
     /// Requests to forward `bytes`. Each connection has one request at a time; whole cells are granted.
     pub fn request(&mut self, class: Class, who: Who, bytes: u64) {
-        self.queue(class).push_back((who, bytes));
+        self.request_from(None, class, who, bytes);
+    }
+
+    /// As [`request`](Self::request), for a connection that shares its turns with all others of its group.
+    pub fn request_from(&mut self, group: Option<IpAddr>, class: Class, who: Who, bytes: u64) {
+        self.queue(class).wait(group, (who, bytes));
     }
 
     /// Withdraws the request of a connection that is gone.
@@ -161,7 +167,7 @@ impl<Who: Copy + PartialEq> Pace<Who> {
         self.queue(class).retain(|(other, _)| *other != who);
     }
 
-    fn queue(&mut self, class: Class) -> &mut VecDeque<(Who, u64)> {
+    fn queue(&mut self, class: Class) -> &mut Turns<IpAddr, (Who, u64)> {
         match class {
             Class::Background => &mut self.background,
             Class::Measurement => &mut self.measurement,
@@ -194,7 +200,7 @@ impl<Who: Copy + PartialEq> Pace<Who> {
         } else {
             return None;
         };
-        let (who, wanted) = self.queue(class).pop_front().expect("not empty");
+        let (who, wanted) = self.queue(class).take().expect("not empty");
         let bytes = wanted.next_multiple_of(CELL as u64).min(limit / CELL as u64 * CELL as u64);
         left -= bytes;
         if let Some(bucket) = &mut self.bucket {
