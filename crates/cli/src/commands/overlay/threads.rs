@@ -4,7 +4,10 @@
 //! clients and the other relays take most of the time, so bytes per second of the clock say little. A relay of N threads
 //! cannot carry more than its busiest thread does, so the counted rate is bytes per second of that thread's time. The guard
 //! has the lowest priority, so that it is the bottleneck: an idle relay wakes for a few cells at a time, a busy one for many.
+//!
+//! The guard counts the bytes itself. Finished downloads would be too coarse: with 32 clients, few of them end in a phase.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -13,16 +16,16 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use tidegate_control::units::Span;
+use tidegate_control::units::{Span, Time};
 use tidegate_lab::monitor::Monitor as _;
 use tidegate_net::clock;
 use tidegate_net::os::{thread_cpu_s_of, yield_to_others};
 
 use super::download::fetch;
-use super::own::{Network, RelaySetup, VANILLA, system_table};
+use super::own::{Network, Relay, RelaySetup, VANILLA, system_table};
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::stage::Stage;
+use crate::stage::{Stage, status_of};
 
 /// Measure what a relay carries per second of processor time, with several numbers of threads
 #[derive(clap::Args)]
@@ -44,12 +47,37 @@ pub struct ThreadsArgs {
 
 /// Bytes per download.
 const BYTES: u64 = 1_000_000;
-/// Time to build circuits before a measurement.
-const WARMUP: Span = Span::from_secs(3);
+/// Longest time until every client has downloaded once. Handshakes and new circuits must not count.
+const WARMUP: Span = Span::from_secs(120);
+/// Time from lowering the guard's priority to the measurement.
+const SETTLING: Span = Span::from_secs(1);
 /// More than any machine carries here, so that processor time is the limit.
 const UNLIMITED: &str = "10 Gbit/s";
+/// Processor time of the busiest thread below which a measurement says nothing, seconds.
+const LEAST_CPU_S: f64 = 0.05;
 /// The measured relay first.
 const PATH: &str = "relay0,relay1,relay2";
+
+/// What a relay has carried and used so far.
+struct Counters {
+    at: Time,
+    /// Bytes of cells that it wrote.
+    written: f64,
+    /// Processor time of each thread, by its number.
+    cpu_s: BTreeMap<u32, f64>,
+}
+
+impl Counters {
+    /// Reads the counters of a relay. The processor time is read last at both ends of a measurement, so that the time until
+    /// a busy relay answers does not count.
+    fn read(relay: &Relay) -> Result<Counters, Failure> {
+        let status = status_of(relay.status).map_err(Failure::other)?;
+        let cpu_s = thread_cpu_s_of(relay.process);
+        let written = status["written_bytes"].as_f64();
+        let written = written.ok_or_else(|| Failure::Other("a status page without written bytes".into()))?;
+        Ok(Counters { at: clock::now(), written, cpu_s })
+    }
+}
 
 /// Result for one number of threads.
 struct Measured {
@@ -119,28 +147,45 @@ fn measure(threads: u16, arguments: &ThreadsArgs, console: &Console) -> Result<M
             thread::spawn(move || shared.download(socks, file))
         })
         .collect();
-    let relay = network.relays[0].process;
-    yield_to_others(relay);
-    let wait = |span: Span| {
+    let wait_until = |span: Span, is_over: &dyn Fn() -> bool| {
         let end = clock::now() + span;
-        while clock::now() < end && !console.stopped() {
+        while clock::now() < end && !is_over() && !console.stopped() {
             thread::sleep(Duration::from_millis(20));
         }
     };
-    wait(WARMUP);
-    // Threads have their numbers in common at both times, because a relay starts all of them at once.
-    let (begun, before, bytes) = (clock::now(), thread_cpu_s_of(relay), shared.bytes.load(Ordering::Relaxed));
+    let wait = |span: Span| wait_until(span, &|| false);
+    let is_warm = || shared.warm.load(Ordering::Relaxed) >= u64::from(arguments.clients);
+    wait_until(WARMUP, &is_warm);
+    if !is_warm() && !console.stopped() {
+        return Err(Failure::Other(
+            "not every client has downloaded once after 120 s; use fewer --clients".into(),
+        ));
+    }
+    let relay = &network.relays[0];
+    yield_to_others(relay.process);
+    wait(SETTLING);
+    let before = Counters::read(relay)?;
     wait(arguments.phase);
-    let (seconds, after) = (clock::now().since(begun).as_secs_f64(), thread_cpu_s_of(relay));
-    let bytes = (shared.bytes.load(Ordering::Relaxed) - bytes) as f64;
+    let after = Counters::read(relay)?;
     shared.over.store(true, Ordering::Relaxed);
     users.into_iter().for_each(|user| user.join().expect("user threads do not panic"));
-    let used: Vec<f64> =
-        after.iter().map(|(thread, cpu_s)| cpu_s - before.get(thread).copied().unwrap_or(0.0)).collect();
+    let bytes = after.written - before.written;
+    // Threads have their numbers in common at both times, because a relay starts all of them at once.
+    let used: Vec<f64> = after
+        .cpu_s
+        .iter()
+        .map(|(thread, cpu_s)| cpu_s - before.cpu_s.get(thread).copied().unwrap_or(0.0))
+        .collect();
     let busiest = used.iter().copied().fold(0.0, f64::max);
+    if busiest < LEAST_CPU_S && !console.stopped() {
+        return Err(Failure::Other(format!(
+            "the busiest thread of the relay got only {busiest:.3} s of processor time; repeat it with a longer --phase or \
+             without other programs"
+        )));
+    }
     Ok(Measured {
         threads,
-        bytes_per_s: bytes / seconds,
+        bytes_per_s: bytes / after.at.since(before.at).as_secs_f64(),
         bytes_per_cpu_s: bytes / used.iter().sum::<f64>(),
         limit: bytes / busiest,
         wrong: shared.wrong.load(Ordering::Relaxed),
@@ -151,18 +196,21 @@ fn measure(threads: u16, arguments: &ThreadsArgs, console: &Console) -> Result<M
 #[derive(Default)]
 struct Shared {
     over: AtomicBool,
-    bytes: AtomicU64,
+    /// Users that have downloaded once.
+    warm: AtomicU64,
     wrong: AtomicU64,
 }
 
 impl Shared {
     /// Repeats downloads as one user.
     fn download(&self, socks: SocketAddr, file: SocketAddr) {
+        let mut is_warm = false;
         while !self.over.load(Ordering::Relaxed) {
-            match fetch(0, socks, file, BYTES) {
-                Ok(download) if download.exact() => self.bytes.fetch_add(BYTES, Ordering::Relaxed),
-                _ => self.wrong.fetch_add(1, Ordering::Relaxed),
-            };
+            if !fetch(0, socks, file, BYTES).is_ok_and(|download| download.exact()) {
+                self.wrong.fetch_add(1, Ordering::Relaxed);
+            } else if !std::mem::replace(&mut is_warm, true) {
+                self.warm.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 }
