@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(rest(&mut turns), [1, 10, 20, 21, 2, 11, 3, 4]);
     }
 
-    /// Entries that want another turn after each one. A group of many has no more turns than one entry.
+    /// Entries that want another turn after each one. A group of many has as many turns as one entry.
     #[test]
     fn a_crowd_has_as_many_turns_as_one() {
         let mut turns = Turns::default();
