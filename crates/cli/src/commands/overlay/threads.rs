@@ -178,10 +178,10 @@ fn measure(threads: u16, arguments: &ThreadsArgs, console: &Console) -> Result<M
         .collect();
     let busiest = used.iter().copied().fold(0.0, f64::max);
     if busiest < LEAST_CPU_S && !console.stopped() {
-        eprintln!(
-            "notice: the busiest thread of the relay got only {busiest:.3} s of processor time; repeat it with a longer \
-             --phase or without other programs"
-        );
+        crate::console::notice(&format!(
+            "the busiest of {threads} threads got only {busiest:.3} s of processor time; repeat it with a longer --phase or \
+             without other programs"
+        ));
     }
     Ok(Measured {
         threads,
