@@ -506,12 +506,7 @@ impl Model {
             Mode::Down | Mode::Cruise if self.is_time_to_probe(window, sample.now) => self.start_refill(),
             Mode::Down if self.is_time_to_cruise(progress) => self.mode = Mode::Cruise,
             Mode::Refill if self.round_start => self.start_up(window, speed),
-            Mode::Up => {
-                if self.is_time_to_go_down(window, progress, speed) {
-                    self.too_high = false;
-                    self.start_down(sample.now);
-                }
-            }
+            Mode::Up => self.end_probe_if_full(window, sample.now, progress, speed),
             _ => {}
         }
     }
@@ -586,6 +581,13 @@ impl Model {
         let in_network = f64::from(progress.in_network);
         let path = self.volume(progress, self.product(self.max_rate(), 1.0));
         in_network <= self.with_headroom() && in_network <= path
+    }
+
+    fn end_probe_if_full(&mut self, window: &Window, now: Time, progress: &Progress, speed: f64) {
+        if self.is_time_to_go_down(window, progress, speed) {
+            self.too_high = false;
+            self.start_down(now);
+        }
     }
 
     fn is_time_to_go_down(&mut self, window: &Window, progress: &Progress, speed: f64) -> bool {
