@@ -185,23 +185,7 @@ fn results_are_recorded_and_the_page_is_made_of_them() {
     assert_eq!(scratch.tidegate(&check).status.code(), Some(0));
     let verify = ["reproduce", "--verify", "1"];
     assert_eq!(scratch.code(&verify).0, Some(0), "the same digest");
-    // A row that differs shows the row that demonstrates its cause, which must exist.
-    let experiment = fs::read_to_string(folder.join("experiment.toml")).unwrap();
-    let caused = |by: &str| {
-        let cause = format!("cause = {{ why = \"too few\", quantity = \"{by}\" }}\n");
-        fs::write(folder.join("experiment.toml"), format!("{experiment}{cause}")).unwrap();
-        scratch.code(&page)
-    };
-    assert_eq!(caused("all").0, Some(0));
-    let text = fs::read_to_string(scratch.0.join("page.md")).unwrap();
-    assert!(text.contains("cause: too few (paper/figure: \"all\" holds)"), "{text}");
-    // Only rows of papers count as explained; this one is a goal of ours.
-    assert!(text.contains("Of 0 rows of papers that differ, 0 have a cause"), "{text}");
-    let (code, said) = caused("some");
-    assert_eq!(code, Some(2));
-    assert!(said.contains("no row of paper/figure has the quantity `some`"), "{said}");
-    fs::write(folder.join("experiment.toml"), &experiment).unwrap();
-    assert_eq!(scratch.code(&page).0, Some(0));
+    causes_are_shown(&scratch, &folder, &page);
     // The page follows the values, so an edited verdict changes nothing and an edited value does.
     let text = fs::read_to_string(folder.join("result.json")).unwrap();
     fs::write(folder.join("result.json"), text.replacen("holds", "differs", 1)).unwrap();
@@ -219,6 +203,26 @@ fn results_are_recorded_and_the_page_is_made_of_them() {
     fs::write(folder.join("result.json"), altered.to_string()).unwrap();
     let output = scratch.tidegate(&check);
     assert!(String::from_utf8_lossy(&output.stdout).contains("| undecided |"));
+}
+
+/// A row that differs shows the row that demonstrates its cause, which must exist.
+fn causes_are_shown(scratch: &Scratch, folder: &Path, page: &[&str]) {
+    let experiment = fs::read_to_string(folder.join("experiment.toml")).unwrap();
+    let caused = |by: &str| {
+        let cause = format!("cause = {{ why = \"too few\", quantity = \"{by}\" }}\n");
+        fs::write(folder.join("experiment.toml"), format!("{experiment}{cause}")).unwrap();
+        scratch.code(page)
+    };
+    assert_eq!(caused("all").0, Some(0));
+    let text = fs::read_to_string(scratch.0.join("page.md")).unwrap();
+    assert!(text.contains("cause: too few (paper/figure: \"all\" holds)"), "{text}");
+    // Only rows of papers count as explained; this one is a goal of ours.
+    assert!(text.contains("Of 0 rows of papers that differ, 0 have a cause"), "{text}");
+    let (code, said) = caused("some");
+    assert_eq!(code, Some(2));
+    assert!(said.contains("no row of paper/figure has the quantity `some`"), "{said}");
+    fs::write(folder.join("experiment.toml"), &experiment).unwrap();
+    assert_eq!(scratch.code(page).0, Some(0));
 }
 
 #[test]

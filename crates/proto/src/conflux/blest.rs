@@ -298,9 +298,9 @@ mod tests {
                 carried[at] += 1;
             }
             now += Span(20 * MS);
-            for at in 0..2 {
-                while in_flight[at] >= 31 && (at == 0 || burst % 4 == 0) {
-                    in_flight[at] -= 31;
+            for (at, cells) in in_flight.iter_mut().enumerate() {
+                while *cells >= 31 && (at == 0 || burst % 4 == 0) {
+                    *cells -= 31;
                     split.acknowledged(now, CircuitKey(at as u32));
                 }
             }
