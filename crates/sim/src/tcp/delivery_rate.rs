@@ -42,6 +42,13 @@ pub(super) struct Rate {
     pub lost: u64,
 }
 
+impl Rate {
+    /// Segments per second.
+    pub(super) fn per_s(&self) -> f64 {
+        self.delivered as f64 / self.interval.as_secs_f64()
+    }
+}
+
 /// Neighbouring segments, sent at one time and found to be lost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Loss {

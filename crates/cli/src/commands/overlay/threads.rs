@@ -58,7 +58,7 @@ const LEAST_CPU_S: f64 = 0.05;
 /// The measured relay first.
 const PATH: &str = "relay0,relay1,relay2";
 
-/// What a relay has carried and used so far.
+/// Counters of a relay since its start.
 struct Counters {
     at: Time,
     /// Bytes of cells that it wrote.

@@ -40,7 +40,7 @@ const AGGREGATION_ROUNDS: u8 = 5;
 const INITIAL_WINDOW: u32 = 10;
 
 /// The sender measures rates for an algorithm with `BY_RATE`.
-const RATES: &str = "a sender by rate";
+pub(super) const RATES: &str = "a sender by rate";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
@@ -214,7 +214,7 @@ impl Model {
         if self.policer.on_ack(progress, self.round_start, in_cycle) {
             self.begin_cycle(now, progress);
         }
-        let sample = rate.delivered as f64 / rate.interval.as_secs_f64();
+        let sample = rate.per_s();
         // What the application did not send says nothing about the path, unless it is more than was believed.
         if !rate.app_limited || sample >= self.rate.get() {
             self.rate.update(RATE_ROUNDS, self.rounds, sample);

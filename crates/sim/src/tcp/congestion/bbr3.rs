@@ -14,7 +14,7 @@ use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 
 use super::super::delivery_rate::{Loss, Rate};
-use super::bbr::Maximum;
+use super::bbr::{Maximum, RATES};
 use super::window::{Algorithm, Progress, Repair, Restart, Sample, Window};
 use full_pipe::FullPipe;
 use short_term::{BETA, ShortTerm};
@@ -52,9 +52,6 @@ const AGGREGATION_ROUNDS: u32 = 10;
 /// The largest burst of the hosts, bytes, and its length.
 const MAX_QUANTUM: f64 = 65_536.0;
 const QUANTUM: Span = Span::from_millis(1);
-
-/// The sender measures rates for an algorithm with `BY_RATE`.
-const RATES: &str = "a sender by rate";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
@@ -280,6 +277,11 @@ fn is_too_high(lost: u64, in_network: u32) -> bool {
     lost as f64 > LOSS_THRESHOLD * f64::from(in_network)
 }
 
+/// As [`is_too_high`], for the flight of a rate sample.
+fn was_too_high(rate: Option<&Rate>) -> bool {
+    rate.is_some_and(|rate| is_too_high(rate.lost, rate.in_network))
+}
+
 /// The flight at which the share of lost segments crossed the threshold, perhaps within these (`InflightAtLoss`).
 fn flight_at_loss(loss: &Loss) -> f64 {
     let before = f64::from(loss.in_network) - f64::from(loss.packets);
@@ -299,7 +301,7 @@ impl Model {
         self.delivered = progress.total;
         let rated = progress.rate.map(|mut rate| {
             rate.app_limited |= (self.held_back[0]..=self.held_back[1]).contains(&rate.prior_delivered);
-            (rate, rate.delivered as f64 / rate.interval.as_secs_f64())
+            (rate, rate.per_s())
         });
         self.round_start = false;
         match &rated {
@@ -435,7 +437,7 @@ impl Model {
         if self.short.round_start {
             self.loss_ranges = 0;
         }
-        let too_high = rate.is_some_and(|rate| is_too_high(rate.lost, rate.in_network));
+        let too_high = was_too_high(rate);
         if !self.full
             && self.short.round_start
             && progress.repair == Repair::Recovery
@@ -533,7 +535,7 @@ impl Model {
                 return true;
             }
         }
-        let too_high = rate.is_some_and(|rate| is_too_high(rate.lost, rate.in_network));
+        let too_high = was_too_high(rate);
         if !too_high && self.inflight.is_finite() {
             self.inflight = self.inflight.max(rate.map_or(0.0, |rate| rate.in_network.into()));
             if self.mode == Mode::Up {
