@@ -6,6 +6,7 @@ use sha2::{Digest as _, Sha256};
 use tidegate_control::text::hex;
 
 use super::calibration::Calibration;
+use super::looks::Looks;
 
 /// Measured quantities: name -> one value per seed.
 ///
@@ -29,6 +30,8 @@ pub struct Measured {
     pub calibration: Option<Calibration>,
     /// The values at the further points of the posterior range.
     pub elsewhere: Vec<BTreeMap<String, Vec<f64>>>,
+    /// The numbers of seeds at which the values were judged.
+    pub looks: Looks,
 }
 
 impl Measured {
@@ -49,6 +52,11 @@ impl Measured {
         let quantity = quantity.into();
         self.clocked.insert(quantity.clone());
         self.push(quantity, value);
+    }
+
+    /// Number of seeds, or of runs: that of the quantity with the most values.
+    pub fn seeds(&self) -> usize {
+        self.values.values().map(Vec::len).max().unwrap_or(0)
     }
 
     /// Adds the values of a later run of the same experiment. Its figures replace the earlier ones.

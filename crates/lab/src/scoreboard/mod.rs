@@ -10,6 +10,7 @@ pub mod drawing;
 pub mod experiment;
 pub mod expression;
 pub mod largest;
+pub mod looks;
 mod measured;
 mod ranking;
 pub mod record;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::calibration::Calibration;
 use super::experiment::{Check, Published, PublishedRow, RowKind, Scale};
+use super::looks::Looks;
 use super::verdict::{self, Outcome, Tendency, Verdict};
 use crate::input::{InputError, SourceFile};
 
@@ -30,6 +31,9 @@ pub struct Recorded {
     /// Seeds in addition to those of the scale.
     #[serde(default)]
     pub extra_seeds: u32,
+    /// The numbers of seeds at which rows were judged.
+    #[serde(default)]
+    pub looks: Looks,
     /// SHA-256 of all measured values; `None` if they depend on the machine.
     #[serde(default)]
     pub digest: Option<String>,
@@ -74,7 +78,7 @@ pub struct RecordedRow {
     /// Whether every seed gives the same value.
     #[serde(default)]
     pub deterministic: bool,
-    /// The 95 % confidence sequence of the mean of `values`.
+    /// The 95 % interval of the mean of `values` over all looks.
     pub interval: Option<[f64; 2]>,
     /// Origin of the published number.
     pub kind: RowKind,
@@ -119,6 +123,7 @@ pub(crate) fn settled(rows: &[PublishedRow], recorded: Option<&Recorded>) -> Vec
     };
     let mut found: Vec<Option<RecordedRow>> =
         rows.iter().map(|row| recorded?.rows.iter().find(|old| same(row, old)).cloned()).collect();
+    let looks = recorded.map_or_else(Looks::default, |recorded| recorded.looks.clone());
     let mut family = Vec::new();
     for (old, row) in found.iter_mut().zip(rows) {
         let Some(old) = old.as_mut() else { continue };
@@ -126,7 +131,8 @@ pub(crate) fn settled(rows: &[PublishedRow], recorded: Option<&Recorded>) -> Vec
         match (&old.values, excused) {
             (_, true) => {}
             (Some(values), false) => {
-                let tendency = Tendency::over(&row.check, values, &old.elsewhere, old.deterministic);
+                let tendency = Tendency::over(&row.check, values, &old.elsewhere, &looks, old.deterministic);
+                old.interval = verdict::interval(values, &old.elsewhere, &looks);
                 family.push((old, tendency));
             }
             (None, false) => {
@@ -264,6 +270,7 @@ mod tests {
             machine: "test".into(),
             command: "tidegate reproduce".into(),
             extra_seeds: 1,
+            looks: Looks::default(),
             digest: None,
             calibration: None,
             cost: Cost { wall_s: 1.0, cpu_s: 2.0 },

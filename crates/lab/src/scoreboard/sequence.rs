@@ -34,6 +34,21 @@ impl Sequence {
         Sequence { n, mean, deviation: (squares / (n as f64 - 1.0).max(1.0)).sqrt() }
     }
 
+    /// Whether all values are equal.
+    pub(crate) fn is_constant(&self) -> bool {
+        self.n >= 2 && self.deviation == 0.0
+    }
+
+    /// Standard error of the mean.
+    pub(crate) fn standard_error(&self) -> f64 {
+        self.deviation / (self.n as f64).sqrt()
+    }
+
+    /// Student's t statistic of the hypothesis that the mean is `mean`.
+    pub(crate) fn t(&self, mean: f64) -> f64 {
+        (self.mean - mean) / self.standard_error()
+    }
+
     /// Anytime-valid two-sided p-value of the hypothesis that the mean is `mean`.
     pub(crate) fn p_value(&self, mean: f64) -> f64 {
         let n = self.n as f64;
@@ -61,7 +76,7 @@ impl Sequence {
     /// Half width of the interval of level `1 - alpha`; `None` while the interval is unbounded.
     pub(crate) fn half_width(&self, alpha: f64) -> Option<f64> {
         let n = self.n as f64;
-        if self.n >= 2 && self.deviation == 0.0 {
+        if self.is_constant() {
             return (self.sign_p_value() <= alpha).then_some(0.0);
         }
         let spread = 1.0 + n * PRIOR;

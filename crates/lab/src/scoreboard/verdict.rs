@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::experiment::{Check, Experiment, Published, PublishedRow, RowKind, Scale};
+use super::looks::Looks;
 use super::sequence::{Sequence, holm};
 use super::{Measured, RunError};
 use crate::number::format_number;
@@ -55,25 +56,25 @@ impl fmt::Display for Verdict {
 pub(crate) struct Tendency {
     /// Whether the row's mean agrees with the published number or statement.
     pub agrees: bool,
-    /// Anytime-valid p-value of the opposite; `None` for a deterministic row.
+    /// P-value of the opposite over all looks; `None` for a deterministic row.
     pub p_value: Option<f64>,
 }
 
 impl Tendency {
     /// Compares the values that decide a row with its tolerance or with zero.
-    pub(crate) fn of(check: &Check, values: &[f64], deterministic: bool) -> Tendency {
-        let sequence = Sequence::of(values);
+    pub(crate) fn of(check: &Check, values: &[f64], looks: &Looks, deterministic: bool) -> Tendency {
+        let mean = Sequence::of(values).mean;
         let (agrees, p_value) = match check {
             Check::Number { published, tolerance, .. } => {
                 let width = tolerance.width(*published);
                 let (low, high) = (published - width, published + width);
-                let (low_p, high_p) = (sequence.p_value(low), sequence.p_value(high));
-                let agrees = (sequence.mean - published).abs() <= width;
+                let (low_p, high_p) = (looks.p_value(values, low), looks.p_value(values, high));
+                let agrees = (mean - published).abs() <= width;
                 // Two one-sided tests inside, one test against the nearer bound outside.
-                let outside = if sequence.mean < low { low_p } else { high_p };
+                let outside = if mean < low { low_p } else { high_p };
                 (agrees, if agrees { low_p.max(high_p) } else { outside })
             }
-            Check::Statement(relation) => (relation.holds(sequence.mean, 0.0), sequence.p_value(0.0)),
+            Check::Statement(relation) => (relation.holds(mean, 0.0), looks.p_value(values, 0.0)),
         };
         Tendency { agrees, p_value: Some(p_value).filter(|_| !deterministic) }
     }
@@ -84,11 +85,12 @@ impl Tendency {
         check: &Check,
         values: &[f64],
         elsewhere: &[Vec<f64>],
+        looks: &Looks,
         deterministic: bool,
     ) -> Tendency {
-        let first = Tendency::of(check, values, deterministic);
+        let first = Tendency::of(check, values, looks, deterministic);
         elsewhere.iter().fold(first, |sum, values| {
-            let here = Tendency::of(check, values, deterministic);
+            let here = Tendency::of(check, values, looks, deterministic);
             let p_value = if here.agrees == sum.agrees {
                 sum.p_value.map(|p| here.p_value.map_or(p, |other| p.max(other)))
             } else {
@@ -137,10 +139,10 @@ pub struct Outcome {
     /// The same at the further points of the posterior range of calibrated parameters.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub elsewhere: Vec<Vec<f64>>,
-    /// The 95 % confidence sequence of the mean of `values`; over several points, from the least to the greatest.
+    /// The 95 % interval of the mean of `values` over all looks; over several points, from the least to the greatest.
     /// Needs three seeds.
     pub interval: Option<[f64; 2]>,
-    /// Anytime-valid p-value of the opposite of what `values` show, before Holm's correction.
+    /// P-value over all looks of the opposite of what `values` show, before Holm's correction.
     pub p_value: Option<f64>,
     /// Whether every seed gives the same value, because the experiment draws nothing at random.
     pub deterministic: bool,
@@ -168,12 +170,13 @@ pub fn judge(
 ) -> Vec<Outcome> {
     let mut outcomes: Vec<Outcome> =
         rows.iter().map(|row| judge_row(experiment, row, measured, scale)).collect();
+    let looks = measured.as_ref().map_or_else(|_| Looks::default(), |measured| measured.looks.clone());
     let mut family = Vec::new();
     for (outcome, row) in outcomes.iter_mut().zip(rows) {
         // `judge_row` leaves these to the family.
         if outcome.verdict == Verdict::Undecided {
             let (values, elsewhere) = (&outcome.values, &outcome.elsewhere);
-            let tendency = Tendency::over(&row.check, values, elsewhere, outcome.deterministic);
+            let tendency = Tendency::over(&row.check, values, elsewhere, &looks, outcome.deterministic);
             outcome.p_value = tendency.p_value;
             family.push((outcome, tendency));
         }
@@ -301,10 +304,6 @@ fn compare(
         return Err("the measured value is not finite".into());
     }
     outcome.n = values.len();
-    let interval = |sequence: &Sequence| {
-        sequence.half_width(ALPHA).map(|width| [sequence.mean - width, sequence.mean + width])
-    };
-    outcome.interval = interval(&sequence);
     outcome.deterministic = measured.is_deterministic(&row.check.names());
     outcome.values = values;
     if experiment.predicted(&row.file) && !measured.elsewhere.is_empty() {
@@ -317,15 +316,23 @@ fn compare(
                 return Err("the measured value is not finite at a point of the posterior range".into());
             }
             (low, high) = (low.min(here.mean), high.max(here.mean));
-            let hull = |[a, b]: [f64; 2], [c, d]: [f64; 2]| [a.min(c), b.max(d)];
-            outcome.interval = outcome.interval.zip(interval(&here)).map(|(all, here)| hull(all, here));
             outcome.elsewhere.push(values);
         }
         let what = if matches!(row.check, Check::Number { .. }) { "" } else { "left minus right " };
         let (points, low, high) = (measured.elsewhere.len() + 1, format_number(low), format_number(high));
         outcome.add_note(&format!("over the posterior range ({points} points): {what}{low} to {high}"));
     }
+    outcome.interval = interval(&outcome.values, &outcome.elsewhere, &measured.looks);
     Ok(())
+}
+
+/// The interval of the mean; over several points of a posterior range, from the least to the greatest.
+pub(crate) fn interval(values: &[f64], elsewhere: &[Vec<f64>], looks: &Looks) -> Option<[f64; 2]> {
+    let hull = |[a, b]: [f64; 2], [c, d]: [f64; 2]| [a.min(c), b.max(d)];
+    let first = looks.interval(values, ALPHA);
+    elsewhere
+        .iter()
+        .fold(first, |all, values| all.zip(looks.interval(values, ALPHA)).map(|(all, here)| hull(all, here)))
 }
 
 #[cfg(test)]
@@ -450,7 +457,7 @@ mod tests {
         );
     }
     fn tendency(text: &str, values: &[f64]) -> Tendency {
-        Tendency::of(&Check::Statement(text.parse().unwrap()), values, false)
+        Tendency::of(&Check::Statement(text.parse().unwrap()), values, &Looks::default(), false)
     }
 
     #[test]
@@ -466,7 +473,7 @@ mod tests {
         assert_eq!(settle(&[tendency("a <= 0", &[0.0; 4])]), [Verdict::Undecided]);
         assert_eq!(settle(&[tendency("a <= 0", &[0.0; 5])]), [Verdict::Holds]);
         // A family of 20 needs stronger evidence for each row.
-        let fair = tendency("a < b", &[-1.0, -1.3, -0.9, -1.2]);
+        let fair = tendency("a < b", &[-1.0, -1.6, -0.7, -1.4]);
         assert_eq!(settle(&[fair]), [Verdict::Holds]);
         assert_eq!(settle(&[fair; 20]), [Verdict::Undecided; 20]);
     }
@@ -475,16 +482,19 @@ mod tests {
     fn wrong_families(draw: impl Fn(&mut dyn FnMut() -> f64) -> f64, rows: usize) -> f64 {
         use tidegate_control::random::Seed;
         let check = Check::Statement("a < b".parse().unwrap());
-        let experiments = 400u32;
+        let experiments = 4000u32;
         let wrong = (0..experiments).filter(|experiment| {
             let mut random = Seed::root(11).fork_index(u64::from(*experiment)).random();
             let mut uniform = || random.unit();
             let mut values = vec![Vec::new(); rows];
+            let mut looks = Looks::none();
             for seeds in [2, 3, 4, 6, 9, 13, 19, 28] {
+                looks.look(seeds, 28);
                 for row in &mut values {
                     row.extend((row.len()..seeds).map(|_| draw(&mut uniform)));
                 }
-                let rows: Vec<Tendency> = values.iter().map(|row| Tendency::of(&check, row, false)).collect();
+                let rows: Vec<Tendency> =
+                    values.iter().map(|row| Tendency::of(&check, row, &looks, false)).collect();
                 // The true difference is zero, so every decision is wrong.
                 if settle(&rows).iter().any(|verdict| *verdict != Verdict::Undecided) {
                     return true;
@@ -514,7 +524,7 @@ mod tests {
                 published: 10.0,
                 tolerance: super::super::experiment::Tolerance::Relative(0.1),
             };
-            settle(&[Tendency::of(&check, values, false)])[0]
+            settle(&[Tendency::of(&check, values, &Looks::default(), false)])[0]
         };
         assert_eq!(number(&[10.0, 10.1, 9.9, 10.05]), Verdict::Holds);
         assert_eq!(number(&[8.0, 12.0, 9.0, 11.0]), Verdict::Undecided);

@@ -13,6 +13,7 @@ use tidegate_lab::monitor::Monitor;
 use tidegate_lab::report::folder::{self, Contents};
 use tidegate_lab::report::{IllustratedExperiment, outcome_table, page_of_outcomes, svg};
 use tidegate_lab::scoreboard::experiment::{self, KeptRuns};
+use tidegate_lab::scoreboard::looks::Looks;
 use tidegate_lab::scoreboard::record::{self, Cost, Recorded};
 use tidegate_lab::scoreboard::{
     Dependence, Experiment, Measured, Outcome, RunError, Scale, Verdict, verdict,
@@ -114,12 +115,16 @@ pub fn main(arguments: ReproduceArgs) -> Result<ExitCode, Failure> {
         let name = format!("{}/{}", experiment.paper, experiment.figure);
         console.title(&format!("{name} ({number} of {count})"));
         let (wall, cpu) = (console.wall_s(), process_cpu_s());
-        let (measured, extra_seeds) = match experiment.lacks() {
-            _ if console.stopped() => (Err(RunError::Stopped), 0),
-            Some(input) => (Err(lacks(experiment, &input)), 0),
+        let found = match experiment.lacks() {
+            _ if console.stopped() => Err(RunError::Stopped),
+            Some(input) => Err(lacks(experiment, &input)),
             None => until::measure(planned, scale, arguments.budget, &console),
         };
         console.finish();
+        let (measured, extra_seeds) = match found {
+            Ok((measured, extra_seeds)) => (Ok(measured), extra_seeds),
+            Err(error) => (Err(error), 0),
+        };
         let cost = Cost { wall_s: console.wall_s() - wall, cpu_s: process_cpu_s() - cpu };
         let megabytes = peak_memory() / 1_000_000;
         eprintln!("{name}: {:.1} s, {:.1} CPU-s, peak memory so far {megabytes} MB", cost.wall_s, cost.cpu_s);
@@ -214,6 +219,7 @@ impl Board {
                 machine: machine(),
                 command,
                 extra_seeds,
+                looks: measured.as_ref().map_or_else(|_| Looks::default(), |measured| measured.looks.clone()),
                 digest: measured.as_ref().ok().filter(|_| repeatable).map(Measured::digest),
                 calibration: measured.as_ref().ok().and_then(|measured| measured.calibration.clone()),
                 cost,

@@ -5,21 +5,23 @@ use std::path::PathBuf;
 use tidegate_kernel::process_cpu_s;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::scoreboard::experiment::KeptRuns;
+use tidegate_lab::scoreboard::looks::Looks;
 use tidegate_lab::scoreboard::{Dependence, Measured, RunError, Scale, Verdict, calibrated, verdict};
 
 use super::planned::PlannedExperiment;
 use crate::console::{COMMIT, Console};
 
-/// Measures an experiment; returns the values and the number of seeds added to those of the scale.
+/// Measures an experiment, with a budget until all rows are decided or it is spent; returns the number of seeds added to
+/// those of the scale, too.
 ///
-/// Rows are judged by confidence sequences, which stay valid although the results decide when to stop.
+/// Rows are judged by group-sequential tests, which stay valid although the results decide when to stop.
 pub fn measure(
     planned: &PlannedExperiment,
     scale: Scale,
     budget: Option<f64>,
     console: &Console,
-) -> (Result<Measured, RunError>, u32) {
-    let PlannedExperiment { rows, dependence, runner, .. } = planned;
+) -> Result<(Measured, u32), RunError> {
+    let PlannedExperiment { dependence, runner, .. } = planned;
     if *dependence == Dependence::Machine {
         return measure_again(planned, scale, budget, console);
     }
@@ -31,72 +33,108 @@ pub fn measure(
         experiment.keep = Some(KeptRuns { place: scratch.0.clone(), commit: COMMIT.into() });
     }
     let start = process_cpu_s();
+    let mut looks = Looks::none();
     loop {
         let before = process_cpu_s();
-        let mut measured = calibrated::measure(&experiment, scale, *runner, console);
-        if let Ok(values) = &mut measured {
-            values.deterministic |= *dependence == Dependence::Nothing;
-        }
-        let done = |measured| (measured, experiment.extra_seeds);
-        let more_seeds = measured.is_ok() && *dependence == Dependence::Seeds;
-        let Some(budget) = budget.filter(|_| more_seeds) else { return done(measured) };
-        let outcomes = verdict::judge(&experiment, rows, &measured, scale);
-        let undecided = outcomes.iter().filter(|outcome| outcome.verdict == Verdict::Undecided);
-        let Some(seeds) = undecided.map(|outcome| outcome.n).max() else { return done(measured) };
-        let now = process_cpu_s();
-        // Only the runner `scenario` keeps runs; the others repeat earlier seeds, so they take fewer, larger steps.
-        let (wanted, per_seed, repeated) = if experiment.file.runner.get_ref() == "scenario" {
-            ((seeds / 2).max(1), (now - start) / seeds as f64, 0)
-        } else {
-            ((seeds / 2).max(DECIDING.saturating_sub(seeds)), (now - before) / seeds as f64, seeds)
+        let mut measured = calibrated::measure(&experiment, scale, *runner, console)?;
+        measured.deterministic |= *dependence == Dependence::Nothing;
+        let Some(budget) = budget.filter(|_| *dependence == Dependence::Seeds) else {
+            return Ok((measured, experiment.extra_seeds));
         };
-        let fits = |more: &usize| now - start + per_seed * (repeated + more) as f64 <= budget;
-        let Some(more) = (1..=wanted).rev().find(fits) else { return done(measured) };
+        let seeds = measured.seeds().max(1);
+        let now = process_cpu_s();
+        // Only the runner `scenario` keeps runs; the others repeat earlier seeds.
+        let schedule = if experiment.file.runner.get_ref() == "scenario" {
+            Schedule::kept(seeds, (now - start) / seeds as f64, budget)
+        } else {
+            Schedule::repeated(seeds, (now - before) / seeds as f64, budget - (now - start))
+        };
+        looks.look(seeds, schedule.last);
+        let more = schedule.next - seeds;
+        if more == 0 {
+            looks.end();
+        }
+        let measured = Measured { looks: looks.clone(), ..measured };
+        if more == 0 || undecided(planned, &measured, scale) == 0 {
+            return Ok((measured, experiment.extra_seeds));
+        }
         console.notice(&format!("seeds so far: {seeds}; rows are undecided; adding {more}"));
         experiment.extra_seeds += u32::try_from(more).expect("seeds are counted by u32");
     }
 }
 
-/// Repeats an experiment that depends on the machine; returns one value per run, and the number of added runs.
-///
-/// Such experiments wait for sockets and clocks in processes of their own, so their budget counts the clock's seconds.
-fn measure_again(
-    PlannedExperiment { experiment, rows, runner, .. }: &PlannedExperiment,
-    scale: Scale,
-    budget: Option<f64>,
-    console: &Console,
-) -> (Result<Measured, RunError>, u32) {
-    let start = console.wall_s();
-    let mut measured = match runner(experiment, scale, console) {
-        Ok(measured) => measured,
-        Err(error) => return (Err(error), 0),
-    };
-    let mut added = 0;
-    let Some(budget) = budget else { return (Ok(measured), added) };
-    loop {
-        let so_far = Ok(measured);
-        let outcomes = verdict::judge(experiment, rows, &so_far, scale);
-        let undecided = outcomes.iter().filter(|outcome| outcome.verdict == Verdict::Undecided).count();
-        let spent = console.wall_s() - start;
-        let per_run = spent / f64::from(added + 1);
-        if undecided == 0 || spent + per_run > budget {
-            return (so_far, added);
-        }
-        console.notice(&format!("runs so far: {}; undecided rows: {undecided}; adding a run", added + 1));
-        match (so_far, runner(experiment, scale, console)) {
-            (Ok(mut all), Ok(run)) => {
-                all.append(run);
-                measured = all;
-                added += 1;
-            }
-            // An interrupted series keeps nothing: a user stops it, or the machine fails in the middle.
-            (_, Err(error)) | (Err(error), _) => return (Err(error), added),
-        }
+/// Numbers of seeds at the next look and at the last one; equal to the present number if the budget is spent.
+#[derive(Debug, PartialEq)]
+struct Schedule {
+    next: usize,
+    last: usize,
+}
+
+impl Schedule {
+    /// Half as many seeds again at each look, up to the budget of all seeds.
+    fn kept(seeds: usize, per_seed: f64, budget: f64) -> Schedule {
+        Schedule::of(seeds, seeds + (seeds / 2).max(1), budget / per_seed)
+    }
+
+    /// Three times the seeds at each look, because a look repeats all of them. `left` is the rest of the budget.
+    fn repeated(seeds: usize, per_seed: f64, left: f64) -> Schedule {
+        let affordable = left / per_seed;
+        let next = 3 * seeds;
+        // The looks before the last one take half as much as it does. There are none if the next one is the last.
+        let last = if affordable * 2.0 / 3.0 > next as f64 { affordable * 2.0 / 3.0 } else { affordable };
+        Schedule::of(seeds, next, last)
+    }
+
+    fn of(seeds: usize, next: usize, last: f64) -> Schedule {
+        // Ten thousand seeds decide what any seeds can decide.
+        let last = (last.min(1e4) as usize).max(seeds);
+        // A last look just after another one would see nothing new.
+        Schedule { next: if next + next / 4 >= last { last } else { next }, last }
     }
 }
 
-/// Seeds that usually decide. If all seeds give the same value, deciding takes 8 seeds in a family of 12 rows.
-const DECIDING: usize = 8;
+fn undecided(planned: &PlannedExperiment, measured: &Measured, scale: Scale) -> usize {
+    let outcomes = verdict::judge(&planned.experiment, &planned.rows, &Ok(measured.clone()), scale);
+    outcomes.iter().filter(|outcome| outcome.verdict == Verdict::Undecided).count()
+}
+
+/// Repeats an experiment that depends on the machine; returns the number of added runs, too.
+///
+/// Such experiments wait for sockets and clocks in processes of their own, so their budget counts the clock's seconds.
+fn measure_again(
+    planned: &PlannedExperiment,
+    scale: Scale,
+    budget: Option<f64>,
+    console: &Console,
+) -> Result<(Measured, u32), RunError> {
+    let start = console.wall_s();
+    let run = || (planned.runner)(&planned.experiment, scale, console);
+    let mut measured = run()?;
+    let mut runs = 1;
+    let Some(budget) = budget else { return Ok((measured, 0)) };
+    let mut looks = Looks::none();
+    loop {
+        let schedule = Schedule::kept(runs, (console.wall_s() - start) / runs as f64, budget);
+        looks.look(runs, schedule.last);
+        if schedule.next == runs {
+            looks.end();
+        }
+        measured.looks = looks.clone();
+        let undecided = undecided(planned, &measured, scale);
+        if schedule.next == runs || undecided == 0 {
+            return Ok((measured, u32::try_from(runs - 1).expect("runs are counted by u32")));
+        }
+        console.notice(&format!(
+            "runs so far: {runs}; undecided rows: {undecided}; adding {}",
+            schedule.next - runs
+        ));
+        // An interrupted series keeps nothing: a user stops it, or the machine fails in the middle.
+        for _ in runs..schedule.next {
+            measured.append(run()?);
+        }
+        runs = schedule.next;
+    }
+}
 
 /// A folder for runs that is removed at the end.
 struct Scratch(PathBuf);
@@ -110,5 +148,22 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_grow_up_to_the_budget() {
+        assert_eq!(Schedule::kept(4, 10.0, 400.0), Schedule { next: 6, last: 40 });
+        assert_eq!(Schedule::kept(28, 10.0, 400.0), Schedule { next: 40, last: 40 }, "42 exceed the budget");
+        assert_eq!(Schedule::kept(40, 10.0, 400.0), Schedule { next: 40, last: 40 });
+        assert_eq!(Schedule::kept(4, 10.0, 5.0), Schedule { next: 4, last: 4 });
+        assert_eq!(Schedule::repeated(4, 10.0, 560.0), Schedule { next: 12, last: 37 });
+        assert_eq!(Schedule::repeated(12, 10.0, 440.0), Schedule { next: 44, last: 44 });
+        assert_eq!(Schedule::repeated(4, 10.0, 100.0), Schedule { next: 10, last: 10 });
+        assert_eq!(Schedule::repeated(4, 10.0, 30.0), Schedule { next: 4, last: 4 });
     }
 }

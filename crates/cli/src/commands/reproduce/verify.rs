@@ -43,9 +43,9 @@ pub fn main(
         planned.experiment.extra_seeds = recorded.extra_seeds;
         let console = Console::new(0, jobs);
         console.title(&format!("{name} ({number} of {count})"));
-        let (measured, _) = until::measure(&planned, recorded.scale, None, &console);
+        let measured = until::measure(&planned, recorded.scale, None, &console);
         console.finish();
-        let said = match measured.map(|measured| measured.digest()) {
+        let said = match measured.map(|(measured, _)| measured.digest()) {
             Ok(digest) if Some(&digest) == recorded.digest.as_ref() => "same digest".to_owned(),
             Ok(digest) => {
                 wrong += 1;
