@@ -78,11 +78,14 @@ impl Schedule {
 
     /// Three times the seeds at each look, because a look repeats all of them. `left` is the rest of the budget.
     fn repeated(seeds: usize, per_seed: f64, left: f64) -> Schedule {
+        let next = (3 * seeds).max(DECIDING);
         let affordable = left / per_seed;
-        let next = 3 * seeds;
-        // The looks before the last one take half as much as it does. There are none if the next one is the last.
-        let last = if affordable * 2.0 / 3.0 > next as f64 { affordable * 2.0 / 3.0 } else { affordable };
-        Schedule::of(seeds, next, last)
+        // The looks before the last one take half as much as it does.
+        let last = affordable * 2.0 / 3.0;
+        if last > next as f64 {
+            return Schedule::of(seeds, next, last);
+        }
+        Schedule::of(seeds, next.max(affordable as usize), affordable)
     }
 
     fn of(seeds: usize, next: usize, last: f64) -> Schedule {
@@ -92,6 +95,9 @@ impl Schedule {
         Schedule { next: if next + next / 4 >= last { last } else { next }, last }
     }
 }
+
+/// Seeds that usually decide. If all seeds give the same value, deciding takes 8 seeds in a family of 12 rows.
+const DECIDING: usize = 8;
 
 fn undecided(planned: &PlannedExperiment, measured: &Measured, scale: Scale) -> usize {
     let outcomes = verdict::judge(&planned.experiment, &planned.rows, &Ok(measured.clone()), scale);
@@ -164,6 +170,8 @@ mod tests {
         assert_eq!(Schedule::repeated(4, 10.0, 560.0), Schedule { next: 12, last: 37 });
         assert_eq!(Schedule::repeated(12, 10.0, 440.0), Schedule { next: 44, last: 44 });
         assert_eq!(Schedule::repeated(4, 10.0, 100.0), Schedule { next: 10, last: 10 });
+        assert_eq!(Schedule::repeated(1, 10.0, 190.0), Schedule { next: 8, last: 12 });
+        assert_eq!(Schedule::repeated(1, 10.0, 110.0), Schedule { next: 11, last: 11 });
         assert_eq!(Schedule::repeated(4, 10.0, 30.0), Schedule { next: 4, last: 4 });
     }
 }
