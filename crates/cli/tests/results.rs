@@ -154,7 +154,7 @@ fn results_are_recorded_and_the_page_is_made_of_them() {
     let result: Value = serde_json::from_slice(&fs::read(folder.join("result.json")).unwrap()).unwrap();
     let mut keys: Vec<&String> = result.as_object().unwrap().keys().collect();
     keys.sort();
-    let wanted = ["command", "commit", "cost", "digest", "extra_seeds", "machine", "rows", "scale"];
+    let wanted = ["command", "commit", "cost", "digest", "extra_seeds", "looks", "machine", "rows", "scale"];
     assert_eq!(keys, wanted);
     let row = &result["rows"][0];
     let mut keys: Vec<&String> = row.as_object().unwrap().keys().collect();
