@@ -576,7 +576,7 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
                     return Some(cell);
                 }
             };
-            node.cells_arrived(now, id, &mut std::iter::from_fn(&mut next));
+            node.cells_arrived(now, id, &mut std::iter::from_fn(&mut next).map(|cell| (cell, 1)));
             drop(bodies);
             if !valid {
                 return Err(io::ErrorKind::InvalidData.into());

@@ -339,7 +339,8 @@ impl Edge {
     }
 
     /// Packages up to `cells` cells of a connected stream. Returns the number packaged. `room`: cells that the circuit
-    /// queue takes. `send` sends a message and returns its digest, if asked and available.
+    /// queue takes. `send` sends a message in a run of so many equal cells, and returns the digest of the last, if asked
+    /// and available.
     pub(crate) fn package<O: Onion>(
         &mut self,
         now: Time,
@@ -347,7 +348,7 @@ impl Edge {
         cells: u32,
         room: u32,
         source: &mut dyn Source<O>,
-        mut send: impl FnMut(Message<O>, bool) -> Option<Digest>,
+        mut send: impl FnMut(Message<O>, u32, bool) -> Option<Digest>,
     ) -> u32 {
         let room = self.room(room);
         let Edge { flow, streams, turn, passed, able, .. } = self;
@@ -361,19 +362,22 @@ impl Edge {
         stream.starved = true;
         let mut sent = 0;
         while sent < allowed {
-            let Some((bytes, data)) = source.take(flow.data_bytes()) else {
+            // A run ends with the cell whose digest may be needed.
+            let most = (allowed - sent).min(flow.until_digest());
+            let Some((bytes, data, count)) = source.take_run(flow.data_bytes(), most) else {
                 stream.starved = false;
                 break;
             };
             if stream.announced < u64::MAX {
-                stream.announced = stream.announced.saturating_sub(bytes.into());
+                let announced = u64::from(bytes) * u64::from(count);
+                stream.announced = stream.announced.saturating_sub(announced);
             }
             let message = Message { stream: id, payload: Payload::Data(bytes, data) };
-            flow.sent(now, |digest| send(message, digest));
+            flow.sent(now, count, |digest| send(message, count, digest));
             if let Some(window) = &mut stream.window {
-                window.sent(now);
+                (0..count).for_each(|_| window.sent(now));
             }
-            sent += 1;
+            sent += count;
         }
         *able += usize::from(stream.is_able());
         *passed = sent == 0 && !stream.starved && turn.is_some();
@@ -395,8 +399,8 @@ mod tests {
     fn packaged(edge: &mut Edge, id: StreamId, room: u32) -> u32 {
         let mut sent = 0;
         let mut endless = |max| Some((max, Stamp::default()));
-        edge.package::<Clear>(Time::ZERO, id, u32::MAX, room, &mut endless, |_, _| {
-            sent += 1;
+        edge.package::<Clear>(Time::ZERO, id, u32::MAX, room, &mut endless, |_, count, _| {
+            sent += count;
             None
         });
         sent
@@ -450,7 +454,7 @@ mod tests {
         // The second one turns out to be empty, so the third takes its place.
         assert_eq!(edge.resumable(1), [(StreamId(2), 1)]);
         let mut empty = |_: u16| None;
-        assert_eq!(edge.package::<Clear>(Time::ZERO, StreamId(2), 1, 9, &mut empty, |_, _| None), 0);
+        assert_eq!(edge.package::<Clear>(Time::ZERO, StreamId(2), 1, 9, &mut empty, |_, _, _| None), 0);
         assert_eq!(edge.next_turn(1), [(StreamId(3), 1)]);
         assert!(edge.next_turn(1).is_empty());
     }

@@ -58,6 +58,11 @@ pub enum Output<O: Onion> {
 pub trait Source<O: Onion> {
     /// Takes up to `max` bytes: their number, and the bytes. `None` if the source is empty for now.
     fn take(&mut self, max: u16) -> Option<(u16, O::Data)>;
+    /// As [`take`](Source::take), for a run: at most `cells` cells whose bytes are equal in number and in the value that
+    /// stands for them. Also returns how many.
+    fn take_run(&mut self, max: u16, _cells: u32) -> Option<(u16, O::Data, u32)> {
+        self.take(max).map(|(bytes, data)| (bytes, data, 1))
+    }
 }
 
 impl<O: Onion, F: FnMut(u16) -> Option<(u16, O::Data)>> Source<O> for F {
@@ -84,9 +89,17 @@ pub trait Node<O: Onion>: Machine<Output = Output<O>> {
     fn channel_closed(&mut self, now: Time, channel: ChannelId);
     /// A cell arrived.
     fn cell(&mut self, now: Time, channel: ChannelId, cell: Cell<O>);
-    /// Cells arrived together, in this order.
-    fn cells_arrived(&mut self, now: Time, channel: ChannelId, cells: &mut dyn Iterator<Item = Cell<O>>) {
-        cells.for_each(|cell| self.cell(now, channel, cell));
+    /// Runs of cells arrived together, in this order: each is a cell, and how many equal ones there are.
+    fn cells_arrived(
+        &mut self,
+        now: Time,
+        channel: ChannelId,
+        runs: &mut dyn Iterator<Item = (Cell<O>, u32)>,
+    ) {
+        for (cell, count) in runs {
+            (1..count).for_each(|_| self.cell(now, channel, cell.clone()));
+            self.cell(now, channel, cell);
+        }
     }
     /// Writes a channel's cells to `sink`, as far as the connection takes them.
     fn drain(&mut self, now: Time, channel: ChannelId, sink: &mut dyn Sink<O>);

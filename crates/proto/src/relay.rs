@@ -329,12 +329,19 @@ impl<O: Onion> Relay<O> {
     }
 
     fn push(&mut self, now: Time, key: CircuitKey, leg: LegId, command: Command, body: O::Body) {
-        self.try_push(now, key, leg, command, body);
+        self.try_push(now, key, leg, (command, body), 1);
     }
 
-    /// Queues a cell on a leg. A full queue ends the circuit; returns false then.
-    fn try_push(&mut self, now: Time, key: CircuitKey, leg: LegId, command: Command, body: O::Body) -> bool {
-        let queued = self.table.links.push(now, leg, command, body).is_ok();
+    /// Queues a run of equal cells on a leg. A full queue ends the circuit; returns false then.
+    fn try_push(
+        &mut self,
+        now: Time,
+        key: CircuitKey,
+        leg: LegId,
+        cell: (Command, O::Body),
+        count: u32,
+    ) -> bool {
+        let queued = self.table.links.push_run(now, leg, cell, count).is_ok();
         if !queued {
             self.note_overflow(now, key, leg);
             self.end(now, key, Ending::QueueFull);

@@ -36,6 +36,11 @@ pub trait Sink<O: Onion> {
     fn begin(&mut self, cells: u32, bytes: u64) -> bool;
     /// Writes one of the announced cells.
     fn write(&mut self, departure: Departure<O>);
+    /// Writes a run: so many equal ones of the announced cells.
+    fn write_run(&mut self, departure: Departure<O>, count: u32) {
+        (1..count).for_each(|_| self.write(departure.clone()));
+        self.write(departure);
+    }
 }
 
 /// Takes all cells.

@@ -102,7 +102,7 @@ async fn receive(overlay: &Exiting, other: usize, between: Between, mut from: mp
                 node.take_over(now, other, handed);
             }
             for (channel, cells) in between.into_iter().zip(cells) {
-                node.cells_arrived(now, channel, &mut cells.into_iter());
+                node.cells_arrived(now, channel, &mut cells.into_iter().map(|cell| (cell, 1)));
             }
         });
         // As after a block of a connection: let writers forward these cells first.

@@ -104,9 +104,9 @@ impl<O: Onion> Node<O> for Client<O> {
         }
         let (hops, leg, links) = (&mut circuit.hops, circuit.leg, &mut self.links);
         let room = links.room(leg);
-        let sent = circuit.edge.package(now, stream.stream, cells, room, source, |message, digest| {
+        let sent = circuit.edge.package(now, stream.stream, cells, room, source, |message, count, digest| {
             let last = hops.len() - 1;
-            let full = links.push(now, leg, Command::Relay, O::seal(hops, last, false, message));
+            let full = links.push_run(now, leg, (Command::Relay, O::seal(hops, last, false, message)), count);
             debug_assert_eq!(full, Ok(()), "the high mark is below the limit");
             if digest { O::client_digests(&hops[last]).map(|[_, said]| said) } else { None }
         });

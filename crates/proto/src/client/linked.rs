@@ -195,8 +195,10 @@ impl<O: Onion> Client<O> {
             let (Linked::First(set), links) = (&mut circuit.linked, &mut self.links) else { return };
             let (last, room) = (hops.len() - 1, links.room(id));
             let cells_now = cells.min(most.unwrap_or(0));
+            // Each cell decides whether a SWITCH goes before it.
+            let source = &mut |max| source.take(max);
             let sent =
-                circuit.edge.package(now, stream.stream, cells_now, room, source, |message, digest| {
+                circuit.edge.package(now, stream.stream, cells_now, room, source, |message, _, digest| {
                     let mut push = |message| {
                         let full =
                             links.push(now, id, Command::Relay, O::seal(&mut hops, last, false, message));

@@ -121,16 +121,24 @@ impl Flow {
         self.in_flight.acknowledged(now, blocked)
     }
 
-    /// Counts a DATA cell that `send` sends. It returns the cell's digest if asked to.
-    pub(crate) fn sent(&mut self, now: Time, send: impl FnOnce(bool) -> Option<Digest>) {
+    /// Number of cells up to the next one that a SENDME will name by its digest.
+    pub(crate) fn until_digest(&self) -> u32 {
+        self.increment() - self.since
+    }
+
+    /// Counts DATA cells that `send` sends: at most as many as [`until_digest`](Self::until_digest). It returns the digest
+    /// of the last one if asked to.
+    pub(crate) fn sent(&mut self, now: Time, count: u32, send: impl FnOnce(bool) -> Option<Digest>) {
         // A SENDME names the digest of the last cell of its increment (proposal 289).
-        self.since = (self.since + 1) % self.increment();
+        self.since = (self.since + count) % self.increment();
         if let Some(digest) = send(self.since == 0) {
             self.expected.push_back(digest);
         }
-        self.in_flight.sent(now);
-        self.allowance -= 1.0;
-        self.packaged += 1;
+        for _ in 0..count {
+            self.in_flight.sent(now);
+            self.allowance -= 1.0;
+        }
+        self.packaged += count;
     }
 
     /// Sets the allowance of a controller's step and its planned rate in cells per second. With `begun`, the unused part

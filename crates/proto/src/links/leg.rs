@@ -83,6 +83,11 @@ impl<O: Onion> Leg<O> {
         self.allowance + self.cut >= 1.0 - 1e-9
     }
 
+    /// Number of cells that the controller surely lets go one after the other.
+    pub(crate) fn sendable(&self) -> u32 {
+        if self.allowance == f64::INFINITY { u32::MAX } else { u32::from(self.may_send()) }
+    }
+
     /// Whether the scheduler may choose this leg.
     pub(crate) fn is_ready(&self) -> bool {
         !self.queue.is_empty() && self.may_send()
@@ -136,12 +141,13 @@ impl<O: Onion> Leg<O> {
 
     /// Moves the first cell to an output buffer.
     pub(crate) fn send(&mut self, now: Time, out: &mut Waiting<O>, count: bool) {
-        let moved = self.queue.move_front(out).expect("an active leg has cells");
+        let mut moved = self.queue.pop_front().expect("an active leg has cells");
         // The leg may have moved to another channel while the cell waited.
         moved.cell.circ = self.circ;
         if self.cut == 0.0 {
             moved.buffered = now;
         }
+        out.push_back(moved, 1);
         self.count_sent(now, count);
     }
 

@@ -304,10 +304,31 @@ impl<O: Onion> Links<O> {
 
     /// Queues a cell on a leg.
     pub fn push(&mut self, now: Time, id: LegId, command: Command, body: O::Body) -> Result<(), QueueFull> {
-        if let Some(channel) = self.queues.push(&self.config, now, id, command, body)? {
+        self.push_run(now, id, (command, body), 1)
+    }
+
+    /// Queues a run of equal cells on a leg: all of them or none.
+    pub(crate) fn push_run(
+        &mut self,
+        now: Time,
+        id: LegId,
+        cell: (Command, O::Body),
+        count: u32,
+    ) -> Result<(), QueueFull> {
+        // Each cell may move a circuit to another channel.
+        if count > 1 && self.config.switching.is_some() {
+            (1..count).try_for_each(|_| self.push_run(now, id, cell.clone(), 1))?;
+            return self.push_run(now, id, cell, 1);
+        }
+        if let Some(channel) = self.queues.push(&self.config, now, id, cell, count)? {
             self.offer(now, channel);
         }
         Ok(())
+    }
+
+    /// Whether a leg's queue takes so many cells more before the circuit ends.
+    pub(crate) fn has_place(&self, id: LegId, cells: u32) -> bool {
+        self.queues.has_place(&self.config, id, cells)
     }
 
     /// Lets a channel move cells: now, or when KIST runs next.
@@ -410,10 +431,10 @@ impl<O: Onion> Links<O> {
         let steered = self.first_allowance.is_some();
         let (mut circ, mut last) = (None, false);
         let most = if steered { 1 } else { most };
-        let (taken, refill) = self.queues.pop(&self.config, now, id, most, |departure| {
+        let (taken, refill) = self.queues.pop(&self.config, now, id, most, |departure, count| {
             circ = steered.then_some(departure.cell.circ);
             last = matches!(departure.cell.command, Command::Destroy | Command::Plan);
-            sink.write(departure);
+            sink.write_run(departure, count);
         });
         if let Some(leg) = circ.and_then(|circ| self.channels.channel(id).leg(circ)) {
             self.queues.note_departed(leg, id);

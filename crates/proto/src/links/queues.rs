@@ -53,9 +53,10 @@ impl<O: Onion> Port<O> {
         self.scheduler.next(now, &View { keys: &self.keys, legs, passing: None })
     }
 
-    /// Whether the next cell of a leg that may send goes straight to the output buffer: no other leg waits.
-    fn is_clear(&self, high: u32) -> bool {
-        self.open && self.filling && self.active == 0 && self.out.len() < high
+    /// Whether the next cell of a leg that may send goes straight to the output buffer if that has room: no other leg
+    /// waits.
+    fn is_clear(&self) -> bool {
+        self.open && self.filling && self.active == 0
     }
 
     /// Forgets a leg, which was `active` or not.
@@ -199,59 +200,92 @@ impl<O: Onion> Queues<O> {
         self.legs[id.index()].queue.len() >= self.longest(config, id) / 2
     }
 
-    /// Queues a cell on a leg. Returns the channel that has cells to move now, if the cell did not pass.
+    /// Whether a leg's queue takes so many cells more before the circuit ends.
+    pub(crate) fn has_place(&self, config: &Config, id: LegId, cells: u32) -> bool {
+        self.legs[id.index()].queue.len() + cells <= self.longest(config, id)
+    }
+
+    /// Queues a run of equal cells on a leg. Returns the channel that has cells to move now, if not all cells passed.
     pub(crate) fn push(
         &mut self,
         config: &Config,
         now: Time,
         id: LegId,
-        command: Command,
-        body: O::Body,
+        cell: (Command, O::Body),
+        count: u32,
     ) -> Result<Option<ChannelId>, QueueFull> {
-        if self.legs[id.index()].queue.len() >= self.longest(config, id) {
+        if !self.has_place(config, id, count) {
             return Err(QueueFull);
         }
-        let leg = &mut self.legs[id.index()];
-        let cell = Cell { circ: leg.circ, command, body };
+        let (command, body) = cell;
+        let cell = Cell { circ: self.legs[id.index()].circ, command, body };
         let departure = Departure { cell, queued: now, buffered: now };
-        let (channel, key) = (leg.channel, leg.key);
-        let clear = self.passable && leg.queue.is_empty() && leg.may_send();
-        if clear && self.ports[channel.index()].is_clear(high_cells(config)) {
-            self.pass(now, id, departure);
-            return Ok(None);
+        let mut left = count;
+        loop {
+            let passing = self.passing(config, id).min(left);
+            if passing == left {
+                self.pass(now, id, departure, passing);
+                return Ok(None);
+            }
+            if passing == 0 {
+                return Ok(Some(self.wait(now, id, departure, left)));
+            }
+            self.pass(now, id, departure.clone(), passing);
+            left -= passing;
         }
-        leg.queue.push_back(departure);
-        self.queued_cells += 1;
+    }
+
+    /// Number of further cells of a leg that would go straight to the output buffer.
+    #[inline]
+    fn passing(&self, config: &Config, id: LegId) -> u32 {
+        let leg = &self.legs[id.index()];
+        let port = &self.ports[leg.channel.index()];
+        if self.passable && leg.queue.is_empty() && port.is_clear() {
+            high_cells(config).saturating_sub(port.out.len()).min(leg.sendable())
+        } else {
+            0
+        }
+    }
+
+    /// Moves a run past the empty queue of its leg, and tells the scheduler, which has only this leg.
+    #[inline]
+    fn pass(&mut self, now: Time, id: LegId, departure: Departure<O>, count: u32) {
+        let Leg { channel, key, .. } = self.legs[id.index()];
+        let port = &mut self.ports[channel.index()];
+        for _ in 0..count {
+            let view = View { keys: &port.keys, legs: &self.legs, passing: Some(key) };
+            port.scheduler.passed(now, key, &view);
+            self.legs[id.index()].count_sent(now, self.count_cells);
+        }
+        port.last = Some(key);
+        let leg = &mut self.legs[id.index()];
+        if std::mem::take(&mut leg.high) {
+            self.drained.push_back((leg.circuit, leg.side));
+        }
+        port.out.push_back(departure, count);
+        self.buffered_cells += u64::from(count);
+        if !port.flushing {
+            port.flushing = true;
+            self.flushable.push_back(channel);
+        }
+    }
+
+    /// Puts a run into its leg's queue, and tells the scheduler if the leg may send now. Returns the leg's channel.
+    fn wait(&mut self, now: Time, id: LegId, departure: Departure<O>, count: u32) -> ChannelId {
+        let leg = &mut self.legs[id.index()];
+        let (channel, key) = (leg.channel, leg.key);
+        let is_first = leg.queue.is_empty();
+        leg.queue.push_back(departure, count);
+        self.queued_cells += u64::from(count);
         // The scheduler knows only legs with a cell that may leave.
-        if leg.queue.len() == 1 {
+        if is_first {
             if leg.may_send() {
                 self.ports[channel.index()].activate(now, key, &self.legs);
             } else {
                 leg.cut(now);
             }
         }
-        Ok(Some(channel))
-    }
-
-    /// Moves a cell past the empty queue of its leg, and tells the scheduler, which has only this leg.
-    #[inline]
-    fn pass(&mut self, now: Time, id: LegId, departure: Departure<O>) {
-        let Leg { channel, key, .. } = self.legs[id.index()];
-        let port = &mut self.ports[channel.index()];
-        let view = View { keys: &port.keys, legs: &self.legs, passing: Some(key) };
-        port.scheduler.passed(now, key, &view);
-        port.last = Some(key);
-        let leg = &mut self.legs[id.index()];
-        leg.count_sent(now, self.count_cells);
-        if std::mem::take(&mut leg.high) {
-            self.drained.push_back((leg.circuit, leg.side));
-        }
-        port.out.push_back(departure);
-        self.buffered_cells += 1;
-        if !port.flushing {
-            port.flushing = true;
-            self.flushable.push_back(channel);
-        }
+        channel
     }
 
     /// Cells that a leg's queue takes before its own end must stop packaging.
@@ -328,8 +362,16 @@ impl<O: Onion> Queues<O> {
 
     /// Bytes of the first `cells` cells in a channel's output buffer.
     pub(crate) fn front_bytes(&self, id: ChannelId, cells: u32) -> u64 {
-        let front = self.ports[id.index()].out.iter().take(cells as usize);
-        front.map(|departure| u64::from(departure.cell.wire_bytes())).sum()
+        let (mut left, mut bytes) = (cells, 0);
+        for (departure, count) in self.ports[id.index()].out.runs() {
+            let taken = left.min(*count);
+            bytes += u64::from(taken * departure.cell.wire_bytes());
+            left -= taken;
+            if left == 0 {
+                break;
+            }
+        }
+        bytes
     }
 
     /// Updates the average fill of an output buffer. Call it before the buffer changes.
@@ -400,7 +442,7 @@ impl<O: Onion> Queues<O> {
 
     /// Puts a cell into an output buffer behind all others, past the circuit queues.
     pub(crate) fn buffer(&mut self, now: Time, id: ChannelId, cell: Cell<O>) {
-        self.skip_queues(now, id, cell, Waiting::push_back);
+        self.skip_queues(now, id, cell, |out, departure| out.push_back(departure, 1));
     }
 
     /// As [`buffer`](Self::buffer), but ahead of all others.
@@ -437,26 +479,29 @@ impl<O: Onion> Queues<O> {
         self.ports[id.index()].flushing = false;
     }
 
-    /// Takes the first cells of an output buffer, which must have as many: `most`, or fewer if the buffer falls to its low
-    /// mark and must be filled again. Returns their number, and whether to fill it.
+    /// Takes the first cells of an output buffer, which must have as many, in runs of equal ones: `most`, or fewer if the
+    /// buffer falls to its low mark and must be filled again. Returns their number, and whether to fill it.
     pub(crate) fn pop(
         &mut self,
         config: &Config,
         now: Time,
         id: ChannelId,
         most: u32,
-        mut take: impl FnMut(Departure<O>),
+        mut take: impl FnMut(Departure<O>, u32),
     ) -> (u32, bool) {
         let low = config.output_buffer.low_bytes / CELL_BYTES;
         self.note_occupancy(config, now, id);
         let port = &mut self.ports[id.index()];
         let (mut taken, mut fill) = (0, false);
         while taken < most && !fill {
-            let departure = port.out.pop_front().expect("the buffer has as many cells as were begun");
-            port.unqueued -= u32::from(departure.cell.command.skips_queues());
-            taken += 1;
+            // Not beyond the low mark, where the buffer is filled again.
+            let above = if port.filling { u32::MAX } else { port.out.len().saturating_sub(low).max(1) };
+            let run = port.out.pop_run(above.min(most - taken));
+            let (departure, count) = run.expect("the buffer has as many cells as were begun");
+            port.unqueued -= if departure.cell.command.skips_queues() { count } else { 0 };
+            taken += count;
             fill = !port.filling && port.out.len() <= low;
-            take(departure);
+            take(departure, count);
         }
         self.buffered_cells -= u64::from(taken);
         (taken, fill)
@@ -546,7 +591,7 @@ mod tests {
             match *step {
                 Step::Wait(ms) => now += Span::from_millis(ms),
                 Step::Push(leg) => {
-                    let pushed = queues.push(config, now, LegId(leg), Command::Relay, Clear::empty());
+                    let pushed = queues.push(config, now, LegId(leg), (Command::Relay, Clear::empty()), 1);
                     passed += u32::from(pushed == Ok(None));
                     if pushed == Ok(Some(CHANNEL)) && queues.is_filling(CHANNEL) {
                         queues.fill(config, now, CHANNEL);
@@ -556,8 +601,9 @@ mod tests {
                 Step::Take(most) => {
                     let mut most = most.min(queues.ready(CHANNEL));
                     while most > 0 {
-                        let (taken, fill) = queues.pop(config, now, CHANNEL, most, |departure| {
-                            left.push((departure.cell.circ.0, departure.queued, departure.buffered));
+                        let (taken, fill) = queues.pop(config, now, CHANNEL, most, |departure, count| {
+                            let seen = (departure.cell.circ.0, departure.queued, departure.buffered);
+                            left.extend(std::iter::repeat_n(seen, count as usize));
                         });
                         most -= taken;
                         if fill {

@@ -5,62 +5,86 @@ use std::collections::VecDeque;
 use crate::onion::Onion;
 use crate::sink::Departure;
 
-/// Cells in the order in which they leave. They are contiguous in memory, so that both ends stay in the CPU cache.
+/// Cells in the order in which they leave, contiguous in memory, so that both ends stay in the CPU cache. Neighbours that
+/// are equal, as simulated cells of one circuit often are, share an entry.
 #[derive(Debug)]
-pub(super) struct Waiting<O: Onion>(VecDeque<Departure<O>>);
+pub(super) struct Waiting<O: Onion> {
+    runs: VecDeque<(Departure<O>, u32)>,
+    cells: u32,
+}
 
-/// Maximum capacity of an empty list, in cells. Nearly all of a relay's thousands of lists are empty or short.
+/// Maximum capacity of an empty list, in entries. Nearly all of a relay's thousands of lists are empty or short.
 const KEPT: usize = 16;
 
 impl<O: Onion> Default for Waiting<O> {
     fn default() -> Waiting<O> {
-        Waiting(VecDeque::new())
+        Waiting { runs: VecDeque::new(), cells: 0 }
     }
 }
 
 impl<O: Onion> Waiting<O> {
+    /// Number of cells.
     pub(crate) fn len(&self) -> u32 {
-        self.0.len() as u32
+        self.cells
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.cells == 0
     }
 
-    pub(crate) fn push_back(&mut self, departure: Departure<O>) {
-        self.0.push_back(departure);
+    /// Adds a run of equal cells.
+    #[inline]
+    pub(crate) fn push_back(&mut self, departure: Departure<O>, count: u32) {
+        self.cells += count;
+        match self.runs.back_mut() {
+            Some((last, before)) if *last == departure => *before += count,
+            _ => self.runs.push_back((departure, count)),
+        }
     }
 
     /// Puts a cell before all others.
     pub(crate) fn push_front(&mut self, departure: Departure<O>) {
-        self.0.push_front(departure);
+        self.cells += 1;
+        self.runs.push_front((departure, 1));
+    }
+
+    /// Takes the first cell and those behind it that equal it, at most `most`; returns how many.
+    #[inline]
+    pub(crate) fn pop_run(&mut self, most: u32) -> Option<(Departure<O>, u32)> {
+        let (first, count) = self.runs.front_mut()?;
+        if *count > most {
+            *count -= most;
+            self.cells -= most;
+            return Some((first.clone(), most));
+        }
+        let run = self.runs.pop_front()?;
+        self.cells -= run.1;
+        if self.runs.is_empty() && self.runs.capacity() > KEPT {
+            self.runs = VecDeque::new();
+        }
+        Some(run)
     }
 
     pub(crate) fn pop_front(&mut self) -> Option<Departure<O>> {
-        let first = self.0.pop_front()?;
-        if self.0.is_empty() && self.0.capacity() > KEPT {
-            self.0 = VecDeque::new();
-        }
-        Some(first)
+        self.pop_run(1).map(|(first, _)| first)
     }
 
     pub(crate) fn front(&self) -> Option<&Departure<O>> {
-        self.0.front()
+        self.runs.front().map(|(first, _)| first)
     }
 
+    /// The first cell alone, to change it.
     pub(crate) fn front_mut(&mut self) -> Option<&mut Departure<O>> {
-        self.0.front_mut()
+        if self.runs.front()?.1 > 1 {
+            let first = self.pop_front()?;
+            self.push_front(first);
+        }
+        self.runs.front_mut().map(|(first, _)| first)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Departure<O>> {
-        self.0.iter()
-    }
-
-    /// Moves the first cell to the end of another list, and returns it there.
-    pub(crate) fn move_front<'to>(&mut self, to: &'to mut Waiting<O>) -> Option<&'to mut Departure<O>> {
-        let first = self.pop_front()?;
-        to.0.push_back(first);
-        to.0.back_mut()
+    /// Runs of equal cells, each with their number.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = &(Departure<O>, u32)> {
+        self.runs.iter()
     }
 }
 
@@ -80,18 +104,36 @@ mod tests {
     #[test]
     fn cells_leave_in_order_and_a_long_list_gives_its_memory_back() {
         let (mut queue, mut out) = (Waiting::default(), Waiting::default());
-        (1..1000).for_each(|circ| queue.push_back(numbered(circ)));
+        (1..1000).for_each(|circ| queue.push_back(numbered(circ), 1));
         queue.push_front(numbered(0));
         assert_eq!((queue.len(), queue.front().map(|first| first.cell.circ)), (1000, Some(CircId(0))));
-        while let Some(moved) = queue.move_front(&mut out) {
+        while let Some(mut moved) = queue.pop_front() {
             moved.buffered = Time(u64::from(moved.cell.circ.0));
+            out.push_back(moved, 1);
         }
-        assert!(queue.is_empty() && queue.0.capacity() == 0);
+        assert!(queue.is_empty() && queue.runs.capacity() == 0);
         let left: Vec<_> = std::iter::from_fn(|| out.pop_front()).collect();
         let times: Vec<u64> = left.iter().map(|departure| departure.buffered.0).collect();
         assert_eq!(times, (0..1000).collect::<Vec<_>>());
-        queue.push_back(numbered(0));
+        queue.push_back(numbered(0), 1);
         queue.pop_front();
-        assert!(queue.0.capacity() > 0, "a short one keeps it");
+        assert!(queue.runs.capacity() > 0, "a short one keeps it");
+    }
+
+    #[test]
+    fn equal_cells_share_an_entry_until_one_is_taken_or_changed() {
+        let mut queue = Waiting::default();
+        queue.push_back(numbered(1), 3);
+        queue.push_back(numbered(1), 1);
+        queue.push_back(numbered(2), 2);
+        assert_eq!((queue.len(), queue.runs.len()), (6, 2));
+        assert_eq!(queue.pop_front(), Some(numbered(1)));
+        assert_eq!(queue.pop_run(2), Some((numbered(1), 2)));
+        assert_eq!(queue.pop_run(9), Some((numbered(1), 1)), "the others differ");
+        queue.front_mut().unwrap().buffered = Time(5);
+        assert_eq!((queue.len(), queue.runs.len()), (2, 2));
+        assert_eq!(queue.pop_front().map(|first| first.buffered), Some(Time(5)));
+        assert_eq!(queue.pop_run(9), Some((numbered(2), 1)));
+        assert!(queue.is_empty() && queue.pop_front().is_none());
     }
 }

@@ -135,8 +135,13 @@ impl<O: Onion> Node<O> for Relay<O> {
         self.relieve_memory(now);
     }
 
-    fn cells_arrived(&mut self, now: Time, channel: ChannelId, cells: &mut dyn Iterator<Item = Cell<O>>) {
-        self.forward_runs(now, channel, cells);
+    fn cells_arrived(
+        &mut self,
+        now: Time,
+        channel: ChannelId,
+        runs: &mut dyn Iterator<Item = (Cell<O>, u32)>,
+    ) {
+        self.forward_runs(now, channel, runs);
     }
 
     fn drain(&mut self, now: Time, channel: ChannelId, sink: &mut dyn Sink<O>) {
@@ -159,8 +164,8 @@ impl<O: Onion> Node<O> for Relay<O> {
         let Some(edge) = circuit.edge.as_deref_mut() else { return };
         let (hop, prev, links) = (&mut circuit.hop, circuit.prev, &mut self.table.links);
         let room = links.room(prev);
-        let sent = edge.package(now, stream.stream, cells, room, source, |message, digest| {
-            let full = links.push(now, prev, Command::Relay, O::originate(hop, message));
+        let sent = edge.package(now, stream.stream, cells, room, source, |message, count, digest| {
+            let full = links.push_run(now, prev, (Command::Relay, O::originate(hop, message)), count);
             debug_assert_eq!(full, Ok(()), "the high mark is below the limit");
             if digest { O::digests(hop).map(|[_, said]| said) } else { None }
         });

@@ -115,7 +115,9 @@ impl<O: Onion> Table<O> {
             let (hop, prev, links) = (&mut circuit.hop, circuit.prev, &mut self.links);
             let room = links.room(prev);
             let cells_now = cells.min(most.unwrap_or(0));
-            let sent = edge.package(now, stream.stream, cells_now, room, source, |message, digest| {
+            // Each cell decides whether a SWITCH goes before it.
+            let source = &mut |max| source.take(max);
+            let sent = edge.package(now, stream.stream, cells_now, room, source, |message, _, digest| {
                 let mut push = |message| {
                     let full = links.push(now, prev, Command::Relay, O::originate(hop, message));
                     debug_assert_eq!(full, Ok(()), "the high mark is below the limit");

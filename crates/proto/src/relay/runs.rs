@@ -1,6 +1,6 @@
 //! Runs of cells: consecutive RELAY cells of one circuit that a relay forwards to the client.
 //!
-//! All cells of a run are forwarded in the same way, which the relay looks up once.
+//! The relay looks up once how it forwards consecutive cells. Equal ones, as simulated cells often are, are one object.
 
 use tidegate_control::units::Time;
 
@@ -12,8 +12,8 @@ use crate::links::{ChannelId, LegId, Side};
 use crate::node::Node as _;
 use crate::onion::Onion;
 
-/// The way of a run.
-struct Run {
+/// How cells of a circuit go to its client.
+struct Way {
     circuit: CircuitKey,
     /// The leg to the client.
     leg: LegId,
@@ -24,37 +24,42 @@ struct Run {
 }
 
 impl<O: Onion> Relay<O> {
-    /// Handles cells that arrived together.
+    /// Handles runs of equal cells that arrived together.
     pub(super) fn forward_runs(
         &mut self,
         now: Time,
         channel: ChannelId,
-        cells: &mut dyn Iterator<Item = Cell<O>>,
+        runs: &mut dyn Iterator<Item = (Cell<O>, u32)>,
     ) {
-        // The circuit id of the last cell, and its run.
-        let mut last: Option<(CircId, Option<Run>)> = None;
-        for cell in cells {
-            let (circ, run) = match last.take() {
-                Some((circ, run)) if circ == cell.circ => (circ, run),
-                _ => (cell.circ, self.run_of(channel, cell.circ)),
+        // The circuit id of the last cell, and its way.
+        let mut last: Option<(CircId, Option<Way>)> = None;
+        for (cell, count) in runs {
+            let (circ, way) = match last.take() {
+                Some((circ, way)) if circ == cell.circ => (circ, way),
+                _ => (cell.circ, self.way_of(channel, cell.circ)),
             };
-            let goes_on = match &run {
-                Some(run) if cell.command == Command::Relay => self.forward(now, channel, run, cell.body),
-                Some(_) => {
-                    self.cell(now, channel, cell);
-                    false
+            let goes_on = match &way {
+                Some(way) if cell.command == Command::Relay && self.takes(way, count) => {
+                    self.forward(now, channel, way, cell.body, count)
                 }
-                None => {
+                _ => {
+                    (1..count).for_each(|_| self.cell(now, channel, cell.clone()));
                     self.cell(now, channel, cell);
-                    true
+                    way.is_none()
                 }
             };
-            last = goes_on.then_some((circ, run));
+            last = goes_on.then_some((circ, way));
         }
     }
 
-    /// The run of RELAY cells with a circuit id; `None` unless this relay forwards them to a client.
-    fn run_of(&self, channel: ChannelId, circ: CircId) -> Option<Run> {
+    /// Whether the queue has a place for a run. The cell that overfills it ends the circuit, and those behind that cell
+    /// are for none.
+    fn takes(&self, way: &Way, count: u32) -> bool {
+        count == 1 || self.table.links.has_place(way.leg, count)
+    }
+
+    /// The way of RELAY cells with a circuit id; `None` unless this relay forwards them to a client.
+    fn way_of(&self, channel: ChannelId, circ: CircId) -> Option<Way> {
         let links = &self.table.links;
         let counts = !links.is_between_shards(channel)?;
         let (key, side) = links.settled_circuit(channel, circ)?;
@@ -64,25 +69,25 @@ impl<O: Onion> Relay<O> {
         }
         let circuit = &self.table.circuits[key.0 as usize];
         let adds_layer = !matches!(circuit.role, Role::Passed);
-        let run = Run { circuit: key, leg: circuit.prev, adds_layer, counts };
-        circuit.extending.is_none().then_some(run)
+        let way = Way { circuit: key, leg: circuit.prev, adds_layer, counts };
+        circuit.extending.is_none().then_some(way)
     }
 
-    /// Forwards a cell to the client; false if circuits have ended with it.
-    fn forward(&mut self, now: Time, channel: ChannelId, run: &Run, mut body: O::Body) -> bool {
-        self.cells += u64::from(run.counts);
+    /// Forwards a run of equal cells to the client; false if circuits have ended with it.
+    fn forward(&mut self, now: Time, channel: ChannelId, way: &Way, mut body: O::Body, count: u32) -> bool {
+        self.cells += if way.counts { count.into() } else { 0 };
         if let Some(watch) = &mut self.watch {
             watch.active(now, channel);
         }
-        let circuit = &mut self.table.circuits[run.circuit.0 as usize];
+        let circuit = &mut self.table.circuits[way.circuit.0 as usize];
         circuit.used = now;
-        if run.adds_layer {
+        if way.adds_layer {
             O::wrap(&mut circuit.hop, &mut body);
         }
         let shed = self.shed;
-        let queued = self.try_push(now, run.circuit, run.leg, Command::Relay, body);
+        let queued = self.try_push(now, way.circuit, way.leg, (Command::Relay, body), count);
         // The DESTROY of a circuit that ended may flood the channel.
-        if !queued && run.counts && self.table.links.is_flooded(channel) {
+        if !queued && way.counts && self.table.links.is_flooded(channel) {
             self.close_channel(now, channel);
         }
         self.relieve_memory(now);

@@ -250,7 +250,7 @@ impl Net {
             let circ = cells[0].circ;
             if self.wires.contains_key(&wire) {
                 if self.together {
-                    self.node(to).cells_arrived(now, channel, &mut cells.into_iter());
+                    self.node(to).cells_arrived(now, channel, &mut cells.into_iter().map(|cell| (cell, 1)));
                 } else {
                     cells.into_iter().for_each(|cell| self.node(to).cell(now, channel, cell));
                 }

@@ -3,8 +3,6 @@
 //! [`Network`] owns [`Connections`] and [`Nodes`] and does not know the applications: it reports to them through
 //! [`NodeEvents`].
 
-use std::ops::ControlFlow;
-
 use tidegate_control::units::Span;
 use tidegate_proto::cell::{CELL_BYTES, Cell, DATA_BYTES, RelayId};
 use tidegate_proto::ids::{ChannelId, CircuitKey, StreamKey};
@@ -314,23 +312,22 @@ impl Network<'_> {
         }
     }
 
-    /// Reads the cells that have arrived at an end and hands them to its node, until `more` stops it after one. It gets the
-    /// cell's bytes, and the overhead of the record that ends with the cell. The node's reaction waits for
-    /// [`drain`](Self::drain).
-    pub(crate) fn read_cells(&mut self, id: EndId, more: impl FnMut(u64, u64) -> ControlFlow<()>) {
+    /// Reads the cells that have arrived at an end and hands them to its node, until they have `share` bytes or more. Returns
+    /// the bytes read, TLS included. The node's reaction waits for [`drain`](Self::drain).
+    pub(crate) fn read_cells(&mut self, id: EndId, share: u64) -> u64 {
         let Network { ctx, connections, nodes } = self;
         let (now, system) = (ctx.now, ctx.system);
-        connections.read_cells(ctx, id, more, |Reading { host, attached, from }, cells| match attached {
+        connections.read_cells(ctx, id, share, |Reading { host, attached, from }, runs| match attached {
             Attached::Channel(channel) => {
-                nodes.cells((now, system.control.as_ref()), (host, channel), (from, id), cells);
+                nodes.cells((now, system.control.as_ref()), (host, channel), (from, id), runs);
             }
-            _ => cells.for_each(drop),
-        });
+            _ => runs.for_each(drop),
+        })
     }
 
     /// Reads all cells that have arrived at an end of a host without limits.
     pub(crate) fn read_all(&mut self, apps: &mut impl NodeEvents, host: u32, id: EndId) {
-        self.read_cells(id, |_, _| ControlFlow::Continue(()));
+        self.read_cells(id, u64::MAX);
         self.drain(apps, host);
     }
 
@@ -347,7 +344,7 @@ impl Network<'_> {
         if let Some((host, Attached::Channel(channel))) = self.connections.attachment(id) {
             let (from, _) = self.connections.attachment(id.other()).expect("both ends are open");
             let at = (self.ctx.now, self.ctx.system.control.as_ref());
-            self.nodes.cells(at, (host, channel), (from, id), &mut std::iter::once(cell));
+            self.nodes.cells(at, (host, channel), (from, id), &mut std::iter::once((cell, 1)));
             self.drain(apps, host);
         }
     }
@@ -486,16 +483,7 @@ impl Network<'_> {
         let gate = self.nodes.gated(host);
         // The share counts cells; the bucket also counts what TLS adds.
         let (share, cell_cost) = (gate.read_share(self.ctx.now, CELL_BYTES.into()), gate.cell_cost);
-        let (mut read, mut spent) = (0, 0);
-        if share > 0 {
-            self.read_cells(end, |cell, overhead| {
-                read += cell;
-                spent += cell + overhead;
-                let more = read < share && cell_cost == Span::ZERO;
-                if more { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-            });
-        }
-        spent
+        self.read_cells(end, if cell_cost > Span::ZERO { share.min(1) } else { share })
     }
 
     /// Takes the end that writes next: in turn, or the one with the fewest cells lately.

@@ -15,7 +15,7 @@ use tidegate_proto::onion::{Clear, Onion};
 use tidegate_proto::relay::Relay;
 use tidegate_proto::transport::Transport;
 
-use super::connections::EndId;
+use super::connections::{CellRun, EndId};
 use super::gate::Gate;
 use crate::byzantine::Byzantine;
 use crate::division::{Division, Local};
@@ -260,17 +260,18 @@ impl Nodes {
         is_current
     }
 
-    /// Hands cells that arrived together to a node. `from` is the writer, `at` the end that they came to.
+    /// Hands runs of cells that arrived together to a node. `from` is the writer, `at` the end that they came to.
     pub(crate) fn cells(
         &mut self,
         (now, control): (Time, &dyn Control),
         (host, channel): (u32, ChannelId),
         (from, at): (u32, EndId),
-        cells: &mut dyn Iterator<Item = Cell<Clear>>,
+        runs: &mut dyn Iterator<Item = CellRun>,
     ) {
         match control.message_step().filter(|_| self.byzantine.lies()) {
-            None => self.node(host).cells_arrived(now, channel, cells),
+            None => self.node(host).cells_arrived(now, channel, runs),
             Some(step) => {
+                let cells = runs.flat_map(|(cell, count)| std::iter::repeat_n(cell, count as usize));
                 cells.for_each(|cell| self.perhaps_lie((now, step), (host, channel), (from, at), cell))
             }
         }

@@ -35,11 +35,31 @@ impl Source<Clear> for FromServer<'_, '_> {
         self.bytes += bytes;
         *self.packaged += 1;
         let mut stamp = Stamp { packaged: self.ctx.now, ..Stamp::default() };
-        let trace_one_in = u64::from(self.ctx.plan.trace_one_in);
-        if trace_one_in > 0 && self.packaged.is_multiple_of(trace_one_in) {
+        if self.untraced() == Some(0) {
             stamp.trace = self.ctx.follow(self.circuit);
         }
         Some((bytes as u16, stamp))
+    }
+
+    fn take_run(&mut self, max: u16, cells: u32) -> Option<(u16, Stamp, u32)> {
+        let (bytes, stamp) = self.take(max)?;
+        let untraced = self.untraced().map_or(u32::MAX, |left| left as u32);
+        if stamp.trace != 0 {
+            return Some((bytes, stamp, 1));
+        }
+        let most = (cells - 1).min(untraced.saturating_sub(1));
+        let more = self.waiting.take_more(self.ctx.now, bytes.into(), most);
+        self.bytes += u64::from(bytes) * u64::from(more);
+        *self.packaged += u64::from(more);
+        Some((bytes, stamp, more + 1))
+    }
+}
+
+impl FromServer<'_, '_> {
+    /// Number of cells that come before the next one to follow; `None` if none is followed.
+    fn untraced(&self) -> Option<u64> {
+        let every = u64::from(self.ctx.plan.trace_one_in);
+        (every > 0).then(|| (every - *self.packaged % every) % every)
     }
 }
 

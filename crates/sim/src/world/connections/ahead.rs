@@ -20,7 +20,7 @@ pub(super) fn look(underlay: &Underlay<Wire>, connections: &[Option<Box<Connecti
         && let Some(connection) = connections[number as usize].as_deref()
     {
         let cell = connection.cells[usize::from(1 - side)].front();
-        black_box(cell.map_or(0, |(end, cell)| *end ^ u64::from(cell.circ.0)));
+        black_box(cell.map_or(0, |(place, cell)| place.offset() ^ u64::from(cell.circ.0)));
         black_box(connection.ends[usize::from(side)].look());
     }
 }

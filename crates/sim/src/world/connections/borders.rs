@@ -8,7 +8,7 @@ use tidegate_control::units::Time;
 use tidegate_proto::cell::Cell;
 use tidegate_proto::onion::Clear;
 
-use super::ends::{Across, Attached, ConnectionId, EndId, Unread, Wire};
+use super::ends::{Across, Attached, ConnectionId, EndId, Place, Unread, Wire};
 use super::profile::TcpProfile;
 use crate::packet::Leaving;
 use crate::world::applications::TransferState;
@@ -22,11 +22,11 @@ pub(in crate::world) struct Outbox {
     pub packets: Vec<Leaving<Wire>>,
 }
 
-/// A cell that was written to a connection, to be read when everything up to `offset` has arrived.
+/// A run of cells that was written to a connection, to be read when everything up to its offset has arrived.
 pub(in crate::world) struct Written {
     pub number: u32,
     pub from_opener: bool,
-    pub offset: u64,
+    pub place: Place,
     pub cell: Cell<Clear>,
 }
 
@@ -98,7 +98,7 @@ impl Borders {
     /// Queues cells that an end has written.
     pub(crate) fn cells(&mut self, across: Across, side: u8, cells: &mut Unread) {
         let Across { process, number } = across;
-        let written = |(offset, cell)| Written { number, from_opener: side == 0, offset, cell };
+        let written = |(place, cell)| Written { number, from_opener: side == 0, place, cell };
         self.told[process as usize].cells.extend(cells.drain(..).map(written));
     }
 

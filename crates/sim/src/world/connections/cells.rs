@@ -1,19 +1,20 @@
 //! A channel's cells on a connection: written and read in TLS records.
 
-use std::ops::ControlFlow;
-
 use tidegate_control::units::Time;
 use tidegate_proto::cell::Cell;
 use tidegate_proto::node::Sink;
 use tidegate_proto::onion::{Clear, ClearBody};
 
-use super::ends::{Attached, Connection, End, EndId};
+use super::ends::{Attached, Connection, End, EndId, Place};
 use super::records::Records;
 use super::table::Connections;
 use crate::observe::{Circuit, Host, Observation};
 use crate::plan::System;
 use crate::tcp;
 use crate::world::context::Context;
+
+/// A cell, and how many equal ones there are.
+pub(in crate::world) type CellRun = (Cell<Clear>, u32);
 
 /// The two ends of a run of cells.
 #[derive(Clone, Copy)]
@@ -44,6 +45,15 @@ impl ServerBytes<'_> {
         *self.unpackaged -= bytes as u32;
         bytes
     }
+
+    /// Takes a further number of cells of `bytes` bytes each, at most `most`, of the same read.
+    pub(crate) fn take_more(&mut self, now: Time, bytes: u32, most: u32) -> u32 {
+        let cells = (*self.unpackaged / bytes).min(most);
+        let taken = self.tcp.read(self.config, now, u64::from(cells * bytes));
+        assert_eq!(taken, u64::from(cells * bytes), "a read's bytes are in the receive buffer");
+        *self.unpackaged -= taken as u32;
+        cells
+    }
 }
 
 impl Connections {
@@ -70,49 +80,48 @@ impl Connections {
     pub(crate) fn can_read(&self, id: EndId) -> bool {
         self.live(id.connection).is_some_and(|connection| {
             let next = connection.cells[usize::from(1 - id.side)].front();
-            next.is_some_and(|(end, _)| {
+            next.is_some_and(|(place, _)| {
                 let tcp = &connection.ends[usize::from(id.side)].tcp;
                 let lane = connection.over.and_then(|_| self.lane_arrived(id.other()));
-                *end <= lane.unwrap_or_else(|| tcp.delivered_in_order())
+                place.offset() <= lane.unwrap_or_else(|| tcp.delivered_in_order())
             })
         })
     }
 
-    /// Passes the cells that have arrived whole to `deliver`, until `more` wants no more. `more` gets the bytes of each
-    /// cell, and those that TLS added if the record ends with the cell.
+    /// Passes the cells that have arrived whole to `deliver`, in runs of equal ones, until they have `share` bytes or more.
+    /// Returns the bytes read: of the cells, and what TLS added to the records that ended with one of them.
     pub(crate) fn read_cells(
         &mut self,
         ctx: &mut Context<'_>,
         id: EndId,
-        mut more: impl FnMut(u64, u64) -> ControlFlow<()>,
-        deliver: impl FnOnce(Reading, &mut dyn Iterator<Item = Cell<Clear>>),
-    ) {
-        let Some(connection) = self.all[id.connection.0 as usize].as_deref_mut() else { return };
+        mut share: u64,
+        deliver: impl FnOnce(Reading, &mut dyn Iterator<Item = CellRun>),
+    ) -> u64 {
+        let Some(connection) = self.all[id.connection.0 as usize].as_deref_mut() else { return 0 };
         if connection.over.is_some() {
-            return self.read_lane(ctx, id, more, deliver);
+            return self.read_lane(ctx, id, share, deliver);
         }
         let config = &self.parameters[connection.profile as usize];
         let side = usize::from(id.side);
         let arrived = connection.ends[side].tcp.delivered_in_order();
         let reading = reading(connection, id.side);
-        let mut stopped = false;
+        let mut spent = 0;
         let mut next = || {
-            if stopped {
-                return None;
-            }
-            let (cell, offset, record_done) = next_cell(ctx, connection, id.side, arrived)?;
-            let mut overhead = 0;
+            let (run, offset, record_done) = next_run(ctx, connection, id.side, arrived, share)?;
+            let bytes = bytes_of(&run);
+            share = share.saturating_sub(bytes);
+            spent += bytes;
             if record_done {
                 let tcp = &mut connection.ends[side].tcp;
                 // Bytes after this record stay in the receive buffer, so that the window stays honest.
                 tcp.read(config, ctx.now, tcp.readable() - (arrived - offset));
-                overhead = ctx.system.tls.record_overhead.into();
+                spent += u64::from(ctx.system.tls.record_overhead);
             }
-            stopped = more(cell.wire_bytes().into(), overhead).is_break();
-            Some(cell)
+            Some(run)
         };
         deliver(reading, &mut std::iter::from_fn(&mut next));
         self.spare.take_empty(&mut connection.cells[1 - side]);
+        spent
     }
 
     /// As [`read_cells`](Self::read_cells), from a lane.
@@ -120,28 +129,27 @@ impl Connections {
         &mut self,
         ctx: &mut Context<'_>,
         id: EndId,
-        mut more: impl FnMut(u64, u64) -> ControlFlow<()>,
-        deliver: impl FnOnce(Reading, &mut dyn Iterator<Item = Cell<Clear>>),
-    ) {
-        let Some(lane) = self.live(id.connection) else { return };
+        mut share: u64,
+        deliver: impl FnOnce(Reading, &mut dyn Iterator<Item = CellRun>),
+    ) -> u64 {
+        let Some(lane) = self.live(id.connection) else { return 0 };
         let reading = reading(lane, id.side);
-        let mut stopped = false;
+        let mut spent = 0;
         let mut next = || {
-            if stopped {
-                return None;
-            }
             let arrived = self.lane_arrived(id.other())?;
             let lane = self.all[id.connection.0 as usize].as_deref_mut()?;
-            let (cell, ..) = next_cell(ctx, lane, id.side, arrived)?;
-            let bytes = cell.wire_bytes().into();
+            let (run, ..) = next_run(ctx, lane, id.side, arrived, share)?;
+            let bytes = bytes_of(&run);
             self.lane_read(ctx.now, id, bytes);
-            stopped = more(bytes, 0).is_break();
-            Some(cell)
+            share = share.saturating_sub(bytes);
+            spent += bytes;
+            Some(run)
         };
         deliver(reading, &mut std::iter::from_fn(&mut next));
         if let Some(lane) = self.all[id.connection.0 as usize].as_deref_mut() {
             self.spare.take_empty(&mut lane.cells[usize::from(id.other().side)]);
         }
+        spent
     }
 
     /// Lets `write` write a channel's cells to an end, at most about `share` bytes. Returns the bytes written and
@@ -206,20 +214,32 @@ fn reading(connection: &Connection, side: u8) -> Reading {
     Reading { host: end.host, attached: end.attached, from: writer.host }
 }
 
-/// Takes the next cell at an end if all of its TLS record has arrived. Returns it with the offset after the record, and
-/// whether the record ends with it.
-fn next_cell(
+/// Bytes of a run's cells.
+fn bytes_of((cell, count): &CellRun) -> u64 {
+    u64::from(cell.wire_bytes() * count)
+}
+
+/// Takes the next run of cells at an end if all of its TLS record has arrived: as many cells as it takes to reach `share`
+/// bytes. Returns it with the offset after the record, and whether the record ends with it.
+fn next_run(
     ctx: &mut Context<'_>,
     connection: &mut Connection,
     side: u8,
     arrived: u64,
-) -> Option<(Cell<Clear>, u64, bool)> {
+    share: u64,
+) -> Option<(CellRun, u64, bool)> {
     let Connection { ends, cells, follows, .. } = connection;
     let writer = usize::from(1 - side);
     let cells = &mut cells[writer];
-    cells.front().filter(|(offset, _)| *offset <= arrived)?;
-    let (offset, cell) = cells.pop_front()?;
-    let record_done = cells.front().is_none_or(|(next, _)| *next > offset);
+    let (place, cell) = cells.front_mut().filter(|(place, _)| place.offset() <= arrived && share > 0)?;
+    let (offset, count) = (place.offset(), place.count());
+    let most = share.div_ceil(cell.wire_bytes().into());
+    if most < u64::from(count) {
+        *place = Place::new(offset, count - most as u32);
+        return Some(((cell.clone(), most as u32), offset, false));
+    }
+    let (_, cell) = cells.pop_front()?;
+    let record_done = cells.front().is_none_or(|(next, _)| next.offset() > offset);
     if let ClearBody::Data { stamp, .. } = &cell.body
         && stamp.trace != 0
         && let Some(at) = follows.iter().position(|follow| follow.trace == stamp.trace)
@@ -229,5 +249,5 @@ fn next_cell(
         let (waits, at) = (follow.read(ctx.now), Host(ends[writer].host));
         ctx.record(Observation::Waited { circuit: Circuit(circuit), hop, at, waits });
     }
-    Some((cell, offset, record_done))
+    Some(((cell, count), offset, record_done))
 }

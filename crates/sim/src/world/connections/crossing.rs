@@ -117,14 +117,14 @@ impl Connections {
             let end = self.borders.here(from, *number, *from_opener);
             let connection = self.live(end.connection);
             let last = connection.and_then(|connection| connection.cells[usize::from(!from_opener)].back());
-            black_box(last.map_or(0, |(offset, _)| *offset));
+            black_box(last.map_or(0, |(place, _)| place.offset()));
         }
-        for Written { number, from_opener, offset, cell } in told.cells.drain(..) {
+        for Written { number, from_opener, place, cell } in told.cells.drain(..) {
             let end = self.borders.here(from, number, from_opener);
             if let Some(connection) = self.all[end.connection.0 as usize].as_deref_mut() {
                 let cells = &mut connection.cells[usize::from(end.other().side)];
-                self.spare.give(cells, 1);
-                cells.push_back((offset, cell));
+                self.spare.give(cells);
+                cells.push_back((place, cell));
             }
         }
         for mut leaving in told.packets.drain(..) {

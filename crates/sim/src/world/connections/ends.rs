@@ -33,10 +33,39 @@ impl EndId {
     }
 }
 
-/// Cells in flight from one end to the other, each with the offset after its TLS record.
-pub(in crate::world) type Unread = VecDeque<(u64, Cell<Clear>)>;
+/// Cells in flight from one end to the other: runs of equal ones in one TLS record.
+pub(in crate::world) type Unread = VecDeque<(Place, Cell<Clear>)>;
 
-const _: () = assert!(size_of::<(u64, Cell<Clear>)>() == 48);
+const _: () = assert!(size_of::<(Place, Cell<Clear>)>() == 48);
+
+/// Where a run of cells ends, and the number of its cells. Packed, because a network has millions in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::world) struct Place(u64);
+
+impl Place {
+    const COUNT_BITS: u32 = 12;
+    /// Most cells of a run.
+    pub(crate) const CELLS: u32 = (1 << Place::COUNT_BITS) - 1;
+
+    /// So many cells in the record up to `offset`.
+    ///
+    /// # Panics
+    /// If there are more than [`Place::CELLS`], or 4 PiB come before them.
+    pub(crate) fn new(offset: u64, count: u32) -> Place {
+        assert!(offset < 1 << (u64::BITS - Place::COUNT_BITS) && count <= Place::CELLS);
+        Place(offset << Place::COUNT_BITS | u64::from(count))
+    }
+
+    /// Offset after the TLS record.
+    pub(crate) fn offset(self) -> u64 {
+        self.0 >> Place::COUNT_BITS
+    }
+
+    /// Number of cells.
+    pub(crate) fn count(self) -> u32 {
+        self.0 as u32 & Place::CELLS
+    }
+}
 
 /// Memory of idle directions, reused for directions that begin, because recently used memory is in the processor's
 /// cache.
@@ -44,21 +73,26 @@ const _: () = assert!(size_of::<(u64, Cell<Clear>)>() == 48);
 pub(in crate::world) struct Spare(Vec<Unread>);
 
 impl Spare {
-    /// Highest capacity to keep, in cells; larger memory returns to the system.
+    /// Highest capacity to keep, in runs; larger memory returns to the system.
     const CELLS: usize = 64;
 
-    /// Makes room before so many cells are added. Long queues grow by a quarter instead of doubling.
-    pub(crate) fn give(&mut self, cells: &mut Unread, more: usize) {
-        if cells.capacity() - cells.len() >= more {
-            return;
+    /// Makes room before a run is added. Long queues grow by a quarter instead of doubling.
+    #[inline]
+    pub(crate) fn give(&mut self, cells: &mut Unread) {
+        if cells.capacity() == cells.len() {
+            self.grow(cells);
         }
+    }
+
+    #[cold]
+    fn grow(&mut self, cells: &mut Unread) {
         if cells.is_empty() {
             *cells = self.0.pop().unwrap_or_default();
         }
         if cells.len() >= Spare::CELLS {
-            cells.reserve_exact(more.max(cells.len() / 4));
+            cells.reserve_exact(cells.len() / 4);
         } else {
-            cells.reserve(more);
+            cells.reserve(1);
         }
     }
 

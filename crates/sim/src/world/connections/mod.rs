@@ -29,7 +29,7 @@ mod sockets;
 mod table;
 
 pub(super) use borders::{ConnectionMessage, Outbox, ProcessMessage};
-pub(super) use cells::{Reading, ServerBytes};
+pub(super) use cells::{CellRun, Reading, ServerBytes};
 pub(super) use ends::{Attached, ConnectionId, EndId, Wire};
 pub(super) use follow::Trace;
 pub(super) use link_handshake::Handshake;

@@ -6,7 +6,7 @@ use tidegate_proto::links::Departure;
 use tidegate_proto::node::{Budget, Sink};
 use tidegate_proto::onion::{Clear, ClearBody};
 
-use super::ends::{End, Record, Spare, Unread};
+use super::ends::{End, Place, Record, Spare, Unread};
 use super::follow::Follow;
 use crate::plan::System;
 use crate::quic::Lanes;
@@ -86,11 +86,14 @@ impl Sink<Clear> for Records<'_> {
             self.end.loudness.add(self.now, half_life, cells);
         }
         self.written += bytes;
-        self.spare.give(self.cells, cells as usize);
         true
     }
 
-    fn write(&mut self, mut departure: Departure<Clear>) {
+    fn write(&mut self, departure: Departure<Clear>) {
+        self.write_run(departure, 1);
+    }
+
+    fn write_run(&mut self, mut departure: Departure<Clear>, count: u32) {
         let end = &mut *self.end;
         if let ClearBody::Data { stamp, .. } = &mut departure.cell.body {
             if stamp.departed == Time::ZERO {
@@ -101,6 +104,16 @@ impl Sink<Clear> for Records<'_> {
                 self.follows.push(Follow::new(stamp.trace, self.side, end.written, times));
             }
         }
-        self.cells.push_back((end.written, departure.cell));
+        // Equal cells of a record are one run, even if they have waited for different times.
+        let before = self.cells.back().filter(|(place, cell)| {
+            place.offset() == end.written && place.count() + count <= Place::CELLS && *cell == departure.cell
+        });
+        if let Some((place, _)) = before {
+            let place = Place::new(end.written, place.count() + count);
+            self.cells.back_mut().expect("it is there").0 = place;
+        } else {
+            self.spare.give(self.cells);
+            self.cells.push_back((Place::new(end.written, count), departure.cell));
+        }
     }
 }

@@ -9,7 +9,6 @@ mod circuit;
 mod member;
 mod session;
 
-use std::ops::ControlFlow;
 use tidegate_control::machine::Machine as _;
 use tidegate_control::units::{Rate, Span, Time};
 use tidegate_proto::flashflow::cell::CELL;
@@ -329,7 +328,7 @@ impl Measurement {
     fn read_granted(&mut self, net: &mut Network<'_>, apps: &mut impl NodeEvents, host: u32, end: EndId) {
         net.nodes.gated(host).paused_readers.retain(|other| *other != end);
         if net.connections.can_read(end) {
-            net.read_cells(end, |_, _| ControlFlow::Break(()));
+            net.read_cells(end, 1);
             net.drain(apps, host);
             net.transmit(end);
         }
