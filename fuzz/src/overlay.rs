@@ -370,7 +370,7 @@ impl Overlay {
             }
             Output::Package(stream, cells) => self.package(at, stream, cells.min(20)),
             Output::CircuitClosed(key) => self.circuits.retain(|other| *other != key),
-            Output::Deliver(_, bytes, _) => assert!(bytes <= DATA_BYTES),
+            Output::Deliver(_, bytes, ..) => assert!(bytes <= DATA_BYTES),
             Output::StreamClosed(..)
             | Output::CircuitBuilt(_)
             | Output::Linked(_)

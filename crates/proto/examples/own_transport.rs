@@ -44,7 +44,7 @@ fn main() {
                 node.package(now, stream, u32::MAX, &mut page);
             }
             Some(Output::Package(stream, cells)) => node.package(now, stream, cells, &mut page),
-            Some(Output::Deliver(_, bytes, _)) => received += u32::from(bytes),
+            Some(Output::Deliver(_, bytes, ..)) => received += u32::from(bytes),
             Some(_) => {}
             None => {
                 let Some(((to, channel), cell)) = flying.pop_front() else { break };

@@ -354,21 +354,52 @@ impl<O: Onion> Client<O> {
         let fit = if of_stream { Self::fit(circuit, message.stream, &message.payload) } else { Fit::Due };
         match (fit, message.payload) {
             (Fit::Unopened, _) => self.end(now, key, true),
-            (fit, Payload::Data(bytes, data)) => self.data(now, stream, fit, bytes, data),
+            (fit, Payload::Data(bytes, data)) => self.data(now, stream, fit, (bytes, data), false),
             (Fit::Wrong, _) => self.end_stream(now, stream, EndReason::PROTOCOL),
             (Fit::Late, _) => {}
             (Fit::Due, payload) => self.act(now, stream, payload),
         }
     }
 
+    /// Handles a run of equal cells if they are DATA of an open stream of a circuit with one path; false otherwise.
+    fn data_run(&mut self, now: Time, channel: ChannelId, cell: &Cell<O>, count: u32) -> bool {
+        let Some((key, _)) = self.links.settled_circuit(channel, cell.circ) else { return false };
+        let circuit = &mut self.circuits[key.0 as usize];
+        let is_alone = matches!((&circuit.switch, &circuit.linked), (Switch::None, Linked::No));
+        if cell.command != Command::Relay || !is_alone {
+            return false;
+        }
+        let hops = circuit.hops.len();
+        let Ok((hop, Message { stream, payload })) = O::open(&mut circuit.hops, cell.body.clone()) else {
+            return false;
+        };
+        if hop + 1 != hops || Self::fit(circuit, stream, &payload) != Fit::Due {
+            return false;
+        }
+        let Payload::Data(bytes, data) = payload else { return false };
+        let stream = StreamKey { circuit: key, stream };
+        for cell in 0..count {
+            // A violation or a full queue has ended the circuit with the cell before.
+            if !self.circuits.contains(key.0 as usize) {
+                break;
+            }
+            self.data(now, stream, Fit::Due, (bytes, data.clone()), cell > 0);
+        }
+        true
+    }
+
     /// Handles DATA. It counts for the circuit's window even if the stream is closed.
-    fn data(&mut self, now: Time, stream: StreamKey, fit: Fit, bytes: u16, data: O::Data) {
+    ///
+    /// `again`: it equals the one before, which has just been delivered.
+    fn data(&mut self, now: Time, stream: StreamKey, fit: Fit, (bytes, data): (u16, O::Data), again: bool) {
         let key = stream.circuit;
         let Ok((owed, _)) = self.circuits[key.0 as usize].edge.deliver(stream.stream) else {
             return self.end(now, key, true);
         };
-        if fit == Fit::Due {
-            self.outputs.push_back(Output::Deliver(stream, bytes, data));
+        match self.outputs.back_mut() {
+            Some(Output::Deliver(_, _, _, cells)) if again => *cells += 1,
+            _ if fit == Fit::Due => self.outputs.push_back(Output::Deliver(stream, bytes, data, 1)),
+            _ => {}
         }
         if owed.circuit {
             self.acknowledge(now, key);

@@ -31,8 +31,8 @@ pub enum Output<O: Onion> {
     /// Exit: connect the stream to the address, then call [`Node::stream_connected`] or
     /// [`Node::stream_ended`].
     Connect(StreamKey, O::Address),
-    /// Application bytes for the stream's local side.
-    Deliver(StreamKey, u16, O::Data),
+    /// Application bytes for the stream's local side, of so many equal messages: one, unless cells are simulated.
+    Deliver(StreamKey, u16, O::Data, u32),
     /// The stream may package again: if it has bytes, call [`Node::package`] for at most this number of cells.
     Package(StreamKey, u32),
     /// The stream is over; its key is free again.

@@ -677,7 +677,7 @@ impl<O: Onion> Relay<O> {
                 Ok((owed, known)) => {
                     let lookup = edge.phase(message.stream) == Some(Phase::Resolving);
                     if known && !lookup {
-                        self.table.outputs.push_back(Output::Deliver(stream, bytes, data));
+                        self.table.outputs.push_back(Output::Deliver(stream, bytes, data, 1));
                     }
                     if owed.circuit {
                         self.acknowledge(now, key);
@@ -861,7 +861,7 @@ impl<O: Onion> Relay<O> {
         let edge = self.table.circuit(first).edge.as_deref();
         match edge.and_then(|edge| edge.phase(message.stream)) {
             Some(Phase::Resolving) => self.end_stream(now, stream, EndReason::PROTOCOL),
-            Some(_) => self.table.outputs.push_back(Output::Deliver(stream, bytes, data)),
+            Some(_) => self.table.outputs.push_back(Output::Deliver(stream, bytes, data, 1)),
             None => {}
         }
     }

@@ -43,7 +43,7 @@ impl Shards {
                 while let Some(output) = self.of[from].poll() {
                     match output {
                         Output::Connect(stream, _) => self.of[from].stream_connected(Time::ZERO, stream),
-                        Output::Deliver(_, bytes, _) => self.delivered[from] += u64::from(bytes),
+                        Output::Deliver(_, bytes, ..) => self.delivered[from] += u64::from(bytes),
                         _ => {}
                     }
                 }

@@ -149,7 +149,7 @@ impl Ends {
                 prop_assert_eq!(said, [Output::Resolved(key, contents(RESOLVED).into())]);
                 self.streams.insert(stream, Phase::Closed);
             }
-            Effect::Delivers => prop_assert_eq!(said, [Output::Deliver(key, 4, b"data"[..].into())]),
+            Effect::Delivers => prop_assert_eq!(said, [Output::Deliver(key, 4, b"data"[..].into(), 1)]),
             Effect::Ends(reason) => {
                 prop_assert_eq!(said, [Output::StreamClosed(key, reason)]);
                 self.streams.insert(stream, Phase::Closed);

@@ -28,12 +28,17 @@ struct Sender {
     free_at: Time,
     /// Serialisation time of all packets up to `free_at`.
     busy: Span,
+    /// The last packet's bytes and serialisation time, because most packets have one of two sizes.
+    last: (u32, Span),
 }
 
 impl Sender {
     /// Appends a packet to the sender; returns the time its last bit leaves.
     fn begin(&mut self, now: Time, bytes: u32) -> Time {
-        let span = self.rate.span_for(u64::from(bytes));
+        if self.last.0 != bytes {
+            self.last = (bytes, self.rate.span_for(u64::from(bytes)));
+        }
+        let span = self.last.1;
         self.busy = self.busy + span;
         self.free_at = self.free_at.max(now) + span;
         self.free_at
@@ -127,7 +132,8 @@ impl Link {
                 sending: 0,
             },
         };
-        let sender = Sender { rate: plan.rate, free_at: Time::ZERO, busy: Span::ZERO };
+        let last = (0, Span::ZERO);
+        let sender = Sender { rate: plan.rate, free_at: Time::ZERO, busy: Span::ZERO, last };
         Link { sender, queue, sent_bytes: 0, dropped: 0 }
     }
 
@@ -340,10 +346,10 @@ impl Link {
                     *held_bytes -= u64::from(size.bytes());
                     self.sent_bytes += u64::from(size.bytes());
                     held.pop_front();
-                }
-                // Restarts at the beginning of its memory, which is in the cache, instead of cycling through all of it.
-                if held.is_empty() {
-                    held.clear();
+                    // Restarts at the beginning of its memory, which is in the cache, instead of cycling through all of it.
+                    if held.is_empty() {
+                        held.clear();
+                    }
                 }
             }
             Queue::CoDel { sending, .. } => {

@@ -288,7 +288,9 @@ impl<E> Queue<E> {
         Some((self.now, event))
     }
 
-    /// Sorts the events of the next slot that has some; `None` if it begins after `last`.
+    /// Sorts the events of the next slot that has some; `None` if it begins after `last`. Not inlined: most events are in a
+    /// slot with others.
+    #[inline(never)]
     fn advance(&mut self, last: Time, soon: impl FnMut(&E)) -> Option<()> {
         if self.wheel.len == 0 {
             let turn = *self.later.first_key_value()?.0;
@@ -330,6 +332,7 @@ impl<E> Queue<E> {
 
     /// Measures how dense events are, if it is time, and changes the width of the slots if they would hold far fewer or
     /// more than two to four.
+    #[cold]
     fn measure(&mut self) {
         if !self.popped.is_power_of_two() && !self.popped.is_multiple_of(MEASURED) {
             return;

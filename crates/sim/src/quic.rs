@@ -166,14 +166,17 @@ impl Lanes {
         })
     }
 
+    /// The frames that a segment has bytes of.
     fn places(&self, seq: u64, len: u32) -> std::ops::Range<usize> {
+        if len == 0 {
+            return 0..0;
+        }
         let from = self.frames.partition_point(|frame| frame.end <= seq);
         from..self.frames.partition_point(|frame| frame.start < seq + u64::from(len))
     }
 
-    /// The receiver got a segment; returns the lanes with more bytes to read.
-    pub(crate) fn arrived(&mut self, tcp: &Endpoint, seq: u64, len: u32) -> Vec<u32> {
-        let mut moved = Vec::new();
+    /// The receiver got a segment; adds the lanes with more bytes to read to `moved`.
+    pub(crate) fn arrived(&mut self, tcp: &Endpoint, seq: u64, len: u32, moved: &mut Vec<u32>) {
         for at in self.places(seq, len) {
             let frame = &mut self.frames[at];
             if frame.arrived || !tcp.has(frame.start, frame.end) {
@@ -190,7 +193,6 @@ impl Lanes {
                 None => self.owed += frame.data(),
             }
         }
-        moved
     }
 
     /// Offset up to which a lane's bytes can be read.
@@ -251,11 +253,13 @@ mod tests {
         // The first is lost.
         for segment in &sent[1..] {
             to.on_segment(&config, Time::ZERO, segment);
-            lanes.arrived(&to, segment.seq, segment.len);
+            lanes.arrived(&to, segment.seq, segment.len, &mut Vec::new());
         }
         assert_eq!((lanes.delivered_in_order(7), lanes.delivered_in_order(9)), (0, 2 * 1438));
         to.on_segment(&config, Time::ZERO, &sent[0]);
-        assert_eq!(lanes.arrived(&to, sent[0].seq, sent[0].len), [7]);
+        let mut moved = Vec::new();
+        lanes.arrived(&to, sent[0].seq, sent[0].len, &mut moved);
+        assert_eq!(moved, [7]);
         assert_eq!(lanes.delivered_in_order(7), 2 * 1438);
         // Bytes read before the gap closed count now.
         lanes.read(&mut to, &config, Time::ZERO, 4 * 1438);
@@ -276,7 +280,7 @@ mod tests {
         lanes.close(1);
         for segment in &first {
             to.on_segment(&config, Time::ZERO, segment);
-            lanes.arrived(&to, segment.seq, segment.len);
+            lanes.arrived(&to, segment.seq, segment.len, &mut Vec::new());
         }
         assert_eq!((lanes.delivered_in_order(1), lanes.delivered_in_order(2)), (0, 100));
         lanes.read(&mut to, &config, Time::ZERO, 100);

@@ -81,7 +81,7 @@ pub async fn run(
     let closed = lost.clone();
     let owner = Box::new(move |node: &mut Client<Encrypted>, now, output| match output {
         Output::CircuitBuilt(circuit) => drop(node.open(now, circuit, address.into())),
-        Output::Deliver(_, bytes, _) => delivered.set(delivered.get() + u64::from(bytes)),
+        Output::Deliver(_, bytes, ..) => delivered.set(delivered.get() + u64::from(bytes)),
         Output::CircuitClosed(_) => closed.set(closed.get() + 1),
         _ => {}
     });

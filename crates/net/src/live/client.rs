@@ -324,7 +324,7 @@ fn owner(state: Rc<State>, on_event: Rc<dyn Fn(Event)>) -> Owner<Node<Encrypted>
             close(&state, key, EndReason::DONE);
         }
         Output::StreamClosed(key, reason) => close(&state, key, reason),
-        Output::Deliver(key, _, data) => {
+        Output::Deliver(key, _, data, _) => {
             if let Some(local) = state.locals.borrow().get(&key) {
                 node.backlog(now, key, local.deliver(now, data));
             }

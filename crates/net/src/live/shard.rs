@@ -173,7 +173,7 @@ impl Exits {
                 let Some(overlay) = own.get() else { return };
                 self.connect(overlay, node, now, (key, target));
             }
-            Output::Deliver(key, _, data) => {
+            Output::Deliver(key, _, data, _) => {
                 if let Some(local) = self.leaving.borrow().get(&key) {
                     node.backlog(now, key, local.deliver(now, data));
                 }

@@ -67,7 +67,7 @@ impl<G: RateLimit + 'static> OneHop<G> {
             Box::new(move |_, _, output| match output {
                 Output::CircuitBuilt(key) => drop(ends.borrow_mut().insert(key, true)),
                 Output::CircuitClosed(key) => drop(ends.borrow_mut().insert(key, false)),
-                Output::Deliver(key, _, data) => {
+                Output::Deliver(key, _, data, _) => {
                     received.borrow_mut().entry(key).or_default().extend_from_slice(&data);
                 }
                 Output::Linked(key) => linked.borrow_mut().push(key),

@@ -86,6 +86,20 @@ impl<O: Onion> Node<O> for Client<O> {
         }
     }
 
+    fn cells_arrived(
+        &mut self,
+        now: Time,
+        channel: ChannelId,
+        runs: &mut dyn Iterator<Item = (Cell<O>, u32)>,
+    ) {
+        for (cell, count) in runs {
+            if count == 1 || !self.data_run(now, channel, &cell, count) {
+                (1..count).for_each(|_| self.cell(now, channel, cell.clone()));
+                self.cell(now, channel, cell);
+            }
+        }
+    }
+
     fn drain(&mut self, now: Time, channel: ChannelId, sink: &mut dyn Sink<O>) {
         if self.links.drain(now, channel, sink) {
             self.close_if_spent(now, channel);

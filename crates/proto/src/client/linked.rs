@@ -148,7 +148,7 @@ impl<O: Onion> Client<O> {
         let fit = Self::fit(circuit, message.stream, &message.payload);
         let Payload::Data(bytes, data) = message.payload else { return self.message(now, first, message) };
         match fit {
-            Fit::Due => self.outputs.push_back(Output::Deliver(stream, bytes, data)),
+            Fit::Due => self.outputs.push_back(Output::Deliver(stream, bytes, data, 1)),
             Fit::Late => {}
             Fit::Wrong => self.end_stream(now, stream, EndReason::PROTOCOL),
             Fit::Unopened => self.end(now, first, true),

@@ -102,8 +102,10 @@ impl Kist {
 
     /// When the next run is due.
     pub(crate) fn due(&self) -> Option<Timer> {
-        let rest = self.resting.first().map(|(due, _)| Timer { due: *due, set: *due });
-        self.due.into_iter().chain(rest).min()
+        match self.resting.first() {
+            None => self.due,
+            Some((due, _)) => self.due.into_iter().chain([Timer { due: *due, set: *due }]).min(),
+        }
     }
 
     /// A channel has cells.

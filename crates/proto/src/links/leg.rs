@@ -148,16 +148,16 @@ impl<O: Onion> Leg<O> {
             moved.buffered = now;
         }
         out.push_back(moved, 1);
-        self.count_sent(now, count);
+        self.count_sent(now, 1, count);
     }
 
-    /// Counts a cell that goes to an output buffer.
-    pub(crate) fn count_sent(&mut self, now: Time, count: bool) {
-        self.allowance -= 1.0 - std::mem::take(&mut self.cut);
-        self.buffered += 1;
-        self.sent += 1;
+    /// Counts cells that go to an output buffer.
+    pub(crate) fn count_sent(&mut self, now: Time, cells: u32, count: bool) {
+        self.allowance -= f64::from(cells) - std::mem::take(&mut self.cut);
+        self.buffered += cells;
+        self.sent += u64::from(cells);
         if count {
-            self.loudness.add(now, LOUDNESS_HALF_LIFE, 1);
+            self.loudness.add(now, LOUDNESS_HALF_LIFE, cells);
         }
     }
 

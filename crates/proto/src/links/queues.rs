@@ -252,10 +252,12 @@ impl<O: Onion> Queues<O> {
     fn pass(&mut self, now: Time, id: LegId, departure: Departure<O>, count: u32) {
         let Leg { channel, key, .. } = self.legs[id.index()];
         let port = &mut self.ports[channel.index()];
-        for _ in 0..count {
+        // A scheduler that reads the count sees each cell.
+        let together = if self.count_cells { 1 } else { count };
+        for _ in 0..count / together {
             let view = View { keys: &port.keys, legs: &self.legs, passing: Some(key) };
-            port.scheduler.passed(now, key, &view);
-            self.legs[id.index()].count_sent(now, self.count_cells);
+            port.scheduler.passed(now, key, together, &view);
+            self.legs[id.index()].count_sent(now, together, self.count_cells);
         }
         port.last = Some(key);
         let leg = &mut self.legs[id.index()];
@@ -559,8 +561,8 @@ mod tests {
 
     #[derive(Clone, Copy, Debug)]
     enum Step {
-        /// A cell arrives for a leg.
-        Push(u32),
+        /// A run of equal cells arrives for a leg.
+        Push(u32, u32),
         /// The connection takes this many cells.
         Take(u32),
         Wait(u64),
@@ -568,7 +570,7 @@ mod tests {
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         let step = prop_oneof![
-            4 => (0..LEGS).prop_map(Step::Push),
+            4 => (0..LEGS, prop_oneof![Just(1), 1..7u32]).prop_map(|(leg, cells)| Step::Push(leg, cells)),
             2 => (1..6u32).prop_map(Step::Take),
             1 => (1..30_000u64).prop_map(Step::Wait),
         ];
@@ -579,7 +581,8 @@ mod tests {
     /// again, cells in queues and buffers, and repeated turns.
     type Seen = (Vec<(u32, Time, Time)>, Vec<(CircuitKey, Side)>, (u64, u64), u64);
 
-    fn run(config: &Config, steps: &[Step], passable: bool) -> (Seen, u32) {
+    /// Whether cells may pass empty queues, and whether a run is pushed as one object.
+    fn run(config: &Config, steps: &[Step], (passable, together): (bool, bool)) -> (Seen, u32) {
         let mut queues = Queues::<Clear> { passable, ..Queues::new(config) };
         queues.add_channel(CHANNEL, true, config.scheduler.build());
         for leg in 0..LEGS {
@@ -590,11 +593,15 @@ mod tests {
         for step in steps {
             match *step {
                 Step::Wait(ms) => now += Span::from_millis(ms),
-                Step::Push(leg) => {
-                    let pushed = queues.push(config, now, LegId(leg), (Command::Relay, Clear::empty()), 1);
-                    passed += u32::from(pushed == Ok(None));
-                    if pushed == Ok(Some(CHANNEL)) && queues.is_filling(CHANNEL) {
-                        queues.fill(config, now, CHANNEL);
+                Step::Push(leg, cells) => {
+                    let (each, times) = if together { (cells, 1) } else { (1, cells) };
+                    for _ in 0..times {
+                        let cell = (Command::Relay, Clear::empty());
+                        let pushed = queues.push(config, now, LegId(leg), cell, each);
+                        passed += u32::from(pushed == Ok(None));
+                        if pushed == Ok(Some(CHANNEL)) && queues.is_filling(CHANNEL) {
+                            queues.fill(config, now, CHANNEL);
+                        }
                     }
                     queues.note_packaged(config, LegId(leg));
                 }
@@ -619,17 +626,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_cell_that_passes_its_queue_changes_nothing(steps in steps()) {
+        fn cells_that_pass_their_queues_or_come_together_change_nothing(steps in steps()) {
             for scheduler in SCHEDULERS {
                 let output_buffer = OutputBuffer { high_bytes: 4 * CELL_BYTES, low_bytes: CELL_BYTES };
                 let scheduler = scheduler.by_default();
                 let config =
                     Config { scheduler, output_buffer, queue_high: 3, queue_low: 1, ..Config::default() };
-                let (queued, none) = run(&config, &steps, false);
-                let (passing, passed) = run(&config, &steps, true);
+                let (queued, none) = run(&config, &steps, (false, false));
+                let (passing, passed) = run(&config, &steps, (true, false));
+                let (together, _) = run(&config, &steps, (true, true));
                 prop_assert_eq!(&passing, &queued);
+                prop_assert_eq!(&together, &queued);
                 prop_assert_eq!(none, 0);
-                let begins_with_a_cell = matches!(steps.first(), Some(Step::Push(_)));
+                let begins_with_a_cell = matches!(steps.first(), Some(Step::Push(..)));
                 prop_assert!(passed > 0 || !begins_with_a_cell, "the first cell of all passes");
             }
         }

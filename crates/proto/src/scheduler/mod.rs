@@ -41,12 +41,15 @@ pub trait Scheduler: Debug + Send {
     fn load(&mut self, now: Time, circuits: &dyn Circuits) -> Option<f64>;
     /// The circuit of [`next`](Self::next) sent a cell; `more`: it has other cells.
     fn sent(&mut self, now: Time, key: u32, more: bool, circuits: &dyn Circuits);
-    /// Circuit `key`, which is alone, got a cell and sent it at once. `circuits` still counts the cell as waiting.
-    fn passed(&mut self, now: Time, key: u32, circuits: &dyn Circuits) {
-        self.activate(now, key, circuits);
-        let next = self.next(now, circuits);
-        debug_assert_eq!(next, Some(key), "no other circuit waits");
-        self.sent(now, key, false, circuits);
+    /// Circuit `key`, which is alone, got `cells` cells one by one and sent each at once. `circuits` still counts a cell as
+    /// waiting.
+    fn passed(&mut self, now: Time, key: u32, cells: u32, circuits: &dyn Circuits) {
+        for _ in 0..cells {
+            self.activate(now, key, circuits);
+            let next = self.next(now, circuits);
+            debug_assert_eq!(next, Some(key), "no other circuit waits");
+            self.sent(now, key, false, circuits);
+        }
     }
     /// Circuit `key` is gone or stopped.
     fn remove(&mut self, key: u32);

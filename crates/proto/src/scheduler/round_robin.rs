@@ -43,7 +43,7 @@ impl Scheduler for Order {
         }
     }
 
-    fn passed(&mut self, _: Time, _: u32, _: &dyn Circuits) {
+    fn passed(&mut self, _: Time, _: u32, _: u32, _: &dyn Circuits) {
         debug_assert!(self.turn.is_empty(), "a circuit that joins an empty round leaves it as it was");
     }
 

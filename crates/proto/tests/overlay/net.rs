@@ -149,10 +149,10 @@ impl Net {
                     self.package(at, stream, u32::MAX);
                 }
                 Output::Package(stream, cells) => self.package(at, stream, cells),
-                Output::Deliver(stream, _, stamp) if at == CLIENT => {
+                Output::Deliver(stream, _, stamp, _) if at == CLIENT => {
                     self.received.entry(stream).or_default().push(stamp.trace);
                 }
-                Output::Deliver(_, bytes, _) => self.uploaded += u64::from(bytes),
+                Output::Deliver(_, bytes, ..) => self.uploaded += u64::from(bytes),
                 Output::StreamClosed(stream, _) => drop(self.sources.remove(&(at, stream))),
                 Output::CircuitBuilt(key) => self.built.push(key),
                 Output::Linked(key) => self.linked.push(key),

@@ -585,7 +585,7 @@ impl Sender {
         acked: u32,
         rtt: Option<Span>,
         may_grow: bool,
-        progress: Option<Progress>,
+        progress: Option<&Progress>,
     ) {
         let sample = Sample {
             now,

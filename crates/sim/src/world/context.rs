@@ -77,6 +77,7 @@ impl<'a> Context<'a> {
     }
 
     /// Moves the log to a recorder.
+    #[inline]
     pub(crate) fn tell(&mut self, recorder: &mut impl Recorder) {
         if let Some(seen) = self.seen.take() {
             recorder.packet(self.now, seen);

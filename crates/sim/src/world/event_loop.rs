@@ -268,9 +268,10 @@ impl<'a> World<'a> {
                 if arrival.received > 0 {
                     net.link_handshake_over(applications, id);
                 }
-                for lane in moved {
-                    self.lane_readable(lane, id);
+                for lane in &moved {
+                    self.lane_readable(*lane, id);
                 }
+                self.net.connections.take_back(moved);
                 // Last, so that acknowledgements and new data share a segment.
                 self.net.transmit(id);
             }

@@ -20,8 +20,8 @@ use crate::observe::{Host, Observation};
 pub(super) enum NodeEvent {
     /// Exit: connect a stream to the server of its transfer.
     Connect(StreamKey, u32),
-    /// Client: bytes came out of a stream.
-    Delivered(StreamKey, u16, Stamp),
+    /// Client: bytes came out of a stream, in so many equal cells.
+    Delivered(StreamKey, u16, Stamp, u32),
     /// A stream may package bytes into at most this many cells.
     Package(StreamKey, u32),
     /// Client: the exit has connected a stream.
@@ -91,9 +91,9 @@ impl Network<'_> {
                     }
                 }
                 Output::Inspect(channel) => self.inspect(host, channel),
-                Output::Deliver(stream, bytes, stamp) => {
-                    if !self.nodes.deliver_to_server(host, stream, bytes) {
-                        apps.node_event(self, host, NodeEvent::Delivered(stream, bytes, stamp));
+                Output::Deliver(stream, bytes, stamp, cells) => {
+                    if !self.nodes.deliver_to_server(host, stream, u64::from(bytes) * u64::from(cells)) {
+                        apps.node_event(self, host, NodeEvent::Delivered(stream, bytes, stamp, cells));
                     }
                 }
                 Output::StreamClosed(stream, _) => match self.nodes.remove_server(host, stream) {

@@ -228,13 +228,13 @@ impl Nodes {
     }
 
     /// Exit: notes bytes for a server; false if the stream does not end at an exit.
-    pub(crate) fn deliver_to_server(&mut self, host: u32, stream: StreamKey, bytes: u16) -> bool {
+    pub(crate) fn deliver_to_server(&mut self, host: u32, stream: StreamKey, bytes: u64) -> bool {
         let state = self.host(host);
         let end = state.streams.get(&stream).copied();
         if let Some(id) = end {
             match state.to_servers.iter_mut().find(|(other, _)| *other == id) {
-                Some((_, due)) => *due += u64::from(bytes),
-                None => state.to_servers.push((id, u64::from(bytes))),
+                Some((_, due)) => *due += bytes,
+                None => state.to_servers.push((id, bytes)),
             }
         }
         end.is_some()
@@ -268,7 +268,7 @@ impl Nodes {
         (from, at): (u32, EndId),
         runs: &mut dyn Iterator<Item = CellRun>,
     ) {
-        match control.message_step().filter(|_| self.byzantine.lies()) {
+        match self.byzantine.lies().then(|| control.message_step()).flatten() {
             None => self.node(host).cells_arrived(now, channel, runs),
             Some(step) => {
                 let cells = runs.flat_map(|(cell, count)| std::iter::repeat_n(cell, count as usize));

@@ -131,7 +131,7 @@ impl Algorithm for Bbr {
     const OWN_WINDOW: bool = true;
 
     fn on_ack(&mut self, window: &mut Window, sample: &Sample) {
-        let progress = sample.progress.as_ref().expect(RATES);
+        let progress = sample.progress.expect(RATES);
         self.0.on_ack(window, sample, progress);
     }
 

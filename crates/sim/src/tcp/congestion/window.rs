@@ -57,7 +57,7 @@ impl Window {
 
 /// An acknowledgement, as the algorithm sees it.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::tcp) struct Sample {
+pub(in crate::tcp) struct Sample<'a> {
     /// When it arrived.
     pub now: Time,
     /// Segments newly delivered.
@@ -73,7 +73,7 @@ pub(in crate::tcp) struct Sample {
     /// Not in recovery: it may grow.
     pub may_grow: bool,
     /// For algorithms that set a rate.
-    pub progress: Option<Progress>,
+    pub progress: Option<&'a Progress>,
 }
 
 /// How far losses are from being repaired.

@@ -78,9 +78,9 @@ impl Sender {
         self.tell_losses(now);
         if self.phase == Phase::Recovery || self.phase == Phase::Reduced {
             self.reduce(delivered, newly_lost, news.advanced);
-            self.grow(config, now, delivered, rtt, false, progress);
+            self.grow(config, now, delivered, rtt, false, progress.as_ref());
         } else if delivered > 0 {
-            self.grow(config, now, delivered, rtt, ack > before, progress);
+            self.grow(config, now, delivered, rtt, ack > before, progress.as_ref());
         }
         if ack > before {
             self.tune_buffer(config);

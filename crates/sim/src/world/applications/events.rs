@@ -10,7 +10,9 @@ impl NodeEvents for Applications {
     fn node_event(&mut self, net: &mut Network<'_>, host: u32, event: NodeEvent) {
         match event {
             NodeEvent::Connect(stream, transfer) => self.connect_stream(net, host, stream, transfer),
-            NodeEvent::Delivered(stream, bytes, stamp) => self.delivered(net, host, stream, bytes, stamp),
+            NodeEvent::Delivered(stream, bytes, stamp, cells) => {
+                self.delivered(net, host, stream, (bytes, stamp), cells);
+            }
             NodeEvent::Package(stream, cells) => self.package(net, host, stream, cells),
             NodeEvent::StreamConnected(stream) => self.stream_connected(net, host, stream),
             NodeEvent::StreamClosed(stream) => self.stream_closed(net, host, stream),

@@ -281,37 +281,42 @@ impl Applications {
         }
     }
 
-    /// Bytes came out of a client's stream. They are dropped if its transfer is over.
+    /// Bytes came out of a client's stream, in so many equal cells. They are dropped once its transfer is over.
     pub(super) fn delivered(
         &mut self,
         net: &mut Network<'_>,
         host: u32,
         stream: StreamKey,
-        bytes: u16,
-        stamp: Stamp,
+        (bytes, stamp): (u16, Stamp),
+        cells: u32,
     ) {
         let Some(&transfer) = self.streams[host as usize].get(&stream) else { return };
-        self.cells_delivered += 1;
-        let state = self.transfer(transfer);
-        let first = state.received == 0;
-        state.received += u64::from(bytes);
-        let (circuit, begun) = (Circuit(state.circuit), state.begun);
-        // Counted from the user's request, not from the opening of the stream.
-        let took = net.ctx.now.since(begun);
         let Stamp { packaged, departed, .. } = stamp;
-        net.ctx.record(Observation::Delivered { circuit, bytes: u32::from(bytes), packaged, departed });
-        if first {
-            net.ctx.record(Observation::FirstByte { transfer: Transfer(transfer), took });
+        for _ in 0..cells {
+            self.cells_delivered += 1;
+            let state = self.transfer(transfer);
+            let first = state.received == 0;
+            state.received += u64::from(bytes);
+            let (circuit, begun) = (Circuit(state.circuit), state.begun);
+            let bytes = u32::from(bytes);
+            net.ctx.record(Observation::Delivered { circuit, bytes, packaged, departed });
+            if first {
+                // Counted from the user's request, not from the opening of the stream.
+                let took = net.ctx.now.since(begun);
+                net.ctx.record(Observation::FirstByte { transfer: Transfer(transfer), took });
+            }
+            if self.end_if_done(net, transfer) {
+                return;
+            }
         }
-        self.end_if_done(net, transfer);
     }
 
-    /// Ends a transfer once all its bytes have arrived.
-    fn end_if_done(&mut self, net: &mut Network<'_>, transfer: u32) {
+    /// Ends a transfer if all its bytes have arrived; returns whether it has.
+    fn end_if_done(&mut self, net: &mut Network<'_>, transfer: u32) -> bool {
         let state = self.transfer(transfer);
         let done = state.received >= state.response_bytes && state.to_write == 0 && state.to_package == 0;
         if !done || state.over {
-            return;
+            return false;
         }
         state.over = true;
         let (user, begun) = (state.user, state.begun);
@@ -321,6 +326,7 @@ impl Applications {
         self.end_stream(net, transfer);
         self.after_transfer(net, user, transfer);
         self.transfers.drop_ended(transfer);
+        true
     }
 
     /// Client: ends a transfer's stream.

@@ -132,20 +132,23 @@ impl Connections {
         mut share: u64,
         deliver: impl FnOnce(Reading, &mut dyn Iterator<Item = CellRun>),
     ) -> u64 {
-        let Some(lane) = self.live(id.connection) else { return 0 };
+        let Some(arrived) = self.lane_arrived(id.other()) else { return 0 };
+        let lane = self.all[id.connection.0 as usize].as_deref_mut().expect("its bytes have arrived");
         let reading = reading(lane, id.side);
-        let mut spent = 0;
+        let (mut first, mut spent) = (0, 0);
         let mut next = || {
-            let arrived = self.lane_arrived(id.other())?;
-            let lane = self.all[id.connection.0 as usize].as_deref_mut()?;
             let (run, ..) = next_run(ctx, lane, id.side, arrived, share)?;
             let bytes = bytes_of(&run);
-            self.lane_read(ctx.now, id, bytes);
             share = share.saturating_sub(bytes);
+            first = if spent == 0 { bytes } else { first };
             spent += bytes;
             Some(run)
         };
         deliver(reading, &mut std::iter::from_fn(&mut next));
+        // The receive buffer grows by what one read takes: cells are read one by one, at one time.
+        for bytes in [first, spent - first].into_iter().filter(|bytes| *bytes > 0) {
+            self.lane_read(ctx.now, id, bytes);
+        }
         if let Some(lane) = self.all[id.connection.0 as usize].as_deref_mut() {
             self.spare.take_empty(&mut lane.cells[usize::from(id.other().side)]);
         }

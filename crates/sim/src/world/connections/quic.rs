@@ -98,11 +98,13 @@ impl Connections {
         let (host, arrival) = (end.host, end.tcp.on_segment(config, now, &segment));
         let [ours, theirs] = [to, 1 - to].map(usize::from);
         trunk.written_by[ours].acknowledged(end.tcp.acknowledged());
-        let moved = trunk.written_by[theirs].arrived(&end.tcp, segment.seq, segment.len);
+        let mut moved = std::mem::take(&mut self.moved);
+        trunk.written_by[theirs].arrived(&end.tcp, segment.seq, segment.len, &mut moved);
         if connection.flights == 0 {
             trunk.written_by[theirs].read(&mut end.tcp, config, now, 0);
         }
-        for (lane, from, upto) in trunk.written_by[theirs].within(segment.seq, segment.len) {
+        let len = if self.traced { segment.len } else { 0 };
+        for (lane, from, upto) in trunk.written_by[theirs].within(segment.seq, len) {
             let lane = self.live_mut(ConnectionId(lane));
             for follow in lane.into_iter().flat_map(|lane| lane.followed_by(id.other())) {
                 let (sent, queue, propagation) = (packet.sent, packet.link_queue, packet.propagation);
@@ -113,6 +115,12 @@ impl Connections {
         Arrived::Lanes { id, host, arrival, moved }
     }
 
+    /// Takes back the memory of [`Arrived::Lanes`].
+    pub(crate) fn take_back(&mut self, mut moved: Vec<u32>) {
+        moved.clear();
+        self.moved = moved;
+    }
+
     /// The end of a lane at an end of its QUIC connection, while it is open, and whether the lane waits to be closed.
     pub(crate) fn lane_at(&self, lane: u32, at: EndId) -> Option<(EndId, bool)> {
         let connection = self.live(ConnectionId(lane))?;
@@ -120,7 +128,7 @@ impl Connections {
         Some((EndId { connection: ConnectionId(lane), side }, connection.closing))
     }
 
-    /// A cell of a lane was read.
+    /// Cells of a lane were read.
     pub(super) fn lane_read(&mut self, now: Time, id: EndId, bytes: u64) {
         let over = self.live(id.connection).and_then(|lane| lane.over).expect("it is a lane");
         let side = over.side(id.side);

@@ -94,6 +94,10 @@ impl Sink<Clear> for Records<'_> {
     }
 
     fn write_run(&mut self, mut departure: Departure<Clear>, count: u32) {
+        if count > Place::CELLS {
+            self.write_run(departure.clone(), count - Place::CELLS);
+            return self.write_run(departure, Place::CELLS);
+        }
         let end = &mut *self.end;
         if let ClearBody::Data { stamp, .. } = &mut departure.cell.body {
             if stamp.departed == Time::ZERO {

@@ -99,11 +99,12 @@ impl Connections {
     }
 
     /// Sends what TCP may send now, and arms its timer. A lane's bytes leave with its QUIC connection.
-    pub(crate) fn transmit(&mut self, now: Time, queue: &mut Queue<Event>, mut id: EndId) {
-        if let Some(over) = self.live(id.connection).and_then(|lane| lane.over) {
-            id = EndId { connection: over.trunk, side: over.side(id.side) };
-        }
+    pub(crate) fn transmit(&mut self, now: Time, queue: &mut Queue<Event>, id: EndId) {
         let Some(connection) = self.all[id.connection.0 as usize].as_deref_mut() else { return };
+        if let Some(over) = connection.over {
+            let id = EndId { connection: over.trunk, side: over.side(id.side) };
+            return self.transmit_grouped(now, queue, id);
+        }
         if connection.trains || connection.trunk.is_some() {
             return self.transmit_grouped(now, queue, id);
         }
@@ -131,7 +132,7 @@ impl Connections {
             let config = &self.parameters[connection.profile as usize];
             let trains = connection.trains;
             let mut trunk = connection.trunk.take();
-            let carries_lanes = trunk.is_some();
+            let follows_lanes = trunk.is_some() && self.traced;
             let to = connection.ends[1 - usize::from(id.side)].host;
             let Connection { ends, follows, .. } = connection;
             let end = &mut ends[usize::from(id.side)];
@@ -164,7 +165,7 @@ impl Connections {
                 for follow in follows.iter_mut().filter(|follow| follow.writer == id.side) {
                     follow.transmitted(now, segment.seq, segment.len);
                 }
-                if carries_lanes {
+                if follows_lanes {
                     sent.push((segment.seq, segment.len));
                 }
                 match &mut burst {

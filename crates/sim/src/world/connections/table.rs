@@ -34,6 +34,10 @@ pub(in crate::world) struct Connections {
     pub(super) spare: Spare,
     /// QUIC connections by their two hosts, the lower number first.
     pub(super) trunks: BTreeMap<(u32, u32), ConnectionId>,
+    /// Whether some cells are followed.
+    pub(super) traced: bool,
+    /// Free memory for the lanes that a packet moves on.
+    pub(super) moved: Vec<u32>,
     /// Messages in flight out of band, and their destinations.
     pub(super) out_of_band: Slab<(EndId, Cell<Clear>)>,
     /// TCP parameters by [`TcpProfile`].
@@ -69,6 +73,8 @@ impl Connections {
             open: Vec::new(),
             spare: Spare::default(),
             trunks: BTreeMap::new(),
+            traced: plan.trace_one_in > 0,
+            moved: Vec::new(),
             out_of_band: Slab::new(),
             parameters: parameters(system),
             totals: division.hosts.local(process, |_| HostTotals::default()),

@@ -31,7 +31,7 @@ fn progress(rate: Option<Rate>, total: u64, in_network: u32, repair: Repair) -> 
     }
 }
 
-fn sample(now: Time, acked: u32, progress: Progress) -> Sample {
+fn sample(now: Time, acked: u32, progress: &Progress) -> Sample<'_> {
     let (rtt, progress) = (Some(MS * 100), Some(progress));
     Sample { now, acked, rtt, una: 0, next: 0, limited: true, may_grow: true, progress }
 }
@@ -55,7 +55,7 @@ impl Rounds {
         let (sent_at, acked) = (self.total, (speed / 10.0) as u32);
         self.total += u64::from(acked);
         let progress = progress(Some(rate(speed, sent_at, lost)), self.total, in_network, repair);
-        self.bbr.on_ack(&mut self.window, &sample(at(self.now), acked, progress));
+        self.bbr.on_ack(&mut self.window, &sample(at(self.now), acked, &progress));
         self.model().mode
     }
 
@@ -202,9 +202,10 @@ fn the_bound_grows_by_twice_as_much_in_each_round_trip_of_a_probe() {
     let grown = (0..5).map(|_| {
         let (per_increase, before) = (rounds.model().per_increase, rounds.model().inflight);
         let window = Window { cwnd: before as u32, ..rounds.window };
-        let sample = sample(at(0), 64, progress(None, 0, 64, Repair::None));
+        let progress = progress(None, 0, 64, Repair::None);
+        let sample = sample(at(0), 64, &progress);
         rounds.model().round_start = false;
-        rounds.model().raise_bound(&window, &sample, &sample.progress.unwrap());
+        rounds.model().raise_bound(&window, &sample, &progress);
         rounds.model().raise_slope(&Window { cwnd: 64, ..window });
         (per_increase, rounds.model().inflight - before)
     });
