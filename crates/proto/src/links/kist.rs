@@ -241,9 +241,10 @@ impl Kist {
                     self.wait(config, now, turn.id, parameters.interval);
                     break;
                 }
-                queues.move_one(config, now, turn.id);
+                let most = if alone { turn.limit / COUNTED_BYTES } else { 1 };
+                let moved = queues.move_run(config, now, turn.id, most.try_into().unwrap_or(u32::MAX));
                 self.channels[turn.id.0 as usize].blocked = None;
-                turn.limit -= COUNTED_BYTES;
+                turn.limit -= COUNTED_BYTES * i64::from(moved);
                 if !alone {
                     if let Some(load) = queues.load(now, turn.id) {
                         turns.push(Turn { load, ticket: tickets, ..turn });

@@ -139,16 +139,17 @@ impl<O: Onion> Leg<O> {
         self.cut += std::mem::take(&mut self.allowance);
     }
 
-    /// Moves the first cell to an output buffer.
-    pub(crate) fn send(&mut self, now: Time, out: &mut Waiting<O>, count: bool) {
-        let mut moved = self.queue.pop_front().expect("an active leg has cells");
+    /// Moves the first cell, and those behind it that equal it, at most `most`, to an output buffer. Returns how many.
+    pub(crate) fn send(&mut self, now: Time, out: &mut Waiting<O>, most: u32, count: bool) -> u32 {
+        let (mut moved, cells) = self.queue.pop_run(most).expect("an active leg has cells");
         // The leg may have moved to another channel while the cell waited.
         moved.cell.circ = self.circ;
         if self.cut == 0.0 {
             moved.buffered = now;
         }
-        out.push_back(moved, 1);
-        self.count_sent(now, 1, count);
+        out.push_back(moved, cells);
+        self.count_sent(now, cells, count);
+        cells
     }
 
     /// Counts cells that go to an output buffer.

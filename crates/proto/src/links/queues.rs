@@ -399,7 +399,12 @@ impl<O: Onion> Queues<O> {
             return false;
         }
         let high = high_cells(config);
-        while self.ports[id.index()].out.len() < high && self.move_one(config, now, id) {}
+        loop {
+            let room = high.saturating_sub(self.ports[id.index()].out.len());
+            if room == 0 || self.move_run(config, now, id, room) == 0 {
+                break;
+            }
+        }
         let idle = !self.has_next(now, id);
         self.ports[id.index()].filling = idle;
         self.want_flush(id);
@@ -417,20 +422,29 @@ impl<O: Onion> Queues<O> {
         port.scheduler.load(now, &View { keys: &port.keys, legs: &self.legs, passing: None })
     }
 
-    /// Moves the next cell to a channel's output buffer; false without one.
-    pub(crate) fn move_one(&mut self, config: &Config, now: Time, id: ChannelId) -> bool {
+    /// Moves the next cell to a channel's output buffer, and up to `most` cells if the next ones are equal and only their leg
+    /// has cells. Returns how many.
+    pub(crate) fn move_run(&mut self, config: &Config, now: Time, id: ChannelId, most: u32) -> u32 {
         let port = &mut self.ports[id.index()];
-        let Some(key) = port.next(now, &self.legs) else { return false };
+        let Some(key) = port.next(now, &self.legs) else { return 0 };
         self.repeated += u64::from(port.active > 1 && port.last == Some(key));
         port.last = Some(key);
         let index = port.keys[key as usize].index();
         let leg = &mut self.legs[index];
-        leg.send(now, &mut port.out, self.count_cells);
+        // A scheduler that reads the count sees each cell.
+        let most = if port.active > 1 || self.count_cells { 1 } else { most.min(leg.sendable()) };
+        let cells = leg.send(now, &mut port.out, most, self.count_cells);
         let more = leg.is_ready();
         port.active -= u32::from(!more);
-        port.scheduler.sent(now, key, more, &View { keys: &port.keys, legs: &self.legs, passing: None });
-        self.queued_cells -= 1;
-        self.buffered_cells += 1;
+        let view = View { keys: &port.keys, legs: &self.legs, passing: None };
+        for _ in 1..cells {
+            port.scheduler.sent(now, key, true, &view);
+            let next = port.scheduler.next(now, &view);
+            debug_assert_eq!(next, Some(key), "no other leg has cells");
+        }
+        port.scheduler.sent(now, key, more, &view);
+        self.queued_cells -= u64::from(cells);
+        self.buffered_cells += u64::from(cells);
         let leg = &mut self.legs[index];
         if leg.high && leg.queue.len() <= config.queue_low {
             leg.high = false;
@@ -439,7 +453,7 @@ impl<O: Onion> Queues<O> {
         if !more {
             leg.cut(now);
         }
-        true
+        cells
     }
 
     /// Puts a cell into an output buffer behind all others, past the circuit queues.
@@ -581,9 +595,11 @@ mod tests {
     /// again, cells in queues and buffers, and repeated turns.
     type Seen = (Vec<(u32, Time, Time)>, Vec<(CircuitKey, Side)>, (u64, u64), u64);
 
-    /// Whether cells may pass empty queues, and whether a run is pushed as one object.
+    /// Whether cells may pass empty queues, and whether a run moves as one object.
     fn run(config: &Config, steps: &[Step], (passable, together): (bool, bool)) -> (Seen, u32) {
-        let mut queues = Queues::<Clear> { passable, ..Queues::new(config) };
+        // Cells that are counted move one by one.
+        let count_cells = !together || config.scheduler.counts();
+        let mut queues = Queues::<Clear> { passable, count_cells, ..Queues::new(config) };
         queues.add_channel(CHANNEL, true, config.scheduler.build());
         for leg in 0..LEGS {
             let (circ, circuit) = (CircId(leg + 1), CircuitKey(leg));
