@@ -362,7 +362,7 @@ impl Edge {
         stream.starved = true;
         let mut sent = 0;
         while sent < allowed {
-            // A run ends with the cell whose digest may be needed.
+            // A SENDME may name the digest of the last cell of a run, and of no other.
             let most = (allowed - sent).min(flow.until_digest());
             let Some((bytes, data, count)) = source.take_run(flow.data_bytes(), most) else {
                 stream.starved = false;

@@ -58,8 +58,8 @@ pub enum Output<O: Onion> {
 pub trait Source<O: Onion> {
     /// Takes up to `max` bytes: their number, and the bytes. `None` if the source is empty for now.
     fn take(&mut self, max: u16) -> Option<(u16, O::Data)>;
-    /// As [`take`](Source::take), for a run: at most `cells` cells whose bytes are equal in number and in the value that
-    /// stands for them. Also returns how many.
+    /// As [`take`](Source::take), for a run of at most `cells` cells. Each gets the number of bytes returned, and the same
+    /// bytes or what stands for them. Also returns the number of cells.
     fn take_run(&mut self, max: u16, _cells: u32) -> Option<(u16, O::Data, u32)> {
         self.take(max).map(|(bytes, data)| (bytes, data, 1))
     }
