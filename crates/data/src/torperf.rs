@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
 use crate::document::{DataError, Document, quote, timestamp};
@@ -112,10 +113,16 @@ pub(crate) fn check(document: &Document, mut measured: Measured) -> Result<Measu
 
 /// Parses JSON. Errors have the line and column from serde.
 pub(crate) fn json<'a, T: Deserialize<'a>>(document: &'a Document) -> Result<T, DataError> {
-    serde_json::from_str(document.text()).map_err(|error| DataError {
-        line: Some(error.line()),
-        column: Some(error.column()),
-        ..document.error(format!("is not the expected JSON: {error}"), "fetch the file again")
+    serde_json::from_str(document.text()).map_err(|error| {
+        let text = error.to_string();
+        // The message of the document names the place.
+        let place = format!(" at line {} column {}", error.line(), error.column());
+        let cause = format!("is not the expected JSON: {}", text.strip_suffix(&place).unwrap_or(&text));
+        DataError {
+            line: Some(error.line()),
+            column: Some(error.column()),
+            ..document.error(cause, "fetch the file again")
+        }
     })
 }
 
@@ -124,19 +131,32 @@ fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D)
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
-/// A number that some versions write as text; none for other text.
+/// A value that some versions write as a number, and others as text.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Whole(u64),
+    Number(f64),
+    Text(String),
+}
+
+/// A number; none for other text.
 fn number<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Written {
-        Number(f64),
-        Text(String),
-    }
     Ok(match Option::<Written>::deserialize(from)? {
+        Some(Written::Whole(number)) => Some(number as f64),
         Some(Written::Number(number)) => Some(number),
         Some(Written::Text(text)) => text.parse().ok(),
         None => None,
     })
+}
+
+/// A name; the number of a circuit is one.
+fn name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    Ok(Option::<Written>::deserialize(from)?.map(|written| match written {
+        Written::Whole(number) => number.to_string(),
+        Written::Number(number) => number.to_string(),
+        Written::Text(text) => text,
+    }))
 }
 
 fn sort(document: &Document, seconds: &mut [f64]) -> Result<(), DataError> {
@@ -230,6 +250,9 @@ pub fn summary(document: &Document, part: Part) -> Result<Measured, DataError> {
 #[derive(Deserialize)]
 struct Analysis {
     data: BTreeMap<String, Host>,
+    /// What `onionperf filter` did, by the filtered things.
+    #[serde(default)]
+    filters: BTreeMap<String, Vec<IgnoredAny>>,
 }
 
 #[derive(Deserialize)]
@@ -260,7 +283,7 @@ struct Tor {
 /// A stream as tor's control port reports it.
 #[derive(Deserialize)]
 struct TorStream {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "name")]
     circuit_id: Option<String>,
     /// The application's address and port.
     #[serde(default)]
@@ -277,14 +300,19 @@ fn port_of(endpoint: Option<&str>) -> Option<&str> {
 }
 
 impl Tor {
-    /// Whether OnionPerf's filter excludes the circuit of a download, found by its local port and its end.
-    fn is_filtered(&self, local: Option<&str>, end: Option<f64>) -> bool {
-        let (Some(port), Some(end)) = (port_of(local), end) else { return false };
+    /// The circuit of a download, found by its local port and its end.
+    fn circuit(&self, local: Option<&str>, end: Option<f64>) -> Option<&Circuit> {
+        let (port, end) = (port_of(local)?, end?);
         let of_port = self.streams.values().filter(|stream| port_of(stream.source.as_deref()) == Some(port));
-        let mut circuits = of_port
-            .filter(|stream| stream.unix_ts_end.is_some_and(|at| (at - end).abs() < SAME_END_S))
-            .filter_map(|stream| self.circuits.get(stream.circuit_id.as_ref()?));
-        circuits.any(|circuit| circuit.filtered_out)
+        let mut same =
+            of_port.filter(|stream| stream.unix_ts_end.is_some_and(|at| (at - end).abs() < SAME_END_S));
+        same.find_map(|stream| self.circuits.get(stream.circuit_id.as_ref()?))
+    }
+
+    /// Whether OnionPerf's visualisation shows a download. Of filtered analyses it shows those on a known circuit that
+    /// is not filtered out.
+    fn shows(&self, filtered: bool, local: Option<&str>, end: Option<f64>) -> bool {
+        self.circuit(local, end).map_or(!filtered, |circuit| !circuit.filtered_out)
     }
 }
 
@@ -324,13 +352,17 @@ struct TimeInfo {
     /// Microseconds, mostly as text; -1 if the byte did not arrive.
     #[serde(default, rename = "usecs-to-first-byte-recv", deserialize_with = "number")]
     first_byte: Option<f64>,
+    #[serde(default, rename = "usecs-to-last-byte-recv", deserialize_with = "number")]
+    last_byte: Option<f64>,
 }
 
-/// The result of a stream.
+/// The size and the result of a stream.
 #[derive(Default, Deserialize)]
 struct Fate {
     #[serde(default)]
     error: Option<String>,
+    #[serde(default, deserialize_with = "number")]
+    recvsize: Option<f64>,
 }
 
 /// The ends of a stream, as `name:address:port`.
@@ -392,6 +424,26 @@ impl Measured {
         self.take(transfer.filesize_bytes.unwrap_or(0.0) as u64, *first_byte, *last);
     }
 
+    /// Takes a successful stream of version 3 or 4, which counts for each size that it reached.
+    fn take_stream(&mut self, stream: &Stream) {
+        // The time may be missing, and -1 means that the byte did not arrive.
+        let seconds = |us: Option<f64>| us.filter(|us| *us >= 0.0).map(|us| us / 1e6);
+        let first = seconds(stream.time_info.first_byte);
+        for bytes in SIZES {
+            let times = &stream.elapsed_seconds.payload_bytes_recv;
+            if let Some(Some(last)) = times.get(&bytes.to_string()) {
+                self.take(bytes, first, *last);
+            }
+        }
+        // OnionPerf can fetch other sizes, too (`--tgen-transfer-size`).
+        let whole = stream.stream_info.recvsize.map(|bytes| bytes as u64);
+        if let Some(bytes) = whole.filter(|bytes| *bytes > 0 && !SIZES.contains(bytes))
+            && let Some(last) = seconds(stream.time_info.last_byte)
+        {
+            self.take(bytes, first, last);
+        }
+    }
+
     /// Extends the period to a time in seconds since 1970.
     pub(crate) fn date(&mut self, time: Option<f64>) {
         let Some(time) = time.filter(|time| *time > 0.0).map(|time| time as u64) else { return };
@@ -411,7 +463,7 @@ impl Measured {
     }
 }
 
-/// Reads an OnionPerf analysis of version 1, 2 or 3.
+/// Reads an OnionPerf analysis of version 1 to 4.
 ///
 /// As at Tor Metrics since 2020, the time until the first 50 KiB (1 MiB) of a stream counts as a download of that size.
 /// Downloads from onion services do not count: they take six relays and cannot be compared with downloads through exits.
@@ -421,46 +473,31 @@ impl Measured {
 /// If the document is not such an analysis, or does not hold any successful download.
 pub(crate) fn analysis(document: &Document) -> Result<Measured, DataError> {
     let analysis: Analysis = json(document)?;
-    let mut measured = Measured {
-        downloads: SIZES.map(|bytes| Download { bytes, ..Download::default() }).into(),
-        ..Measured::default()
-    };
+    let filtered = analysis.filters.get("tor/circuits").is_some_and(|filters| !filters.is_empty());
+    let mut measured = Measured::default();
     let mut requests = Requests { made: 0, timed_out: 0, failed: 0 };
     let mut onion = 0;
-    for host in analysis.data.values() {
-        for transfer in host.tgen.transfers.values() {
+    for Host { tgen, tor } in analysis.data.values() {
+        for transfer in tgen.transfers.values() {
             measured.date(transfer.unix_ts_end);
             if is_onion(transfer.endpoint_remote.as_deref()) {
                 onion += 1;
-            } else if !host.tor.is_filtered(transfer.endpoint_local.as_deref(), transfer.unix_ts_end) {
+            } else if tor.shows(filtered, transfer.endpoint_local.as_deref(), transfer.unix_ts_end) {
                 measured.take_transfer(transfer, &mut requests);
             }
         }
-        for stream in host.tgen.streams.values() {
+        for stream in tgen.streams.values() {
             measured.date(stream.unix_ts_end);
             if is_onion(stream.transport_info.remote.as_deref()) {
                 onion += 1;
-                continue;
-            }
-            if host.tor.is_filtered(stream.transport_info.local.as_deref(), stream.unix_ts_end) {
-                continue;
-            }
-            requests.count(stream.is_success, stream.stream_info.error.as_deref());
-            if !stream.is_success {
-                continue;
-            }
-            // The time may be missing, and -1 means that the byte did not arrive.
-            let first = stream.time_info.first_byte;
-            for download in &mut measured.downloads {
-                let times = &stream.elapsed_seconds.payload_bytes_recv;
-                let Some(Some(last)) = times.get(&download.bytes.to_string()) else {
-                    continue;
-                };
-                download.ttlb_s.push(*last);
-                download.ttfb_s.extend(first.filter(|us| *us >= 0.0).map(|us| us / 1e6));
+            } else if tor.shows(filtered, stream.transport_info.local.as_deref(), stream.unix_ts_end) {
+                requests.count(stream.is_success, stream.stream_info.error.as_deref());
+                if stream.is_success {
+                    measured.take_stream(stream);
+                }
             }
         }
-        let circuits = host.tor.circuits.values().filter(|circuit| !circuit.filtered_out);
+        let circuits = tor.circuits.values().filter(|circuit| !circuit.filtered_out);
         measured.circuit_build_s.extend(circuits.filter_map(|circuit| circuit.buildtime_seconds));
     }
     measured.requests = Some(requests);
@@ -614,6 +651,46 @@ mod tests {
             (&[1.0][..], &[0.7][..])
         );
         assert_eq!(measured.requests, Some(Requests { made: 2, timed_out: 1, failed: 0 }));
+    }
+
+    #[test]
+    fn filtered_analyses_count_downloads_on_known_circuits() {
+        let of = |filters: &str, circuit: &str| {
+            read_text(&format!(
+                r#"{{"type": "onionperf", "version": "4.0", "filters": {{"tor/circuits": {filters}}}, "data": {{"op": {{
+                    "tgen": {{"streams": {{
+                      "1": {{"is_success": true, "unix_ts_end": 1000, "transport_info": {{"local": "localhost:127.0.0.1:71"}},
+                             "elapsed_seconds": {{"payload_bytes_recv": {{"51200": 1.0}}}}}},
+                      "2": {{"is_success": true, "unix_ts_end": 1000, "transport_info": {{"local": "localhost:127.0.0.1:72"}},
+                             "elapsed_seconds": {{"payload_bytes_recv": {{"51200": 2.0}}}}}}}}}},
+                    "tor": {{"circuits": {{"7": {{"buildtime_seconds": 0.5}}}},
+                             "streams": {{"1": {{"circuit_id": {circuit}, "source": "127.0.0.1:71", "unix_ts_end": 1001}}}}}}}}}}}}"#
+            ))
+        };
+        let times = |filters: &str, circuit: &str| of(filters, circuit).unwrap().downloads[0].ttlb_s.clone();
+        for circuit in ["\"7\"", "7"] {
+            assert_eq!(times("[]", circuit), [1.0, 2.0], "not filtered");
+            assert_eq!(
+                times(r#"[{"name": "include_fingerprints"}]"#, circuit),
+                [1.0],
+                "no circuit is known of one"
+            );
+        }
+    }
+
+    #[test]
+    fn streams_of_other_sizes_are_read() {
+        let measured = read_text(
+            r#"{"type": "onionperf", "version": "3.0", "data": {"op": {"tgen": {"streams": {
+                "1": {"is_success": true, "stream_info": {"recvsize": "10240"},
+                      "time_info": {"usecs-to-first-byte-recv": "300000", "usecs-to-last-byte-recv": "500000"}},
+                "2": {"is_success": true, "stream_info": {"recvsize": "51200"},
+                      "time_info": {"usecs-to-first-byte-recv": "400000", "usecs-to-last-byte-recv": "900000"},
+                      "elapsed_seconds": {"payload_bytes_recv": {"10240": 0.6, "51200": 0.9}}}}}}}}"#,
+        )
+        .unwrap();
+        let download = |bytes, first, last| Download { bytes, ttfb_s: vec![first], ttlb_s: vec![last] };
+        assert_eq!(measured.downloads, [download(10_240, 0.3, 0.5), download(51_200, 0.4, 0.9)]);
     }
 
     #[test]
