@@ -79,7 +79,11 @@ fn kind(node: &Node) -> Option<&'static str> {
 /// If the document is not GraphML, lacks `start`, has an action of an unknown kind, or a time or size that tgen does
 /// not know.
 pub fn read(document: &Document) -> Result<Actions, DataError> {
-    let graph = graphml::read(document)?;
+    let mut graph = graphml::read(document)?;
+    // tgen takes an empty attribute for one that is not set.
+    let attributes = graph.nodes.iter_mut().map(|node| &mut node.attributes);
+    let attributes = attributes.chain(graph.edges.iter_mut().map(|edge| &mut edge.attributes));
+    attributes.for_each(|of| of.retain(|_, value| !value.is_empty()));
     let Some(start) = graph.nodes.iter().find(|node| kind(node) == Some("start")) else {
         return Err(document.error("the action `start` is missing", CURE));
     };
@@ -399,6 +403,19 @@ mod tests {
             assert!(!actions.onion_service && left.contains("recvsize, time"), "{left}");
             assert!(left.contains("the delay of `start`: 3"), "{left}");
         }
+    }
+
+    #[test]
+    fn empty_attributes_are_not_set() {
+        let nodes = node("start", &[("peers", "server:80"), ("time", ""), ("timeout", "")])
+            + &node("stream", &[("recvsize", "1 MiB"), ("sendsize", ""), ("peers", "")])
+            + &node("pause", &[("time", " ")]);
+        let edge = "<edge source='start' target='stream'><data key='weight'/></edge>";
+        let actions = graph(&nodes, edge).unwrap();
+        let request =
+            Request { name: "stream".into(), size: 1 << 20, sent: None, timeout: None, weight: 1.0 };
+        assert_eq!((actions.requests, actions.pause), (vec![request], None));
+        assert!(actions.left.is_empty(), "{:?}", actions.left);
     }
 
     #[test]
