@@ -24,7 +24,7 @@ pub enum Entry {
     Consensus(Consensus),
     /// A malformed document of these kinds, with the error.
     Broken(DataError),
-    /// Another kind of file: votes, microdescriptors, foreign files.
+    /// Another kind of document, with its place and what it is: votes, microdescriptors, those of bridges.
     Foreign(String),
 }
 
@@ -104,6 +104,9 @@ fn tar(path: &Path, stream: Box<dyn Read>, take: &mut dyn FnMut(Entry) -> Contro
     Ok(())
 }
 
+/// CollecTor's line before a document.
+const ANNOTATION: &str = "@type ";
+
 /// Passes on the documents in a text.
 fn documents(document: &Document, take: &mut dyn FnMut(Entry) -> ControlFlow<()>) -> ControlFlow<()> {
     if consensus::looks_like(document) {
@@ -115,14 +118,20 @@ fn documents(document: &Document, take: &mut dyn FnMut(Entry) -> ControlFlow<()>
     let text = document.text();
     let starts = |keyword: &str| text.starts_with(keyword) || text.contains(&format!("\n{keyword}"));
     // The first line may be an annotation, so the keyword can follow any line feed.
-    if is_of_bridges(text) {
-        return take(Entry::Foreign(document.name().to_owned()));
-    }
     for (keyword, is_descriptor) in [("router ", true), ("extra-info ", false)] {
         if !starts(keyword) {
             continue;
         }
+        let before = text.lines().take_while(|line| !line.starts_with(keyword));
+        let mut annotation = before.filter(|line| line.starts_with(ANNOTATION)).last();
         for (line, part) in parts(text, keyword) {
+            let is_of_bridge = is_of_bridge(annotation, part);
+            // The annotation of the next document is at the end of this part.
+            annotation = part.lines().rfind(|line| line.starts_with(ANNOTATION));
+            if is_of_bridge {
+                take(Entry::Foreign(format!("{}:{line}: of a bridge", document.name())))?;
+                continue;
+            }
             let broken = |cause| Entry::Broken(document.error_at(line, cause, "the document is skipped"));
             let entry = if is_descriptor {
                 descriptor::read(part).map_or_else(broken, Entry::Descriptor)
@@ -137,16 +146,15 @@ fn documents(document: &Document, take: &mut dyn FnMut(Entry) -> ControlFlow<()>
         }
         return ControlFlow::Continue(());
     }
-    take(Entry::Foreign(document.name().to_owned()))
+    take(Entry::Foreign(format!("{}: neither descriptors nor a consensus", document.name())))
 }
 
-/// Whether a text holds documents of bridges. A consensus names no bridges, and CollecTor puts a digest in place of their
+/// Whether a document is of a bridge. A consensus names no bridges, and CollecTor puts a digest in place of their
 /// signatures.
-fn is_of_bridges(text: &str) -> bool {
-    let mut lines = text.lines();
-    let annotated = lines.clone().any(|line| line.starts_with("@type bridge-"));
-    let signed = text.contains("\nrouter-signature");
-    annotated || !signed && lines.any(|line| line.starts_with("router-digest "))
+fn is_of_bridge(annotation: Option<&str>, part: &str) -> bool {
+    let is_signed = part.contains("\nrouter-signature");
+    annotation.is_some_and(|line| line.starts_with("@type bridge-"))
+        || !is_signed && part.contains("\nrouter-digest ")
 }
 
 /// Splits a text before each line with this keyword; returns the line numbers too.
@@ -216,11 +224,12 @@ mod tests {
         let (seen, result) = all(&folder.join("cut.tar"));
         assert!(seen.is_empty() && result.unwrap_err().cause.contains("cannot be read"));
         let bridge = relay("e", "1 1 1").replace("router-signature", "router-digest 89AB");
-        for text in
-            [bridge.replace("@type server", "@type bridge-server"), bridge.split_once('\n').unwrap().1.into()]
-        {
-            std::fs::write(folder.join("bridge"), text).unwrap();
+        let bare = bridge.split_once('\n').unwrap().1.to_owned();
+        for text in [bridge.replace("@type server", "@type bridge-server"), bare] {
+            std::fs::write(folder.join("bridge"), text.clone()).unwrap();
             assert_eq!(all(&folder.join("bridge")).0, ["foreign"]);
+            std::fs::write(folder.join("mixed"), [text.clone(), relay("f", "1 1 1"), text].concat()).unwrap();
+            assert_eq!(all(&folder.join("mixed")).0, ["foreign", "relay f", "foreign"]);
         }
         assert!(inputs(&[folder.join("absent")]).is_err());
         std::fs::remove_dir_all(&folder).unwrap();

@@ -183,14 +183,15 @@ impl Collected {
                 let carried = &mut self.progress.carried;
                 // Relays are numbered in order of appearance, so the list may be too short.
                 carried.resize(carried.len().max(relay + 1), (0, 0));
-                carried[relay].0 += info.written.iter().sum::<u64>();
+                carried[relay].0 =
+                    info.written.iter().fold(carried[relay].0, |sum, bytes| sum.saturating_add(*bytes));
                 carried[relay].1 += info.interval * info.written.len() as u64;
             }
             Entry::Consensus(consensus) => self.consensus(&consensus)?,
             Entry::Broken(error) => self.broken(&error),
-            Entry::Foreign(name) => {
+            Entry::Foreign(what) => {
                 self.progress.counts.foreign += 1;
-                self.name(format!("{name}: neither descriptors nor a consensus"));
+                self.name(what);
             }
         }
         Ok(())
