@@ -3,11 +3,13 @@
 //! tornettools keeps graphs and models in `conf`, and a folder per host in `shadow.data.template/hosts`. Every file may
 //! be plain, .xz or .gz.
 
+use std::borrow::Cow;
 use std::cell::OnceCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use sha1::{Digest, Sha1};
+use tidegate_control::flashflow::bandwidth_file::read_relays;
 use tidegate_control::units::Rate;
 
 use crate::consensus::Identity;
@@ -44,6 +46,8 @@ pub struct Folder {
     /// Its contents.
     pub config: Config,
     folder: PathBuf,
+    /// Hosts with a tor that is a client by its options, whatever their names are.
+    tor_clients: BTreeSet<String>,
     graph: OnceCell<(Document, Graph, BareNumbers)>,
 }
 
@@ -82,7 +86,12 @@ impl Folder {
     pub(crate) fn read(file: &Path, document: &Document) -> Result<Folder, DataError> {
         let folder = file.parent().unwrap_or(Path::new("")).to_owned();
         let config = shadow_file::read(document)?;
-        Ok(Folder { file: file.to_owned(), config, folder, graph: OnceCell::new() })
+        let (tor_clients, graph) = (BTreeSet::new(), OnceCell::new());
+        let mut folder = Folder { file: file.to_owned(), config, folder, tor_clients, graph };
+        let relays = folder.config.hosts.iter().filter(|host| host.role() == Role::Relay);
+        let clients = relays.filter(|host| is_client(&folder.options(host)));
+        folder.tor_clients = clients.map(|host| host.name.clone()).collect();
+        Ok(folder)
     }
 
     fn name(&self) -> String {
@@ -198,6 +207,28 @@ impl Folder {
         ]
     }
 
+    /// The role of a host, by its programs, its name and the options of its tor.
+    pub fn role(&self, host: &Host) -> Role {
+        match host.role() {
+            Role::Relay if self.tor_clients.contains(&host.name) => Role::Other,
+            role => role,
+        }
+    }
+
+    /// The relays, each host as often as its `quantity` says: Shadow then numbers their names.
+    fn relay_hosts(&self) -> Vec<Cow<'_, Host>> {
+        let relays = self.config.hosts.iter().filter(|host| self.role(host) == Role::Relay);
+        relays
+            .flat_map(|host| match host.count {
+                1 => vec![Cow::Borrowed(host)],
+                count => (1..=count)
+                    .map(|number| Host { name: format!("{}{number}", host.name), count: 1, ..host.clone() })
+                    .map(Cow::Owned)
+                    .collect(),
+            })
+            .collect()
+    }
+
     /// The options of a host's tor, from its files and its command line.
     fn options(&self, host: &Host) -> Options {
         let mut options = Options::new();
@@ -227,7 +258,7 @@ impl Folder {
     /// # Errors
     /// If no host is a relay, a relay lacks a bandwidth, or the bandwidth file is malformed.
     pub fn relays(&self) -> Result<Relays, DataError> {
-        let hosts: Vec<&Host> = self.config.hosts.iter().filter(|host| host.role() == Role::Relay).collect();
+        let hosts = self.relay_hosts();
         if hosts.is_empty() {
             return Err(self.fail(no_relay(&self.config)));
         }
@@ -237,9 +268,9 @@ impl Folder {
         let guards = self.guards();
         let (mut unweighed, mut total) = (0, 0.0);
         for host in hosts {
-            let mut capacity = self.capacity(host, guards.as_deref())?;
+            let mut capacity = self.capacity(&host, guards.as_deref())?;
             let named = weighed.as_ref().and_then(|weighed| weighed.get(host.name.as_str()));
-            let identity = named.map_or_else(|| self.identity(host), |(identity, _)| *identity);
+            let identity = named.map_or_else(|| self.identity(&host), |(identity, _)| *identity);
             if let Some(guards) = &guards {
                 capacity.guard = if guards.contains(&identity) { 1.0 } else { 0.0 };
             }
@@ -258,7 +289,7 @@ impl Folder {
         match (&weights, unweighed) {
             (_, 0) => {}
             (Some(file), _) => found.assumed.push(format!(
-                "{unweighed} relays are not in {}; each weighs {UNMEASURED} kB/s, as tor weighs unmeasured relays",
+                "relays that {} does not name: {unweighed}; each weighs {UNMEASURED} kB/s, as tor weighs unmeasured relays",
                 file.name()
             )),
             (None, _) => found
@@ -311,6 +342,12 @@ impl Folder {
     }
 }
 
+/// Whether a tor with these options is a client.
+fn is_client(options: &Options) -> bool {
+    let first_word = |key: &str| options.get(key)?.last()?.split_whitespace().next();
+    first_word("clientonly") == Some("1") || first_word("orport") == Some("0")
+}
+
 /// The file in a folder, without or with its packing's ending.
 fn packed(folder: &Path, name: &str) -> PathBuf {
     let plain = name.strip_suffix(".xz").or(name.strip_suffix(".gz")).unwrap_or(name);
@@ -332,27 +369,13 @@ fn no_relay(config: &Config) -> String {
     format!("is a configuration of Shadow without a relay of Tor: its hosts run {run}")
 }
 
-/// Parses lines of `node_id=$... bw=... nick=...`: identity and weight by name.
-///
-/// Lines with `vote=0` do not count, as in tor.
+/// Identity and weight by name. Relays with `vote=0` do not count, as in tor.
 fn weights_by_name(weights: &Document) -> Result<BTreeMap<&str, (Identity, f64)>, DataError> {
-    const CURE: &str = "give the bandwidth file that tornettools wrote";
-    let mut by_name = BTreeMap::new();
-    for (line, text) in weights.lines() {
-        let value = |key: &str| text.split_whitespace().find_map(|part| part.strip_prefix(key));
-        let (Some(id), Some(weight), Some(name)) = (value("node_id="), value("bw="), value("nick=")) else {
-            continue;
-        };
-        if value("vote=") == Some("0") {
-            continue;
-        }
-        let identity = Identity::from_hex(id)
-            .ok_or_else(|| weights.error_at(line, format!("{} is no identity", quote(id)), CURE))?;
-        let weight = weight.parse::<f64>().ok().filter(|weight| weight.is_finite() && *weight >= 0.0);
-        let weight = weight.ok_or_else(|| weights.error_at(line, "`bw` is not a weight", CURE))?;
-        by_name.insert(name, (identity, weight));
-    }
-    Ok(by_name)
+    let relays = read_relays(weights.text()).map_err(|error| {
+        weights.error_at(error.line, error.cause, "give the bandwidth file that tornettools wrote")
+    })?;
+    let named = relays.into_iter().filter(|relay| relay.votes);
+    Ok(named.filter_map(|relay| Some((relay.nickname?, (Identity(relay.id), relay.weight as f64)))).collect())
 }
 
 #[cfg(test)]
@@ -451,11 +474,36 @@ mod tests {
         let gamma = &relays[&Identity([12; 20])];
         assert_eq!((gamma.guard, gamma.exit, gamma.capacity_bytes_per_s), (0.0, 1.0, 125_000_000));
         assert_eq!(relays[&Identity([10; 20])].guard, 1.0);
-        assert!(assumed[0].contains("1 relays are not in"), "{assumed:?}");
+        assert!(assumed[0].contains("does not name: 1; each weighs 20 kB/s"), "{assumed:?}");
         assert_eq!(folder.latencies().unwrap().path(0, 0).delay, Span::from_millis(1));
         std::fs::remove_file(place.0.join("shadow.data.template/hosts/torflowauthority/v3bw")).unwrap();
         let assumed = place.open().relays().unwrap().assumed;
         assert!(assumed[0].contains("lacks a bandwidth file"), "{assumed:?}");
+    }
+
+    #[test]
+    fn hosts_alike_are_counted_and_clients_are_no_relays() {
+        let config = "network: {graph: {type: 1_gbit_switch}}\nhosts:\n\
+            \x20 middle: {network_node_id: 0, quantity: 3, processes: [{path: tor}]}\n\
+            \x20 visitor: {network_node_id: 0, processes: [{path: tor}, {path: curl}]}\n\
+            \x20 walker: {network_node_id: 0, processes: [{path: tor, args: --ClientOnly 1}]}\n";
+        let place = Place::new(
+            "alike",
+            &[("shadow.yaml", config), ("shadow.data.template/hosts/visitor/torrc", "ORPort 0\n")],
+        );
+        let folder = place.open();
+        let names: Vec<String> = folder
+            .relays()
+            .unwrap()
+            .relays
+            .into_values()
+            .map(|relay| relay.name)
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect();
+        assert_eq!(names, ["middle1", "middle2", "middle3"]);
+        let roles: Vec<Role> = folder.config.hosts.iter().map(|host| folder.role(host)).collect();
+        assert_eq!(roles, [Role::Relay, Role::Other, Role::Other]);
     }
 
     #[test]

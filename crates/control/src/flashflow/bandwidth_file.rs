@@ -177,23 +177,35 @@ impl fmt::Display for ReadError {
 
 impl std::error::Error for ReadError {}
 
-/// Reads the weights of a bandwidth file of version 1.0 or later, in kB/s.
+/// A relay in a bandwidth file that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RelayWeight<'a> {
+    /// Its identity.
+    pub id: RelayId,
+    /// Its weight, kB/s.
+    pub weight: u64,
+    /// Its nickname, if the file states it.
+    pub nickname: Option<&'a str>,
+    /// Whether authorities use the line: it lacks `vote=0` (bandwidth-file-spec 2.4.2).
+    pub votes: bool,
+}
+
+/// Reads the relays of a bandwidth file of version 1.0 or later.
 ///
 /// An annotation of CollecTor may come first (`@type bandwidth-file 1.0`).
-/// Lines with `vote=0` do not count (bandwidth-file-spec 2.4.2), lines before the terminator are headers, and keys other
-/// than `node_id`, `bw` and `vote` are ignored. Spaces or tabs separate the pairs, as in tor.
+/// Lines before the terminator are headers, and keys other than `node_id`, `bw`, `nick` and `vote` are ignored. Spaces or
+/// tabs separate the pairs, as in tor.
 ///
 /// # Errors
 /// If the text is not a bandwidth file, or names a relay twice.
-pub fn read_weights(text: &str) -> Result<BTreeMap<RelayId, u64>, ReadError> {
+pub fn read_relays(text: &str) -> Result<Vec<RelayWeight<'_>>, ReadError> {
     if text.is_empty() {
         return Err(ReadError { line: 1, cause: "is empty" });
     }
-    let is_terminator = |line: &str| line == "=====" || line == "====";
     // Files of version 1.0 have neither headers nor a terminator.
     let first = text.lines().position(|line| !line.starts_with('@')).unwrap_or(0);
-    let header = text.lines().position(is_terminator).unwrap_or(first);
-    let mut weights = BTreeMap::new();
+    let header = header_end(text).unwrap_or(first);
+    let mut relays = Vec::new();
     let mut seen = BTreeSet::new();
     for (n, line) in text.lines().enumerate() {
         let fail = |cause| Err(ReadError { line: n + 1, cause });
@@ -210,21 +222,35 @@ pub fn read_weights(text: &str) -> Result<BTreeMap<RelayId, u64>, ReadError> {
             |key: &str| line.split([' ', '\t']).find_map(|part| part.strip_prefix(key)?.strip_prefix('='));
         let Some(id) = value("node_id") else { continue };
         let Some(id) = unhex(id.strip_prefix('$').unwrap_or(id)) else {
-            return fail("no identity of 40 hexadecimal digits");
+            return fail("`node_id` is not an identity of 40 hexadecimal digits");
         };
         let Some(Ok(weight)) = value("bw").map(str::parse) else {
-            return fail("no bw of whole kB/s");
+            return fail("`bw` is missing or not a whole number of kB/s");
         };
         if !seen.insert(id) {
             return fail("names a relay for the second time");
         }
-        if value("vote") != Some("0") {
-            weights.insert(id, weight);
-        }
+        relays.push(RelayWeight { id, weight, nickname: value("nick"), votes: value("vote") != Some("0") });
     }
-    if weights.is_empty() && !seen.is_empty() {
+    Ok(relays)
+}
+
+/// The index of the line that ends the header.
+fn header_end(text: &str) -> Option<usize> {
+    text.lines().position(|line| matches!(line.trim_end(), "=====" | "===="))
+}
+
+/// Reads the weights that authorities use, in kB/s, as [`read_relays`].
+///
+/// # Errors
+/// As [`read_relays`], or if every relay has `vote=0`.
+pub fn read_weights(text: &str) -> Result<BTreeMap<RelayId, u64>, ReadError> {
+    let relays = read_relays(text)?;
+    let voted = relays.iter().filter(|relay| relay.votes);
+    let weights: BTreeMap<RelayId, u64> = voted.map(|relay| (relay.id, relay.weight)).collect();
+    if weights.is_empty() && !relays.is_empty() {
         let cause = "every relay has `vote=0`, so that authorities ignore the file";
-        return Err(ReadError { line: header + 2, cause });
+        return Err(ReadError { line: header_end(text).unwrap_or(0) + 2, cause });
     }
     Ok(weights)
 }
@@ -300,7 +326,12 @@ mod tests {
         assert_eq!(weights.values().copied().collect::<Vec<_>>(), [7], "`vote=0` does not count");
         assert_eq!(weights.keys().next().unwrap()[19], 0xab);
         assert_eq!(read_weights(&text.replace(' ', "\t")), Ok(weights.clone()), "tabs");
-        assert_eq!(read_weights(&format!("@type bandwidth-file 1.0\n{text}")), Ok(weights), "of CollecTor");
+        assert_eq!(
+            read_weights(&format!("@type bandwidth-file 1.0\n{text}")),
+            Ok(weights.clone()),
+            "of CollecTor"
+        );
+        assert_eq!(read_weights(&text.replace('\n', " \r\n")), Ok(weights.clone()), "line ends of Windows");
         let headed = text.replace("version=1.5.0", "node_id=x bw=y");
         assert!(read_weights(&headed).is_ok(), "a header is not a relay");
         let no_vote = read_weights(&text.replace("bw=7", "bw=7 vote=0")).unwrap_err();

@@ -111,9 +111,9 @@ impl Draft {
         let mut chains = Chains::default();
         let mut reasons = BTreeSet::new();
         let mut read: BTreeMap<PathBuf, Actions> = BTreeMap::new();
-        let is_client = |host: &&Host| [Role::Client, Role::OnionClient].contains(&host.role());
+        let is_client = |host: &&Host| [Role::Client, Role::OnionClient].contains(&folder.role(host));
         for host in folder.config.hosts.iter().filter(is_client) {
-            let mut onion = host.role() == Role::OnionClient;
+            let mut onion = folder.role(host) == Role::OnionClient;
             let (does, flows) = match script(folder, host) {
                 None => (Does::Unknown, None),
                 Some(file) => {
@@ -236,7 +236,7 @@ impl Draft {
         let countries: Vec<String> = group.countries.into_iter().flatten().collect();
         if unknown > 0 {
             let instead = if countries.is_empty() { "the built-in shares" } else { "those of the others" };
-            self.left.push(format!("{kind}: {unknown} clients lack a known country; {instead} stand in"));
+            self.left.push(format!("{kind}: clients without a known country: {unknown}; {instead} stand in"));
         }
         self.users.push(Users { name, traffic, count, countries, onion });
         Ok(())
@@ -247,7 +247,7 @@ impl Draft {
         let servers = count(folder, Role::Server);
         self.count("servers", servers, servers.max(1), "a network has at least one server");
         let links = |role| {
-            let hosts = folder.config.hosts.iter().filter(move |host| host.role() == role);
+            let hosts = folder.config.hosts.iter().filter(move |host| folder.role(host) == role);
             hosts.filter_map(|host| match folder.links(host) {
                 [Some(up), Some(down)] => Some([up, down]),
                 _ => None,
@@ -257,14 +257,14 @@ impl Draft {
         let server_link = most_common(links(Role::Server)).map(|[up, down]| up.min(down));
         self.network = Some(Whole { servers: servers as u32, client_links, server_link });
         let unused = [Role::Server, Role::OnionService, Role::DirectClient];
-        for host in folder.config.hosts.iter().filter(|host| unused.contains(&host.role())) {
+        for host in folder.config.hosts.iter().filter(|host| unused.contains(&folder.role(host))) {
             script(folder, host).iter().for_each(|file| self.use_file(file));
         }
         for (role, what, why) in [
             (Role::Authority, "directory authorities", "the simulator has no directory traffic"),
             (Role::OnionService, "onion services", "circuits end at the guard of the service"),
             (Role::DirectClient, "clients without Tor", "they do not use the network of relays"),
-            (Role::Other, "other hosts", "they run neither tor nor tgen"),
+            (Role::Other, "other hosts", "they run neither a relay nor tgen"),
         ] {
             let source = count(folder, role);
             if source > 0 {
@@ -302,7 +302,8 @@ fn kind(host: &Host) -> String {
 }
 
 fn count(folder: &Folder, role: Role) -> u64 {
-    folder.config.hosts.iter().filter(|host| host.role() == role).map(|host| u64::from(host.count)).sum()
+    let hosts = folder.config.hosts.iter().filter(|host| folder.role(host) == role);
+    hosts.map(|host| u64::from(host.count)).sum()
 }
 
 fn most_common(links: impl Iterator<Item = [Rate; 2]>) -> Option<[Rate; 2]> {
