@@ -48,7 +48,8 @@ pub(crate) fn is_ripe_countries(document: &Document) -> bool {
 
 /// Whether the document begins with a line of numbers.
 pub(crate) fn is_matrix(document: &Document) -> bool {
-    document.first_line().split_whitespace().all(|word| word.parse::<f64>().is_ok())
+    let words: Vec<&str> = document.first_line().split_whitespace().collect();
+    words.len() > 1 && words.iter().all(|word| word.parse::<f64>().is_ok())
 }
 
 /// Reads WonderProxy's pings with the table of servers `servers*.csv` beside them.
