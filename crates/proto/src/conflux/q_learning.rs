@@ -125,7 +125,7 @@ impl Learners {
 }
 
 impl Splitter for Learners {
-    fn room(&self, leg: &Offer, _: &Offer) -> u32 {
+    fn room(&self, leg: &Offer, _: &dyn Fn() -> Offer) -> u32 {
         let state = self.leg(leg.circuit).map_or(self.rules.first, Learner::state);
         let may = state.saturating_mul(leg.capacity.increment);
         leg.capacity.room.min(may.saturating_sub(leg.in_flight))
@@ -183,7 +183,7 @@ mod tests {
         let mut acks: VecDeque<Time> = VecDeque::new();
         let (mut sum, mut count) = (0.0, 0.0);
         while now < Time::ZERO + Span::from_secs(seconds) {
-            while learners.room(&offer(in_flight), &offer(in_flight)) > 0 && in_flight < wants * 31 {
+            while learners.room(&offer(in_flight), &|| offer(in_flight)) > 0 && in_flight < wants * 31 {
                 learners.sent(now, &offer(in_flight));
                 in_flight += 1;
                 if in_flight % 31 == 0 {
@@ -195,7 +195,7 @@ mod tests {
             learners.acknowledged(now, LEG);
             in_flight -= 31;
             if now > Time::ZERO + Span::from_secs(seconds / 2) {
-                sum += f64::from(learners.room(&offer(0), &offer(0)) / 31);
+                sum += f64::from(learners.room(&offer(0), &|| offer(0)) / 31);
                 count += 1.0;
             }
         }

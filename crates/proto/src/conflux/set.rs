@@ -164,11 +164,10 @@ impl<M> Set<M> {
             let Leg { circuit, in_flight, .. } = *leg;
             Offer { circuit, capacity: capacity(circuit), in_flight, round_trip }
         };
-        let fastest = self.usable().min_by_key(|(time, leg)| (*time, leg.circuit)).map(&offer);
         self.usable().map(move |usable| {
             let leg = offer(usable);
-            let own = leg.capacity.room;
-            (leg, if self.single { own } else { self.split.room(&leg, &fastest.unwrap_or(leg)) })
+            let fastest = || self.usable().min_by_key(|(time, leg)| (*time, leg.circuit)).map_or(leg, &offer);
+            (leg, if self.single { leg.capacity.room } else { self.split.room(&leg, &fastest) })
         })
     }
 

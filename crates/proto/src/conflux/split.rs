@@ -58,8 +58,9 @@ impl Offer {
 ///
 /// Of the legs with room the one with the lowest rank goes first; ties go to the least round-trip time.
 pub trait Splitter: Debug + Send {
-    /// Cells that may go over a leg now. `fastest`: the usable leg with the least round-trip time; it may be `leg` itself.
-    fn room(&self, leg: &Offer, _fastest: &Offer) -> u32 {
+    /// Cells that may go over a leg now. `fastest` finds the usable leg with the least round-trip time; it may be `leg`
+    /// itself.
+    fn room(&self, leg: &Offer, _fastest: &dyn Fn() -> Offer) -> u32 {
         leg.capacity.room
     }
     /// Cells to send on this leg before legs are compared again.
