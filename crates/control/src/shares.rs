@@ -27,6 +27,13 @@ pub fn network(address: IpAddr) -> (IpAddr, IpAddr) {
     }
 }
 
+/// The most that one holder may have of a number of things that cannot make room: as many as are left for all.
+///
+/// One holder then gets half of them, two get a third each, and a newcomer always finds some.
+pub fn most_for_one(all: usize, taken: usize) -> usize {
+    all.saturating_sub(taken)
+}
+
 /// Entries `K` of holders `H` in groups `G`.
 #[derive(Clone, Debug)]
 pub struct Shares<G, H, K> {

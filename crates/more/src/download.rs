@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use tidegate_control::shares::Shares;
+use tidegate_control::shares::{Shares, most_for_one};
 use tidegate_control::units::Time;
 
 use crate::upload::HEAD;
 
 /// Maximum number of buffered chunks of a stream. Chunks beyond are not acknowledged, so the sender repeats them.
 const HELD: usize = 16_384;
-/// Maximum number of buffered chunks of all streams. One may have as many as are left for all.
+/// Maximum number of buffered chunks of all streams, of which [`most_for_one`] limits those of one.
 const HELD_BY_ALL: usize = 2 * HELD;
 /// Maximum number of concurrent streams. A new one displaces a complete one, or the one that was silent the longest.
 const STREAMS: usize = 256;
@@ -135,7 +135,7 @@ impl Download {
         let Received { stream, used } = self.streams.entry(id).or_default();
         *used = now;
         let before = stream.held.len();
-        let most = HELD.min(HELD_BY_ALL - self.held);
+        let most = HELD.min(most_for_one(HELD_BY_ALL, self.held));
         let took = stream.take(chunk, bytes, last, most);
         self.held = self.held + stream.held.len() - before;
         let (bytes, complete) = match took {

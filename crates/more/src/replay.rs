@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_control::paths::Peer;
+use tidegate_control::shares::most_for_one;
 
 use crate::wire::OpenError;
 
@@ -11,8 +12,7 @@ const MOST: usize = 8_000_000;
 
 /// Tags of opened packets. Tags that are not yet in the peer's file are kept separately.
 ///
-/// Tags cannot make room for others. A network may have as many as are left for all: one can fill half of the memory, two
-/// a third each, so a newcomer always has some.
+/// Tags cannot make room for others, so [`most_for_one`] limits those of a network.
 #[derive(Debug)]
 pub struct ReplayTags {
     most: usize,
@@ -52,8 +52,8 @@ impl ReplayTags {
 
     /// Whether a network has reached its limit.
     pub(crate) fn full(&self, network: Peer) -> bool {
-        let left = self.most.saturating_sub(self.seen.len());
-        self.of.get(&network).copied().unwrap_or(0) >= left
+        let own = self.of.get(&network).copied().unwrap_or(0);
+        own >= most_for_one(self.most, self.seen.len())
     }
 
     /// Restores the tags of an earlier process of this peer.
