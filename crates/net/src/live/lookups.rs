@@ -1,6 +1,5 @@
 //! Name lookups of an exit. The system's resolver blocks a thread for up to 30 s, and cannot be interrupted, so each
-//! circuit and each neighbour gets a share of the threads. A neighbour may have at most as many as are left for all, so a
-//! newcomer always finds some.
+//! circuit and each neighbour gets a share of the threads ([`most_for_one`]).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,6 +7,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
+use tidegate_control::shares::most_for_one;
 use tidegate_proto::node::CircuitKey;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::spawn_blocking;
@@ -55,7 +55,7 @@ struct Seat<'a>(&'a NeighbourLookups, Option<IpAddr>, u64);
 impl Neighbours {
     /// Whether a neighbour with this number of lookups may run another one.
     fn may_run(&self, own: usize) -> bool {
-        own < OF_NEIGHBOUR.min(OF_ALL.saturating_sub(self.running))
+        own < OF_NEIGHBOUR.min(most_for_one(OF_ALL, self.running))
     }
 
     fn begin(&mut self, of: Option<IpAddr>) {
