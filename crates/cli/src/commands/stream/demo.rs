@@ -9,6 +9,7 @@ use clap::builder::PossibleValuesParser;
 use serde_json::{Value, json};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
+use tidegate_lab::number::format_number;
 use tidegate_net::clock;
 use tidegate_net::os::{self, Signal};
 use tidegate_net::stream::{server, viewer};
@@ -207,7 +208,8 @@ pub fn main(arguments: StreamDemoArgs) -> Result<ExitCode, Failure> {
         if let (false, Some(page)) =
             (arguments.json, watching.as_ref().and_then(|event| event["page"].as_str()))
         {
-            println!("client {} of {uplink}: http://{page}/", demo.started);
+            let uplink = format_number(uplink.0 as f64 / 1e6);
+            println!("client {}, uplink {uplink} Mbit/s: http://{page}/", demo.started);
         }
         clients.push((uplink, client));
         pause(STAGGER);

@@ -27,7 +27,7 @@ function place(children) {
   return { places, columns: Math.max(column, 1), rows: deepest + 1 };
 }
 
-function draw(slice, edges) {
+function draw(slice, edges, isParity) {
   const children = new Map();
   for (const [, parent, child] of edges) {
     if (!children.has(parent)) children.set(parent, []);
@@ -49,7 +49,7 @@ function draw(slice, edges) {
   }
   const figure = document.createElement("figure");
   const caption = document.createElement("figcaption");
-  caption.textContent = `slice ${slice}: ${count(edges.length, "viewer")}, ${count(rows - 1, "hop")} deep`;
+  caption.textContent = `${isParity ? "parity slice" : "slice"} ${slice}: ${count(edges.length, "viewer")}, ${count(rows - 1, "hop")} deep`;
   figure.append(svg, caption);
   return figure;
 }
@@ -60,6 +60,13 @@ const COLUMNS = [
   ["rtt ms", (v) => v.round_trip_ms.toFixed(0)], ["lag ms", (v) => v.lag_ms], ["played", (v) => v.delivered],
   ["gaps", (v) => v.gaps], ["twice", (v) => v.duplicates], ["from parity", (v) => v.recovered],
 ];
+
+// The server watches nothing and claims nothing.
+const OF_SERVER = ["viewer", "children", "room"];
+
+function cells(viewer) {
+  return COLUMNS.map(([name, value]) => (viewer.peer || OF_SERVER.includes(name) ? value(viewer) : "–"));
+}
 
 function row(tag, values) {
   const made = document.createElement("tr");
@@ -82,10 +89,11 @@ async function refresh() {
       if (!slices.has(edge[0])) slices.set(edge[0], []);
       slices.get(edge[0]).push(edge);
     }
-    document.getElementById("trees").replaceChildren(...[...slices].map(([slice, edges]) => draw(slice, edges)));
+    document.getElementById("trees").replaceChildren(
+      ...[...slices].map(([slice, edges]) => draw(slice, edges, slice >= s.slices)));
     document.querySelector("thead").replaceChildren(row("th", COLUMNS.map(([name]) => name)));
     document.getElementById("viewers").replaceChildren(
-      ...s.viewers.map((viewer) => row("td", COLUMNS.map(([, value]) => value(viewer)))));
+      ...s.viewers.map((viewer) => row("td", cells(viewer))));
     document.getElementById("summary").textContent =
       `${count(s.viewers.length - 1, "viewer")}, ${(s.rate_bits_per_s / 1e6).toFixed(2)} Mbit/s in ${s.slices} slices, ` +
       `${s.orphans} without a parent, ${s.refused} refused, ${s.died} died, ${s.relegated} relegated, ` +
