@@ -30,7 +30,7 @@ mod admission;
 mod batch;
 mod buffered_tcp;
 pub mod clock;
-pub mod controller_time;
+pub(crate) mod controller_time;
 pub mod driver;
 pub mod flashflow;
 pub mod gate;
