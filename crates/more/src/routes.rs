@@ -31,7 +31,7 @@ const CELL_PAYLOAD: usize = DATA_SIZE - CELL_HEAD - ANNEX;
 pub(crate) const CELL_TEXT: usize = CELL_PAYLOAD - PAYLOAD_OVERHEAD_SIZE;
 const REFUSAL: usize = 16;
 /// How long a relay keeps a route.
-pub const ROUTE_LIFE: Span = Span::from_secs(60);
+pub(crate) const ROUTE_LIFE: Span = Span::from_secs(60);
 /// Maximum number of cells on a route in each direction.
 pub(crate) const MOST_USES: usize = 256;
 /// Maximum number of routes of a peer. A new one displaces the idlest of the neighbour with the most.

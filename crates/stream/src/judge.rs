@@ -72,7 +72,7 @@ impl Incidents {
 }
 
 /// Shortest and longest wait for complaints from above.
-pub const SETTLE: Span = Span::from_millis(80);
+pub(crate) const SETTLE: Span = Span::from_millis(80);
 const LONGEST_SETTLE: Span = Span::from_millis(400);
 /// How long a complaint excuses the viewers below. A viewer without the slice complains again sooner.
 const EXCUSE: Span = Span::from_millis(1000);

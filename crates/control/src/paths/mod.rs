@@ -17,7 +17,7 @@ pub mod aimd;
 pub mod cubic;
 pub mod explicit;
 pub mod fair_share;
-pub mod guarded;
+pub(crate) mod guarded;
 pub mod kind;
 pub mod latency;
 pub mod parameters;

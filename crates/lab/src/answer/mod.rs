@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 use self::comparison::settle;
 pub use self::comparison::{Comparison, Verdict};
 use self::costs::{BIN, Cost, Exposed, exposed};
-pub use self::parts::{BASE, ComparedPart, PARTS, Paths, Upgrade};
+pub(crate) use self::parts::BASE;
+pub use self::parts::{ComparedPart, PARTS, Paths, Upgrade};
 pub use self::settings::AnswerSettings;
 use crate::correlation::observed;
 use crate::load;
@@ -37,7 +38,7 @@ pub struct Benefit {
 }
 
 /// The quantities that say which users a part helps.
-pub const BENEFITS: [Benefit; 3] = [
+pub(crate) const BENEFITS: [Benefit; 3] = [
     Benefit { key: "web_first_byte", label: "web: first byte", path: ["ttfb_s", "web", "p50"], less: true },
     Benefit { key: "web_download", label: "web: download", path: ["ttlb_s", "web", "p50"], less: true },
     Benefit {

@@ -77,7 +77,7 @@ impl Upgrade {
 }
 
 /// The first system: Tor before 2012.
-pub const BASE: &str = "vanilla";
+pub(crate) const BASE: &str = "vanilla";
 
 /// The parts in the order of tables.
 pub const PARTS: &[ComparedPart] = &[

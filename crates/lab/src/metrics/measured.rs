@@ -53,7 +53,7 @@ pub struct Anatomy {
 pub(super) const PARTS: [&str; 5] = ["detection", "word", "set_up", "first_cell", "drain"];
 
 /// Causes of waiting at a hop.
-pub const CAUSES: [&str; 7] = [
+pub(crate) const CAUSES: [&str; 7] = [
     "circuit_queue",
     "output_buffer",
     "send_buffer",

@@ -19,7 +19,8 @@ mod summary;
 pub mod transfers;
 
 pub use fold::Fold;
-pub use measured::{Anatomy, CAUSES, HOPS, Metrics, RelayRow, UserRow};
+pub(crate) use measured::CAUSES;
+pub use measured::{Anatomy, HOPS, Metrics, RelayRow, UserRow};
 
 #[cfg(test)]
 pub(crate) mod tests;

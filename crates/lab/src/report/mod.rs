@@ -17,7 +17,7 @@ pub mod tables;
 
 pub use html::{IllustratedExperiment, page, page_of_outcomes};
 pub use part_answers::{answer_page, answer_text};
-pub use points::points_table;
+pub(crate) use points::points_table;
 pub use svg::svg;
 pub use table::{COLUMNS, full_table, outcome_table, summary_table};
 

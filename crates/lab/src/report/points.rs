@@ -17,7 +17,7 @@ const THROUGHPUT: &str = "throughput_total_bytes_per_s";
 
 /// A row per point and system with the number of runs, their total throughput and the median download of the first
 /// classes, with 95 % intervals. Expects the records of a study, those of a point next to each other.
-pub fn points_table(records: &[Record]) -> String {
+pub(crate) fn points_table(records: &[Record]) -> String {
     let summaries: Vec<_> = records.iter().map(|record| flatten(&record.metrics.summary)).collect();
     let mut keys: Vec<&String> = records.iter().flat_map(|record| record.point.keys()).collect();
     keys.sort_unstable();
