@@ -54,7 +54,7 @@ pub(crate) fn replace(path: &Path, text: &str) -> Result<(), String> {
 ///
 /// # Errors
 /// If it is missing, is not UTF-8, or is readable by others.
-pub fn read(path: &Path) -> Result<Zeroizing<String>, String> {
+pub(crate) fn read(path: &Path) -> Result<Zeroizing<String>, String> {
     check_mode(path)?;
     fs::read_to_string(path).map(Zeroizing::new).map_err(|cause| format!("cannot be read: {cause}"))
 }

@@ -75,7 +75,7 @@ impl UserModel {
     }
 
     /// The user in a sentence.
-    pub fn description(self) -> &'static str {
+    pub(crate) fn description(self) -> &'static str {
         match self {
             UserModel::Typical => {
                 "376 streams a day to ports 80 and 443, in sessions of 20 min at 9:00, 12:00, 15:00, 18:00 and 18:20"

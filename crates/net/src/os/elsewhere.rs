@@ -24,7 +24,7 @@ pub use tokio::net::tcp::{OwnedReadHalf as LocalReadHalf, OwnedWriteHalf as Loca
 ///
 /// # Errors
 /// Always.
-pub async fn connect(_: &Path) -> io::Result<LocalStream> {
+pub(crate) async fn connect(_: &Path) -> io::Result<LocalStream> {
     unsupported("Unix sockets")
 }
 
@@ -82,10 +82,10 @@ pub fn raise_descriptors() -> io::Result<u64> {
 }
 
 /// Sets the receive and send buffer of a datagram socket. Does nothing on this system.
-pub fn ask_for_buffers(_: &UdpSocket, _: [usize; 2]) {}
+pub(crate) fn ask_for_buffers(_: &UdpSocket, _: [usize; 2]) {}
 
 /// Bytes that a socket has received and that this process has not read; unknown here, so 0.
-pub fn unread<T>(_: &T) -> u64 {
+pub(crate) fn unread<T>(_: &T) -> u64 {
     0
 }
 
@@ -97,7 +97,7 @@ pub enum Duplicate {}
 ///
 /// # Errors
 /// Always.
-pub fn duplicate<T>(_: &T) -> io::Result<Duplicate> {
+pub(crate) fn duplicate<T>(_: &T) -> io::Result<Duplicate> {
     unsupported("queries about connections")
 }
 

@@ -23,7 +23,7 @@ pub use tokio::net::unix::{OwnedReadHalf as LocalReadHalf, OwnedWriteHalf as Loc
 ///
 /// # Errors
 /// If no process listens on it.
-pub async fn connect(path: &Path) -> io::Result<LocalStream> {
+pub(crate) async fn connect(path: &Path) -> io::Result<LocalStream> {
     UnixStream::connect(path).await
 }
 
@@ -103,13 +103,13 @@ pub fn raise_descriptors() -> io::Result<u64> {
 }
 
 /// Sets the receive and send buffer of a datagram socket. The kernel may grant less.
-pub fn ask_for_buffers(socket: &UdpSocket, [received, sent]: [usize; 2]) {
+pub(crate) fn ask_for_buffers(socket: &UdpSocket, [received, sent]: [usize; 2]) {
     let _ = rustix::net::sockopt::set_socket_recv_buffer_size(socket, received);
     let _ = rustix::net::sockopt::set_socket_send_buffer_size(socket, sent);
 }
 
 /// Bytes that a socket has received and that this process has not read (FIONREAD); 0 if the kernel does not tell.
-pub fn unread(socket: &impl AsFd) -> u64 {
+pub(crate) fn unread(socket: &impl AsFd) -> u64 {
     rustix::io::ioctl_fionread(socket).unwrap_or(0)
 }
 
@@ -120,7 +120,7 @@ pub type Duplicate = OwnedFd;
 ///
 /// # Errors
 /// If the process has too many open files.
-pub fn duplicate(socket: &impl AsFd) -> io::Result<Duplicate> {
+pub(crate) fn duplicate(socket: &impl AsFd) -> io::Result<Duplicate> {
     socket.as_fd().try_clone_to_owned()
 }
 
