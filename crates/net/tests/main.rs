@@ -12,6 +12,7 @@ mod hls;
 mod ipv6;
 mod keys;
 mod keys_tor;
+mod limits;
 mod live;
 mod loopback;
 mod more;

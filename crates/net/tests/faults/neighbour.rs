@@ -257,6 +257,14 @@ impl Link {
         self.backward = Layer::new(&keys.backward, &keys.backward_digest);
     }
 
+    /// Begins a circuit of this number, to which nothing can be said. Returns whether the relay created it.
+    pub async fn begins(&mut self, circuit: u32) -> bool {
+        let half: [u8; fast::HALF] = random();
+        self.cell(circuit, CREATE_FAST, &half).await;
+        let (_, number, _) = self.next().await.unwrap().expect("it answers");
+        number == CREATED_FAST
+    }
+
     /// Sends a message on the circuit.
     pub async fn say(&mut self, number: u8, mut body: [u8; BODY]) {
         self.forward.seal(&mut body);

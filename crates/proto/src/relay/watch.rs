@@ -131,9 +131,16 @@ impl Watch {
         }
     }
 
-    /// Replaces the limits. Allowances begin full.
+    /// Replaces the limits. Allowances that change begin full.
     pub(crate) fn set_limits(&mut self, limits: Limits) {
+        let allowances =
+            |of: &Limits| [of.handshakes_per_second, of.handshake_burst, of.all_handshakes_per_second];
+        let stays = allowances(&self.limits) == allowances(&limits);
         self.limits = limits;
+        // The shards of a relay divide other limits ten times a second.
+        if stays {
+            return;
+        }
         let mut addresses = self.addresses.lock();
         addresses.handshakes = None;
         for known in addresses.known.values_mut() {
