@@ -2,14 +2,23 @@
 //!
 //! So an address with a thousand connections has as many turns as an address with one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A group, of which the entries share the turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sharing<G> {
+    /// The group.
+    pub group: G,
+    /// Its turns in a round, at least 1. A group with fewer entries has a turn for each.
+    pub turns: usize,
+}
 
 /// Waiting entries `E` of groups `G`.
 #[derive(Clone, Debug)]
 pub struct Turns<G, E> {
     /// The last number of an entry or a turn.
     last: u64,
-    /// The order of turns. A group with waiting entries is in it once, except during its turn.
+    /// The order of turns.
     order: BTreeMap<u64, Turn<G, E>>,
     groups: BTreeMap<G, Group<E>>,
     /// The group that has its turn, if others of its entries wait. It waits again when its turn is over, as an entry does that
@@ -25,8 +34,9 @@ enum Turn<G, E> {
 
 #[derive(Clone, Debug)]
 struct Group<E> {
-    /// Its turn in the order; `None` during its turn.
-    turn: Option<u64>,
+    /// Its turns in the order: at most `most` with the one that it has now, and at most one for each entry.
+    turns: BTreeSet<u64>,
+    most: usize,
     entries: BTreeMap<u64, E>,
 }
 
@@ -45,40 +55,47 @@ impl<G, E> Default for Turns<G, E> {
 
 impl<G: Ord + Clone, E> Turns<G, E> {
     /// Lets an entry wait for a turn of its group; `None`: for one of its own.
-    pub fn wait(&mut self, group: Option<G>, entry: E) -> Place<G> {
+    pub fn wait(&mut self, sharing: Option<Sharing<G>>, entry: E) -> Place<G> {
         self.last += 1;
         let number = self.last;
-        if let Some(group) = &group {
-            let waiting = self.groups.entry(group.clone()).or_insert_with(|| {
-                self.order.insert(number, Turn::Group(group.clone()));
-                Group { turn: Some(number), entries: BTreeMap::new() }
-            });
-            waiting.entries.insert(number, entry);
-        } else {
+        let Some(Sharing { group, turns }) = sharing else {
             self.order.insert(number, Turn::Alone(entry));
+            return Place { group: None, number };
+        };
+        let empty = || Group { turns: BTreeSet::new(), most: turns, entries: BTreeMap::new() };
+        let waiting = self.groups.entry(group.clone()).or_insert_with(empty);
+        waiting.most = turns;
+        waiting.entries.insert(number, entry);
+        self.queue(&group);
+        Place { group: Some(group), number }
+    }
+
+    /// Puts a turn of a group at the end of the order, if the group may have another one.
+    fn queue(&mut self, group: &G) {
+        let Some(waiting) = self.groups.get_mut(group) else { return };
+        let now = usize::from(self.in_turn.as_ref() == Some(group));
+        if waiting.turns.len() < waiting.entries.len() && waiting.turns.len() + now < waiting.most {
+            self.last += 1;
+            waiting.turns.insert(self.last);
+            self.order.insert(self.last, Turn::Group(group.clone()));
         }
-        Place { group, number }
     }
 
     /// Ends the present turn, and takes the entry that has the next one.
     pub fn take(&mut self) -> Option<E> {
-        if let Some(group) = self.in_turn.take()
-            && let Some(waiting) = self.groups.get_mut(&group)
-            && waiting.turn.is_none()
-        {
-            self.last += 1;
-            waiting.turn = Some(self.last);
-            self.order.insert(self.last, Turn::Group(group));
+        if let Some(group) = self.in_turn.take() {
+            self.queue(&group);
         }
-        match self.order.pop_first()?.1 {
+        let (number, turn) = self.order.pop_first()?;
+        match turn {
             Turn::Alone(entry) => Some(entry),
             Turn::Group(group) => {
                 let waiting = self.groups.get_mut(&group)?;
+                waiting.turns.remove(&number);
                 let (_, entry) = waiting.entries.pop_first()?;
                 if waiting.entries.is_empty() {
                     self.groups.remove(&group);
                 } else {
-                    waiting.turn = None;
                     self.in_turn = Some(group);
                 }
                 Some(entry)
@@ -94,8 +111,10 @@ impl<G: Ord + Clone, E> Turns<G, E> {
         };
         let Some(waiting) = self.groups.get_mut(group) else { return };
         waiting.entries.remove(&place.number);
+        // A group has at most one turn for each entry.
+        let turn = (waiting.turns.len() > waiting.entries.len()).then(|| waiting.turns.pop_last()).flatten();
+        turn.and_then(|turn| self.order.remove(&turn));
         if waiting.entries.is_empty() {
-            waiting.turn.and_then(|turn| self.order.remove(&turn));
             self.groups.remove(group);
         }
     }
@@ -104,11 +123,16 @@ impl<G: Ord + Clone, E> Turns<G, E> {
     pub fn retain(&mut self, stays: impl Fn(&E) -> bool) {
         for waiting in self.groups.values_mut() {
             waiting.entries.retain(|_, entry| stays(entry));
+            while waiting.turns.len() > waiting.entries.len() {
+                waiting.turns.pop_last();
+            }
         }
         self.groups.retain(|_, waiting| !waiting.entries.is_empty());
-        self.order.retain(|_, turn| match turn {
+        self.order.retain(|number, turn| match turn {
             Turn::Alone(entry) => stays(entry),
-            Turn::Group(group) => self.groups.contains_key(group),
+            Turn::Group(group) => {
+                self.groups.get(group).is_some_and(|waiting| waiting.turns.contains(number))
+            }
         });
     }
 
@@ -127,6 +151,11 @@ impl<G: Ord + Clone, E> Turns<G, E> {
 mod tests {
     use super::*;
 
+    /// The group of that letter, which has one turn.
+    fn one(group: Option<char>) -> Option<Sharing<char>> {
+        group.map(|group| Sharing { group, turns: 1 })
+    }
+
     fn rest(turns: &mut Turns<char, u32>) -> Vec<u32> {
         let taken = std::iter::from_fn(|| turns.take()).collect();
         assert!(turns.is_empty() && turns.groups.is_empty());
@@ -137,10 +166,10 @@ mod tests {
     fn groups_take_turns_and_share_them_in_order() {
         let mut turns = Turns::default();
         for entry in 1..=4 {
-            turns.wait(Some('a'), entry);
+            turns.wait(one(Some('a')), entry);
         }
         for (group, entry) in [(Some('b'), 10), (None, 20), (None, 21), (Some('b'), 11)] {
-            turns.wait(group, entry);
+            turns.wait(one(group), entry);
         }
         assert_eq!(rest(&mut turns), [1, 10, 20, 21, 2, 11, 3, 4]);
     }
@@ -155,37 +184,65 @@ mod tests {
             _ => Some('a'),
         };
         for entry in 1..100 {
-            turns.wait(group(entry), entry);
+            turns.wait(one(group(entry)), entry);
         }
         let (mut counts, mut served) = ([0; 3], 0);
         for _ in 0..300 {
             let next = turns.take().expect("many wait");
-            turns.wait(group(served), served);
+            turns.wait(one(group(served)), served);
             counts[served.min(2) as usize] += 1;
             served = next;
         }
         assert!(counts.iter().all(|count| (99..=101).contains(count)), "{counts:?}");
     }
 
+    /// A group with several turns has one for each entry, up to that number.
+    #[test]
+    fn a_group_has_no_more_turns_than_entries_and_than_it_may() {
+        for (entries, turns, share) in [(3, 4, 3), (4, 4, 4), (100, 4, 4)] {
+            let group = |entry: u32| (entry > 0).then_some(Sharing { group: 'a', turns });
+            let mut waiting = Turns::default();
+            for entry in 0..=entries {
+                waiting.wait(group(entry), entry);
+            }
+            let (mut alone, mut served) = (0, waiting.take().unwrap());
+            for _ in 0..1000 {
+                alone += u32::from(served == 0);
+                let next = waiting.take().expect("many wait");
+                waiting.wait(group(served), served);
+                served = next;
+            }
+            let due = 1000 / (share + 1);
+            assert!(alone.abs_diff(due) <= due / 20, "{entries} entries: {alone} of {due}");
+            waiting.retain(|entry| *entry % 2 == 0);
+            let mut left: Vec<u32> = std::iter::from_fn(|| waiting.take()).collect();
+            left.push(served);
+            left.sort_unstable();
+            left.dedup();
+            assert!(left.iter().filter(|entry| **entry % 2 == 0).count() as u32 >= entries / 2, "{left:?}");
+        }
+    }
+
     #[test]
     fn entries_that_leave_hold_up_none() {
         let mut turns = Turns::default();
         let waiting = [(Some('a'), 1), (Some('a'), 2), (Some('b'), 3), (None, 4), (None, 5)];
-        let places: Vec<_> = waiting.into_iter().map(|(group, entry)| turns.wait(group, entry)).collect();
+        let places: Vec<_> =
+            waiting.into_iter().map(|(group, entry)| turns.wait(one(group), entry)).collect();
         for place in [0, 2, 3] {
             turns.leave(&places[place]);
             turns.leave(&places[place]);
         }
         // A group without entries is gone, and may come again.
-        turns.wait(Some('b'), 6);
+        turns.wait(one(Some('b')), 6);
         assert_eq!(rest(&mut turns), [2, 5, 6]);
         turns.leave(&places[1]);
         for (group, entry) in waiting {
-            turns.wait(group, entry);
+            turns.wait(one(group), entry);
         }
         turns.retain(|entry| ![1, 3, 5].contains(entry));
         assert_eq!(rest(&mut turns), [2, 4]);
-        turns.wait(Some('a'), 7);
+        turns.wait(one(Some('a')), 7);
         turns.clear();
         assert!(rest(&mut turns).is_empty());
     }

@@ -136,3 +136,53 @@ fn floods_of_cells_without_effect_delay_a_user_little() {
         assert!(during < Span::from_secs(5), "{during}");
     });
 }
+
+/// Opens two streams from an address to a server that sends without end, and counts the cells that come.
+async fn downloading(from: u8, relay: Relay, target: SocketAddr, cells: Rc<Cell<u32>>) {
+    let mut link = circuit_from(host(from), relay).await;
+    // Two streams fill the window of a circuit: 1,000 cells.
+    for stream in 1..=2 {
+        link.say(RELAY, begin(stream, target)).await;
+    }
+    spawn_local(async move {
+        loop {
+            match link.hear().await {
+                Ok(_) => cells.set(cells.get() + 1),
+                // Its turn may take longer.
+                Err(Answer::Ignored) => {}
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+    });
+}
+
+/// An address downloads over 40 connections beside a user with one, at a relay with a bandwidth limit. Cells are compared, not
+/// times.
+#[test]
+fn downloads_over_many_connections_leave_a_user_its_turn() {
+    on_sockets(async {
+        let change = |settings: &mut RelayConfig| {
+            settings.config.bandwidth = 2e6;
+            settings.exit = a_relay::open_exit(None);
+        };
+        let relay = a_relay::start(change).await.router.into();
+        let target = server(true).await.address;
+        let [stranger, user] = [(); 2].map(|()| Rc::<Cell<u32>>::default());
+        for _ in 0..40 {
+            downloading(3, relay, target, stranger.clone()).await;
+        }
+        downloading(2, relay, target, user.clone()).await;
+        let until = async |cells: u32| {
+            let end = clock::now() + Span::from_secs(60);
+            while user.get() < cells {
+                assert!(clock::now() < end, "the user has {} cells", user.get());
+                clock::until(clock::now() + Span::from_millis(1)).await;
+            }
+            stranger.get()
+        };
+        let before = until(100).await;
+        let during = until(800).await - before;
+        eprintln!("the user gets 700 cells, and the stranger {during}");
+        assert!(during < 1400, "{during} cells of the stranger beside 700 of the user");
+    });
+}

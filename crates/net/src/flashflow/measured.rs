@@ -15,6 +15,7 @@ use std::task::{Poll, Waker};
 
 use rustls::ServerConfig;
 use tidegate_control::machine::Machine as _;
+use tidegate_control::turns::Sharing;
 use tidegate_control::units::{Rate, Time};
 use tidegate_proto::crypto::cert::Fingerprint;
 use tidegate_proto::crypto::ntor::{self, RelaySecret};
@@ -136,7 +137,7 @@ impl Measured {
     }
 
     /// Waits until an ordinary channel may write `bytes`. It shares its turns with all others of its `group`.
-    pub(crate) async fn leave(&self, channel: ChannelId, group: Option<IpAddr>, bytes: u64) {
+    pub(crate) async fn leave(&self, channel: ChannelId, group: Option<Sharing<IpAddr>>, bytes: u64) {
         // Channels and connections are numbered separately.
         let who = u64::from(channel.0) | CHANNEL;
         let mut left = bytes;
@@ -241,7 +242,7 @@ impl Shared {
     }
 
     /// Waits for leave to forward some of `bytes`.
-    async fn grant(&self, class: Class, (who, group): (u64, Option<IpAddr>), bytes: u64) -> u64 {
+    async fn grant(&self, class: Class, (who, group): (u64, Option<Sharing<IpAddr>>), bytes: u64) -> u64 {
         let now = clock::now();
         {
             let mut state = self.state.borrow_mut();

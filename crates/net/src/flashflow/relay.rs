@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tidegate_control::shares::network;
+use tidegate_control::turns::Sharing;
 use tidegate_control::units::Rate;
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::crypto::encrypted::Encrypted;
@@ -45,7 +46,7 @@ struct Background(Measured);
 
 impl RateLimit for Background {
     async fn leave(&self, connection: Connection, bytes: u64) {
-        let group = connection.address.map(|address| network(address).0);
+        let group = connection.address.map(|address| Sharing { group: network(address).0, turns: 1 });
         self.0.leave(connection.channel, group, bytes).await;
     }
 

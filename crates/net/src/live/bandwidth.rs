@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tidegate_control::shares::network;
+use tidegate_control::turns::Sharing;
 use tidegate_control::units::{Rate, Span, Time};
 use tidegate_proto::bucket::{BucketPlan, TokenBucket};
 
@@ -19,8 +20,8 @@ use crate::overlay::{Connection, RateLimit};
 /// If the relay can be measured, the measurement's pace is the bucket instead: it divides the rate between users and
 /// measurers (FlashFlow, section 4.1).
 ///
-/// The connections of a network take turns with those of others, and share the turns of the network. Relays carry cells of many
-/// users, so a connection with a known relay has turns of its own.
+/// The connections of a network take turns with those of others, and share the turn of the network. Relays carry cells of many
+/// users, so connections with a known relay have turns of their own, up to `RELAY_TURNS`.
 ///
 /// The shards of a relay share one bucket and its counters (`share`).
 #[derive(Default)]
@@ -75,6 +76,9 @@ impl Exhaustion {
 /// Refill interval and burst of the bucket.
 const REFILL: Span = Span::from_millis(10);
 const BURST: Span = Span::from_millis(100);
+/// Turns of the connections with one relay: as many as a relay with the most threads has connections. Above it, as with a
+/// connection for each circuit (PCTCP, QUIC), connections share them.
+const RELAY_TURNS: usize = 64;
 const MINUTE: Span = Span::from_secs(60);
 
 /// A limit in bytes per second as a rate; infinity means unlimited.
@@ -153,7 +157,7 @@ impl Limit {
         (written + shared.sent.load(Ordering::Relaxed), read + shared.received.load(Ordering::Relaxed))
     }
 
-    /// Gives connections with relays at these addresses turns of their own from now on.
+    /// Gives connections with relays at these addresses turns of their own from now on, up to `RELAY_TURNS` an address.
     pub fn know_relays(&self, relays: BTreeSet<IpAddr>) {
         *self.relays() = relays;
     }
@@ -162,10 +166,12 @@ impl Limit {
         self.shared.0.relays.lock().expect("no shard panics while it compares addresses")
     }
 
-    /// The group that shares the turns of a connection; `None` if it has its own.
-    fn group(&self, address: Option<IpAddr>) -> Option<IpAddr> {
+    /// The group that shares the turns of a connection from this address.
+    fn group(&self, address: Option<IpAddr>) -> Option<Sharing<IpAddr>> {
         let address = address?.to_canonical();
-        (!self.relays().contains(&address)).then(|| network(address).0)
+        // A relay may open any number of connections, so it also has a bounded number of turns.
+        let turns = if self.relays().contains(&address) { RELAY_TURNS } else { 1 };
+        Some(Sharing { group: network(address).0, turns })
     }
 
     fn bucket(&self) -> MutexGuard<'_, Bucket> {

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use tidegate_control::turns::{Place, Turns};
+use tidegate_control::turns::{Place, Sharing, Turns};
 use tokio::sync::oneshot;
 
 /// Connections that wait for their turn. Clones are handles to the same queue.
@@ -21,7 +21,7 @@ pub(crate) struct Turn(Option<TurnQueue>);
 
 impl TurnQueue {
     /// Waits for a turn of a group; `None`: for one of its own.
-    pub(crate) async fn turn(&self, group: Option<IpAddr>) -> Turn {
+    pub(crate) async fn turn(&self, group: Option<Sharing<IpAddr>>) -> Turn {
         let (place, given) = {
             let mut queue = self.lock();
             if !std::mem::replace(&mut queue.is_taken, true) {

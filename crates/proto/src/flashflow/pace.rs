@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 
 use tidegate_control::flashflow::Percent;
-use tidegate_control::turns::Turns;
+use tidegate_control::turns::{Sharing, Turns};
 use tidegate_control::units::{Rate, Span, Time};
 
 use super::cell::CELL;
@@ -158,7 +158,7 @@ impl<Who: Copy + PartialEq> Pace<Who> {
     }
 
     /// As [`request`](Self::request), for a connection that shares its turns with all others of its group.
-    pub fn request_from(&mut self, group: Option<IpAddr>, class: Class, who: Who, bytes: u64) {
+    pub fn request_from(&mut self, group: Option<Sharing<IpAddr>>, class: Class, who: Who, bytes: u64) {
         self.queue(class).wait(group, (who, bytes));
     }
 
