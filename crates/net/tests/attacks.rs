@@ -23,7 +23,7 @@ use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::crypto::layer::BODY;
 use tidegate_proto::links::{ChannelId, Config, Limits};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::spawn_local;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Level, Metadata, Subscriber};
@@ -80,11 +80,11 @@ async fn open(link: &mut Link, stream: u16, to: SocketAddr) -> (u8, u8) {
 
 /// Connections from these addresses, which always have cells to write, at a relay with a bandwidth limit that knows the relays
 /// at `relays`. Returns how often each could write.
-async fn turns(addresses: &[IpAddr], relays: &[IpAddr]) -> Vec<u32> {
-    let limit = Rc::new(Limit::new(1e6));
+async fn turns(rate: u32, addresses: &[IpAddr], relays: &[IpAddr]) -> Vec<u32> {
+    let limit = Rc::new(Limit::new(rate.into()));
     limit.know_relays(relays.iter().copied().collect());
     // The burst is used up first.
-    limit.leave(Connection { channel: ChannelId(0), address: None }, 100_000).await;
+    limit.leave(Connection { channel: ChannelId(0), address: None }, u64::from(rate) / 10).await;
     let sent = Rc::new(RefCell::new(vec![0; addresses.len()]));
     for (number, address) in addresses.iter().enumerate() {
         let (limit, sent) = (limit.clone(), sent.clone());
@@ -104,7 +104,7 @@ async fn turns(addresses: &[IpAddr], relays: &[IpAddr]) -> Vec<u32> {
 fn connections_with_cells_take_turns_at_a_bandwidth_limit() {
     on_sockets(async {
         let addresses: Vec<IpAddr> = (1..=20).map(host).collect();
-        let sent = turns(&addresses, &[]).await;
+        let sent = turns(1_000_000, &addresses, &[]).await;
         let (least, most) = (sent.iter().min().unwrap(), sent.iter().max().unwrap());
         assert!(*least > 0 && most - least <= 1, "{sent:?}");
     });
@@ -115,11 +115,23 @@ fn connections_with_cells_take_turns_at_a_bandwidth_limit() {
 fn the_connections_of_an_address_share_one_turn_at_a_bandwidth_limit() {
     on_sockets(async {
         let addresses = [&[host(2), host(4), host(4)][..], &[host(3); 1000]].concat();
-        let sent = turns(&addresses, &[host(4)]).await;
+        let sent = turns(1_000_000, &addresses, &[host(4)]).await;
         let stranger: u32 = sent[3..].iter().sum();
         let shares = [sent[0], sent[1], sent[2], stranger];
         let (least, most) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());
         assert!(*least > 20 && most - least <= 1, "{shares:?}");
+    });
+}
+
+/// Relays join a directory with its token. One of them opens 1,000 connections.
+#[test]
+fn a_relay_with_many_connections_has_a_bounded_number_of_turns() {
+    on_sockets(async {
+        let addresses = [&[host(2)][..], &[host(4); 1000]].concat();
+        let sent = turns(10_000_000, &addresses, &[host(4)]).await;
+        let relay: u32 = sent[1..].iter().sum();
+        // 64 turns of the relay for each one of the user, or not much more on a busy machine.
+        assert!(sent[0] > 3 && relay < 128 * sent[0], "{} and {relay}", sent[0]);
     });
 }
 
@@ -142,6 +154,41 @@ fn a_stranger_with_many_streams_hurts_only_itself() {
         }
         // The user lost none of its streams.
         assert_eq!(user.hear().await.unwrap_err(), Answer::Ignored);
+    });
+}
+
+/// A server that accepts no connection, because others wait there. Returns its address, and what must stay open.
+async fn silent_server() -> (SocketAddr, (TcpListener, Vec<TcpStream>)) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut waiting = Vec::new();
+    while let Ok(Ok(tcp)) =
+        tokio::time::timeout(Duration::from_millis(200), TcpStream::connect(address)).await
+    {
+        waiting.push(tcp);
+    }
+    (address, (listener, waiting))
+}
+
+#[test]
+fn streams_to_a_silent_server_make_room_for_others() {
+    on_sockets(async {
+        let limits = Limits { streams: 20, ..Limits::default() };
+        let (relay, _) = relay(Setup { limits, ..Setup::default() }).await;
+        let (silent, _open) = silent_server().await;
+        let mut stranger = circuit_from(host(3), relay).await;
+        for stream in 1..=500 {
+            stranger.say(RELAY, begin(stream, silent)).await;
+        }
+        // The relay ends streams to make room.
+        assert_eq!(stranger.hear().await.expect("an answer")[0], END);
+        let target = server(false).await.address;
+        let mut user = circuit_from(host(2), relay).await;
+        for stream in 1..=5 {
+            assert_eq!(open(&mut user, stream, target).await.0, CONNECTED, "stream {stream}");
+        }
     });
 }
 
@@ -207,6 +254,26 @@ fn connections_with_an_idle_circuit_each_do_not_lock_out_newcomers() {
             kept[number / 2] |= link.hear().await.unwrap_err() == Answer::Ignored;
         }
         assert_eq!(kept, [true; 6], "every address keeps its share");
+    });
+}
+
+/// A relay with few file descriptors has few places for connections, and a quarter of them for handshakes.
+#[test]
+fn half_open_connections_leave_descriptors_to_others() {
+    on_sockets(async {
+        let limits = Limits { connections: 64, ..Limits::default() };
+        let (relay, _) = relay(Setup { limits, ..Setup::default() }).await;
+        let mut half_open = Vec::new();
+        for number in 0..60 {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind((host(3 + number), 0).into()).unwrap();
+            half_open.push(socket.connect(relay.address).await.unwrap());
+        }
+        let mut user = circuit_from(host(2), relay).await;
+        assert_eq!(user.hear().await.unwrap_err(), Answer::Ignored, "its circuit stays");
+        let closed = half_open.iter_mut().filter(|tcp| tcp.try_read(&mut [0; 8]).is_ok_and(|read| read == 0));
+        let open = 60 - closed.count();
+        assert!((1..=16).contains(&open), "{open} half-open connections");
     });
 }
 
@@ -348,7 +415,7 @@ fn half_written_posts_do_not_delay_a_directory() {
         let before = time().await;
         let (mut halves, mut sent) = (Vec::new(), 0);
         for number in 0..300 {
-            let socket = tokio::net::TcpSocket::new_v4().unwrap();
+            let socket = TcpSocket::new_v4().unwrap();
             socket.bind((host(3), 0).into()).unwrap();
             let mut half = socket.connect(directory).await.unwrap();
             // Bodies that stop, bodies without end, heads that stop.

@@ -105,8 +105,10 @@ pub struct Status {
     pub circuits: bool,
 }
 
-/// Maximum number of pending handshakes: a new one displaces the oldest.
+/// Maximum number of pending handshakes: a new one displaces the oldest. With few file descriptors it is less.
 const HANDSHAKES: usize = 512;
+/// The least that it is.
+const FEWEST_HANDSHAKES: usize = 16;
 /// Published bandwidth of a relay without a limit, bytes per second: the largest value that directories count.
 const UNLIMITED: u64 = 1_000_000_000;
 /// Intervals of noting the bytes that were carried, and of storing their history.
@@ -358,6 +360,13 @@ fn shard_settings(
     ShardSettings { exit: Arc::new(exit), refuses_single_hop, limits, addresses, extends }
 }
 
+/// Places for handshakes: at most a quarter of those for connections. Connections and exit streams have at most three quarters
+/// of the file descriptors, so all three fit.
+fn handshakes(limits: Option<&Limits>) -> usize {
+    let most = limits.map_or(HANDSHAKES, |limits| limits.connections as usize / 4);
+    most.clamp(FEWEST_HANDSHAKES, HANDSHAKES)
+}
+
 impl RelayLoop {
     fn new(
         shard: Shard,
@@ -367,11 +376,12 @@ impl RelayLoop {
         defences: BTreeMap<String, i32>,
     ) -> RelayLoop {
         let history = History::new(clock::unix(), shard.overlay.limit().carried());
+        let shard_limits = shard.settings().limits;
         RelayLoop {
             shard,
             others,
             history: Rc::new(RefCell::new(history)),
-            handshakes: Rc::new(Admission::new(HANDSHAKES)),
+            handshakes: Rc::new(Admission::new(handshakes(shard_limits.as_ref()))),
             announced: Rc::new(RefCell::new(announced)),
             listed: Rc::default(),
             changed: Rc::default(),
