@@ -111,6 +111,9 @@ pub fn main(arguments: &DirectoryArgs) -> Result<ExitCode, Failure> {
         let source = file.or(arguments.coordinator.map(Source::Coordinator));
         authority::run(authority, source, listener, |event| match event {
             Event::Changed(change) => log_change(&change),
+            Event::FurtherChanged { joined, left, relays } => {
+                tracing::info!(joined, left, relays, "further relays joined or left");
+            }
             Event::Measured { relays, of } => tracing::info!(relays, of, "measured"),
             Event::Unmatched { relays, of } => tracing::warn!(
                 relays,

@@ -6,7 +6,7 @@ use axum::body::Bytes;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse as _, Response};
-use tidegate_control::units::Span;
+use tidegate_control::units::{Span, Time};
 use tokio::net::TcpListener;
 
 use super::directory::{Authority, Change};
@@ -16,12 +16,25 @@ use crate::http::{PageRequest, answers, serve_public};
 
 /// Interval of reading the measured weights, and of removing silent relays.
 const LOOK: Span = Span::from_secs(5);
+/// Changes with an event of their own per [`PERIOD`]. A holder of the token can cause hundreds a second.
+const CHANGES: u32 = 100;
+/// See [`CHANGES`].
+const PERIOD: Span = Span::from_secs(60);
 
 /// An event that the operator should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A relay joined or left.
     Changed(Change),
+    /// Further relays joined or left in a minute with many changes.
+    FurtherChanged {
+        /// How often a relay joined.
+        joined: u64,
+        /// How often a relay left.
+        left: u64,
+        /// The number of listed relays.
+        relays: usize,
+    },
     /// Weights are published.
     Measured {
         /// The number of listed relays that were measured.
@@ -48,8 +61,8 @@ pub async fn run(
     on_event: impl Fn(Event),
 ) {
     let (authority, signed) = (RefCell::new(authority), Cell::default());
-    let (router, answering) =
-        answers(|asked| answer(&mut authority.borrow_mut(), &signed, &asked, &on_event));
+    let changes = ChangeReport { on_event: &on_event, begun: Cell::default(), counts: Cell::default() };
+    let (router, answering) = answers(|asked| answer(&mut authority.borrow_mut(), &signed, &asked, &changes));
     let reading = async {
         match &source {
             Some(source) => read_weights(source, &authority, &on_event).await,
@@ -60,26 +73,64 @@ pub async fn run(
         () = serve_public(listener, router) => {}
         () = answering => {}
         () = reading => {}
-        () = expire(&authority, &on_event) => {}
+        () = expire(&authority, &changes) => {}
     }
 }
 
 /// Removes silent relays in time, also without requests.
-async fn expire(authority: &RefCell<Authority>, on_event: &dyn Fn(Event)) {
+async fn expire(authority: &RefCell<Authority>, changes: &ChangeReport<'_>) {
     loop {
         clock::until(clock::now() + LOOK).await;
         let mut authority = authority.borrow_mut();
         authority.expire(clock::unix());
-        report(&mut authority, on_event);
+        changes.report(&mut authority, clock::now());
     }
 }
 
-/// Reports the relays that joined or left. Returns whether there are any.
-fn report(authority: &mut Authority, on_event: &dyn Fn(Event)) -> bool {
-    let changes = authority.take_changes();
-    let is_changed = !changes.is_empty();
-    changes.into_iter().for_each(|change| on_event(Event::Changed(change)));
-    is_changed
+/// Reports the relays that joined or left, and only their number where there are many.
+struct ChangeReport<'a> {
+    on_event: &'a dyn Fn(Event),
+    /// The start of the period.
+    begun: Cell<Time>,
+    counts: Cell<Counts>,
+}
+
+/// Changes of a period.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    /// Those with an event of their own.
+    reported: u32,
+    /// The others.
+    joined: u64,
+    left: u64,
+}
+
+impl ChangeReport<'_> {
+    /// Reports the changes since the last call. Returns whether there are any.
+    fn report(&self, authority: &mut Authority, now: Time) -> bool {
+        let changes = authority.take_changes();
+        let (is_changed, relays) = (!changes.is_empty(), authority.len());
+        let mut counts = self.counts.get();
+        if now.since(self.begun.get()) >= PERIOD {
+            if counts.joined + counts.left > 0 {
+                (self.on_event)(Event::FurtherChanged { joined: counts.joined, left: counts.left, relays });
+            }
+            self.begun.set(now);
+            counts = Counts::default();
+        }
+        for change in changes {
+            match change.left {
+                _ if counts.reported < CHANGES => {
+                    counts.reported += 1;
+                    (self.on_event)(Event::Changed(change));
+                }
+                None => counts.joined += 1,
+                Some(_) => counts.left += 1,
+            }
+        }
+        self.counts.set(counts);
+        is_changed
+    }
 }
 
 /// Reads the weights again and again.
@@ -136,7 +187,7 @@ fn answer(
     authority: &mut Authority,
     signed: &Signed,
     asked: &PageRequest,
-    on_event: &dyn Fn(Event),
+    changes: &ChangeReport<'_>,
 ) -> Response {
     let text = || String::from_utf8_lossy(&asked.body);
     let posted = |said: Result<&'static str, String>| match said {
@@ -155,8 +206,56 @@ fn answer(
             (StatusCode::NOT_FOUND, pages).into_response()
         }
     };
-    if report(authority, on_event) {
+    if changes.report(authority, clock::now()) {
         signed.take();
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use ed25519_dalek::SigningKey;
+    use tidegate_proto::crypto::cert::RouterKeys;
+
+    use super::super::directory::{Admission, Entry, proof, withdrawal};
+    use super::*;
+    use crate::gate::Gate;
+    use crate::identity::fill;
+
+    /// A holder of the token joins and withdraws all the time.
+    #[test]
+    fn relays_that_come_and_go_do_not_fill_the_log() {
+        const NOW: u64 = 1_800_000_000;
+        let token = Some("secret".to_owned());
+        let rules = Admission { allowed: Vec::new(), token, per_address: 8, gate: Gate::Private };
+        let mut authority = Authority::new(SigningKey::from_bytes(&[7; 32]), rules, 3600);
+        let keys = RouterKeys::generate(&mut fill);
+        let events = RefCell::new(Vec::new());
+        let hear = |event: Event| events.borrow_mut().push(event);
+        let changes = ChangeReport { on_event: &hear, begun: Cell::default(), counts: Cell::default() };
+        let later = Time::ZERO + PERIOD;
+        for second in 0..200 {
+            let now = NOW + 2 * second;
+            let entry = Entry::new("flood", "127.0.0.1:9".parse().unwrap(), &keys, (1000, true, now));
+            let post = format!("token secret\n{}\n{}", proof(&keys), entry.line());
+            authority.join(now, Ipv4Addr::LOCALHOST.into(), &post).unwrap();
+            assert!(changes.report(&mut authority, later));
+            authority.withdraw(now + 1, &withdrawal(&keys, now + 1)).unwrap();
+            assert!(changes.report(&mut authority, later));
+        }
+        assert_eq!(events.borrow().len(), CHANGES as usize);
+        assert!(!changes.report(&mut authority, later + PERIOD));
+        assert_eq!(
+            events.borrow().last(),
+            Some(&Event::FurtherChanged { joined: 150, left: 150, relays: 0 })
+        );
+        // The next minute names changes again.
+        let entry = Entry::new("late", "127.0.0.1:9".parse().unwrap(), &keys, (1000, true, NOW + 500));
+        let post = format!("token secret\n{}\n{}", proof(&keys), entry.line());
+        authority.join(NOW + 500, Ipv4Addr::LOCALHOST.into(), &post).unwrap();
+        assert!(changes.report(&mut authority, later + PERIOD));
+        assert!(matches!(events.borrow().last(), Some(Event::Changed(change)) if change.nickname == "late"));
+    }
 }
