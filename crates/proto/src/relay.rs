@@ -218,6 +218,12 @@ impl<O: Onion> Relay<O> {
         self.table.links.repeated()
     }
 
+    /// Turns that KIST gave a connection before one that had waited longer, as the scheduler orders them. Round robin never
+    /// causes one.
+    pub fn overtaking_turns(&self) -> u64 {
+        self.table.links.overtakes()
+    }
+
     /// Whether the circuit comes from a client, which does not prove an identity.
     pub fn is_from_client(&self, circuit: CircuitKey) -> bool {
         let circuit = self.table.circuits.get(circuit.0 as usize);

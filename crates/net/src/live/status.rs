@@ -161,6 +161,11 @@ fn numbers(overlay: &Exiting) -> Vec<Number> {
                 "Cells sent right after one of the same circuit while another waited",
                 node.repeated_turns() as f64,
             ),
+            (
+                "overtaking_turns_total",
+                "Turns that KIST gave a connection before one that had waited longer",
+                node.overtaking_turns() as f64,
+            ),
         ];
         numbers.extend(measured.into_iter().flat_map(|measured| {
             let echoed = measured.forwarded().measurement as f64;

@@ -88,6 +88,7 @@ pub(super) struct Kist {
     unasked: usize,
     unknown: usize,
     runs: u64,
+    overtakes: u64,
     /// Memory of the last run.
     spare: Vec<ChannelId>,
     turns: BinaryHeap<Turn>,
@@ -98,6 +99,11 @@ impl Kist {
     /// Number of runs so far.
     pub(crate) fn runs(&self) -> u64 {
         self.runs
+    }
+
+    /// Turns of a channel before one that had waited longer. With equal loads, as under round robin, the number stays 0.
+    pub(crate) fn overtakes(&self) -> u64 {
+        self.overtakes
     }
 
     /// When the next run is due.
@@ -228,8 +234,11 @@ impl Kist {
             turns.push(Turn { load, ticket: tickets, id, limit: limit.unwrap_or(0) });
             tickets += 1;
         }
-        let first_turns = tickets;
+        let (first_turns, mut taken) = (tickets, 0);
         while let Some(mut turn) = turns.pop() {
+            // Without overtaking, turns come in the order of their tickets.
+            self.overtakes += u64::from(turn.ticket > taken);
+            taken += 1;
             // A channel's first turn decides its place in the order of writing.
             if turn.ticket < first_turns {
                 served.push(turn.id);

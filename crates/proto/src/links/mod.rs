@@ -554,6 +554,11 @@ impl<O: Onion> Links<O> {
         self.kist.runs()
     }
 
+    /// Turns that KIST gave a connection before one that had waited longer.
+    pub(crate) fn overtakes(&self) -> u64 {
+        self.kist.overtakes()
+    }
+
     /// When KIST's next run is due.
     pub fn next_run(&self) -> Option<Timer> {
         self.kist.due()

@@ -33,7 +33,7 @@ struct Port<O: Onion> {
     scheduler: Box<dyn Scheduler + Send>,
     /// Scheduler key -> leg.
     keys: Slab<LegId>,
-    /// Number of legs that the scheduler may choose, and the one that it chose last.
+    /// Number of legs that the scheduler may choose, and the one that it chose last, if another one waited then and still waits.
     active: u32,
     last: Option<u32>,
     out: Waiting<O>,
@@ -62,7 +62,7 @@ impl<O: Onion> Port<O> {
     /// Forgets a leg, which was `active` or not.
     fn detach(&mut self, key: u32, active: bool) {
         self.active -= u32::from(active);
-        self.last = self.last.filter(|last| *last != key);
+        self.last = None;
         self.scheduler.forget(key);
         self.keys.remove(key as usize);
     }
@@ -86,7 +86,7 @@ pub(super) struct Queues<O: Onion> {
     drained: VecDeque<(CircuitKey, Side)>,
     queued_cells: u64,
     buffered_cells: u64,
-    /// Cells that left right after one of the same circuit while another circuit waited.
+    /// Cells that left right after one of the same circuit while another circuit waited all the time.
     repeated: u64,
     /// Longest queues towards clients and towards exits that the consensus states.
     pub limits: [Option<u32>; 2],
@@ -259,7 +259,7 @@ impl<O: Onion> Queues<O> {
             port.scheduler.passed(now, key, together, &view);
             self.legs[id.index()].count_sent(now, together, self.count_cells);
         }
-        port.last = Some(key);
+        port.last = None;
         let leg = &mut self.legs[id.index()];
         if std::mem::take(&mut leg.high) {
             self.drained.push_back((leg.circuit, leg.side));
@@ -332,6 +332,7 @@ impl<O: Onion> Queues<O> {
             }
             Turn::Ends => {
                 port.active -= 1;
+                port.last = None;
                 port.scheduler.remove(leg.key);
                 None
             }
@@ -427,12 +428,13 @@ impl<O: Onion> Queues<O> {
     pub(crate) fn move_run(&mut self, config: &Config, now: Time, id: ChannelId, most: u32) -> u32 {
         let port = &mut self.ports[id.index()];
         let Some(key) = port.next(now, &self.legs) else { return 0 };
-        self.repeated += u64::from(port.active > 1 && port.last == Some(key));
-        port.last = Some(key);
+        let others_wait = port.active > 1;
+        self.repeated += u64::from(others_wait && port.last == Some(key));
+        port.last = others_wait.then_some(key);
         let index = port.keys[key as usize].index();
         let leg = &mut self.legs[index];
         // A scheduler that reads the count sees each cell.
-        let most = if port.active > 1 || self.count_cells { 1 } else { most.min(leg.sendable()) };
+        let most = if others_wait || self.count_cells { 1 } else { most.min(leg.sendable()) };
         let cells = leg.send(now, &mut port.out, most, self.count_cells);
         let more = leg.is_ready();
         port.active -= u32::from(!more);

@@ -74,6 +74,11 @@ fn downloads_arrive_whole_and_in_order_under_every_transport_and_scheduler() {
             assert!(traces.is_sorted_by(|a, b| a > b), "in order");
             assert_eq!(traces.last(), Some(&0), "including the last byte");
         }
+        if format!("{:?}", config.scheduler) == "RoundRobin" {
+            // Schedulers that prefer circuits are known by these counters.
+            let preferred = net.relays.iter().map(|relay| relay.repeated_turns() + relay.overtaking_turns());
+            assert_eq!(preferred.sum::<u64>(), 0, "{config:?}");
+        }
         for key in circuits {
             net.client.close(net.now, key);
         }

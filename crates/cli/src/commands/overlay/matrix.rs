@@ -271,9 +271,15 @@ fn missing_effects(name: &str, counters: &Value, moves: usize) -> Vec<String> {
     let looked = has("quic") || count("kernel_inspections") > 0.0;
     check("kist", looked, "KIST did not look at the kernel".into());
     check("kist", unsent < UNSENT, format!("KIST left {unsent:.0} B unsent on average"));
-    // With a connection per circuit the scheduler orders connections, which other counters do not show.
-    let shares = has("vanilla");
-    check("ewma", !shares || count("repeated_turns") > 0.0, "EWMA did not prefer a circuit".into());
+    // With a connection per circuit EWMA orders the connections of KIST's runs.
+    let preferred = if has("vanilla") { "repeated_turns" } else { "overtaking_turns" };
+    check("ewma", count(preferred) > 0.0, "EWMA did not prefer a circuit".into());
+    // No other part may be taken for EWMA.
+    check(
+        "rr",
+        count("repeated_turns") + count("overtaking_turns") == 0.0,
+        "round robin preferred a circuit".into(),
+    );
     check("predictor", count("solves") > 0.0, "PredicTor did not solve".into());
     check("connection", moves > 0, "no circuit moved to another connection".into());
     check("circuit", moves > 0, "no circuit moved to another circuit".into());
@@ -296,6 +302,25 @@ mod tests {
         assert_eq!((with("predictor-connection"), with("predictor-circuit")), (12, 12));
         assert!(all.iter().any(|one| one.name == "vanilla-kist-ewma-vegas-circuit" && one.refused.is_none()));
         assert!(refused.iter().any(|one| one.name == "quic-eager-ewma-vegas-stay"));
+    }
+
+    /// EWMA is accepted with every transport, and round robin must not pass for it.
+    #[test]
+    fn ewma_must_show_its_effect_under_each_transport() {
+        for (name, counter) in [
+            ("vanilla-eager-ewma-windows-stay", "repeated_turns"),
+            ("pctcp-kist-ewma-windows-stay", "overtaking_turns"),
+            ("quic-kist-ewma-windows-stay", "overtaking_turns"),
+        ] {
+            let missing = |name: &str, turns: f64| {
+                let counters = json!({ "kist_runs": 1.0, "kernel_inspections": 1.0, counter: turns });
+                missing_effects(name, &counters, 0)
+            };
+            assert!(combinations().iter().any(|one| one.name == name && one.refused.is_none()), "{name}");
+            assert_eq!(missing(name, 0.0), ["EWMA did not prefer a circuit"]);
+            assert_eq!(missing(name, 1.0), [""; 0]);
+            assert_eq!(missing(&name.replace("ewma", "rr"), 1.0), ["round robin preferred a circuit"]);
+        }
     }
 
     #[test]
