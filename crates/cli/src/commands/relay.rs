@@ -4,6 +4,8 @@ mod bounds;
 #[cfg(test)]
 mod documented;
 mod dos;
+#[cfg(test)]
+mod effects;
 mod exit_policy;
 mod left_out;
 mod reload;

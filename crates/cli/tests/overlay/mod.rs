@@ -3,8 +3,10 @@
 mod matrix;
 mod memory;
 mod operator;
+mod published;
 mod reached;
 mod roles;
+mod strangers;
 use crate::skipped;
 use std::io::{BufRead as _, BufReader, Lines, Read as _, Write as _};
 use std::net::TcpStream;
