@@ -127,7 +127,7 @@ impl fmt::Display for DirectoryError {
                 f.write_str("the authority's key is not an Ed25519 public key; get it again")
             }
             DirectoryError::Size(peers) => {
-                write!(f, "lists {peers} peers; give 3 to {MAX_PEERS}")
+                write!(f, "the number of peers is {peers}; add peers until there are 3 to {MAX_PEERS}")
             }
             DirectoryError::Seconds(seconds) => {
                 write!(f, "has epochs of {seconds} s; give {SHORTEST} s to a year")

@@ -539,13 +539,13 @@ impl Daemon {
 /// A relay that was not measured because it had been measured as often as it allows, with that reason; `None` if a
 /// current result stands in.
 fn why_missing(shared: &CoordinatorState, relay: &RelayEntry, now: u64) -> Option<String> {
-    let hours = shared.config.period.as_secs_f64() / 3600.0;
+    let period = shared.config.period;
     let name = &relay.nickname;
     let Some(good) = shared.ledger.good(&relay.id, now, shared.config.expiry) else {
-        return Some(format!("{name} (measured {PER_PERIOD} times in {hours} h already, without a result)"));
+        return Some(format!("{name} (measured {PER_PERIOD} times in {period} already, without a result)"));
     };
     let (age_s, estimate_bits_per_s) = (now.saturating_sub(good.unix), good.estimate.0);
-    let cause = format!("measured {PER_PERIOD} times in {hours} h already; its last result stays");
+    let cause = format!("measured {PER_PERIOD} times in {period} already; its last result stays");
     tracing::warn!(relay = name, cause, age_s, estimate_bits_per_s, "kept");
     None
 }

@@ -145,7 +145,7 @@ reasons! {
     Circuits = 6, "circuits", "a measurer could not open half of its circuits";
     WrongEcho = 7, "wrong-echo", "the relay returned a cell that it did not decrypt, or not in order";
     Timeout = 8, "timeout", "a phase of the measurement took too long";
-    Lost = 9, "lost", "a connection broke";
+    Lost = 9, "lost", "its connection broke or was refused";
     Stopped = 10, "stopped", "the operator stopped the measurement";
     Protocol = 11, "protocol", "a message was invalid, or not expected in this phase";
     Clock = 12, "clock", "reported seconds are shorter than the coordinator's";
