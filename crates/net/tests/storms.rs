@@ -2,9 +2,10 @@
 
 use std::cell::Cell;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::rc::Rc;
 
-use tidegate_control::units::Span;
+use tidegate_control::units::{Bytes, Span};
 use tidegate_net::clock;
 use tidegate_net::live::relay::RelayConfig;
 use tidegate_proto::links::Limits;
@@ -134,6 +135,37 @@ fn floods_of_cells_without_effect_delay_a_user_little() {
         let rate = (sent.get() - begun.1) as f64 / seconds / 1e6;
         eprintln!("floods of {rate:.1} MB/s: a download takes {before}, then {during}");
         assert!(during < Span::from_secs(5), "{during}");
+    });
+}
+
+/// A stranger's unread streams use up the memory of its thread. Users of the other thread keep a part of it.
+#[test]
+fn a_stranger_on_one_thread_leaves_memory_to_users_of_others() {
+    on_sockets(async {
+        let change = |settings: &mut RelayConfig| {
+            settings.config.limits = Some(Limits { memory: Bytes(16 << 20), ..Limits::default() });
+            settings.exit = a_relay::open_exit(None);
+            settings.threads = NonZeroUsize::new(2).unwrap();
+        };
+        let relay = a_relay::start(change).await.router.into();
+        let (target, Server { address, open, .. }) = (server(true).await.address, server(true).await);
+        let mut stranger = circuit_from(host(3), relay).await;
+        for stream in 1..=200 {
+            stranger.say(RELAY, begin(stream, address)).await;
+        }
+        let end = clock::now() + Span::from_secs(20);
+        let mut most = 0;
+        // The relay ends streams above the limit.
+        while most < 200 || open.get() > 150 {
+            assert!(clock::now() < end, "{} of {most} streams are open", open.get());
+            most = most.max(open.get());
+            clock::until(clock::now() + Span::from_millis(20)).await;
+        }
+        // Each connection of a user goes to the thread with the fewest.
+        for user in 10..16 {
+            download(user, relay, target).await;
+            clock::until(clock::now() + Span::from_millis(200)).await;
+        }
     });
 }
 
