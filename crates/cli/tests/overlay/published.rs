@@ -1,4 +1,4 @@
-//! What others see of a running relay: each key of its configuration that is published changes it.
+//! Tests: each published key of a configuration changes the view that others have of a running relay.
 
 use std::fs;
 use std::io::{Read as _, Write as _};

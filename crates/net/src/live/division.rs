@@ -3,7 +3,7 @@
 //! Each shard holds a share of every limit, and the shares never exceed the limit together. Several times per second a
 //! shard exchanges its share for what it uses and an equal part of the unused rest. A busy shard thus gets the parts
 //! that others leave, except for a part that each shard keeps: otherwise one stranger could take the whole limit on its
-//! shard, and users of other shards would have nothing.
+//! shard, and leave nothing to users of other shards.
 
 use std::sync::{Arc, Mutex};
 

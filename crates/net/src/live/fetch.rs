@@ -93,4 +93,29 @@ mod tests {
             assert!(answered(bad).is_err(), "{bad:?}");
         }
     }
+
+    /// A body and a head that do not end.
+    #[test]
+    fn documents_without_end_are_refused() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        for (begin, line) in [("HTTP/1.1 200 OK\r\n\r\n", "relay\n"), ("HTTP/1.1 200 OK\r\n", "X: y\r\n")] {
+            runtime.block_on(async {
+                let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+                let address = listener.local_addr().unwrap();
+                let server = async {
+                    let (mut tcp, _) = listener.accept().await.unwrap();
+                    tcp.write_all(begin.as_bytes()).await.unwrap();
+                    let (lines, mut sent) = (line.repeat(10_000), 0);
+                    while tcp.write_all(lines.as_bytes()).await.is_ok() {
+                        sent += lines.len();
+                    }
+                    sent
+                };
+                let (answer, sent) = tokio::join!(fetch(address, "/directory", None), server);
+                assert!(answer.is_err(), "{begin}");
+                // The kernel holds a part.
+                assert!(sent < 2 * MOST, "{sent} bytes were taken");
+            });
+        }
+    }
 }

@@ -304,7 +304,7 @@ mod tests {
         assert!(refused.iter().any(|one| one.name == "quic-eager-ewma-vegas-stay"));
     }
 
-    /// EWMA is accepted with every transport, and round robin must not pass for it.
+    /// EWMA is accepted with every transport. Round robin must not look like it.
     #[test]
     fn ewma_must_show_its_effect_under_each_transport() {
         for (name, counter) in [
