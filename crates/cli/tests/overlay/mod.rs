@@ -1,5 +1,6 @@
 //! `tidegate overlay`: files fetched through overlays of processes on loopback, and among stock tor's.
 
+mod directory_options;
 mod matrix;
 mod memory;
 mod operator;
@@ -363,10 +364,14 @@ impl Role {
     }
 
     fn wait(&mut self, kind: &str) -> Value {
+        self.wait_for_any(&[kind])
+    }
+
+    fn wait_for_any(&mut self, kinds: &[&str]) -> Value {
         loop {
-            let line = self.events.next().unwrap_or_else(|| panic!("it ended before `{kind}`")).unwrap();
+            let line = self.events.next().unwrap_or_else(|| panic!("it ended before {kinds:?}")).unwrap();
             let event: Value = serde_json::from_str(&line).unwrap();
-            if event["event"] == kind {
+            if kinds.iter().any(|kind| event["event"] == *kind) {
                 return event;
             }
         }

@@ -5,8 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use tidegate_control::units::Span;
+use tidegate_net::clock;
 use tokio::net::TcpSocket;
 
 use super::roles::{Overlay, ask_as, greeter};
@@ -36,14 +38,14 @@ fn connections(to: &str, number: usize, bytes: &[u8]) -> Vec<TcpStream> {
 }
 
 /// A user's requests over new circuits. Returns the longest time of one.
-fn served(overlay: &Overlay, port: u16, requests: usize) -> Duration {
+fn served(overlay: &Overlay, port: u16, requests: usize) -> Span {
     static USERS: AtomicUsize = AtomicUsize::new(0);
     let client = overlay.listening().pop().unwrap();
     let each = (0..requests).map(|_| {
-        let begun = Instant::now();
+        let begun = clock::now();
         let user = format!("user{}", USERS.fetch_add(1, Ordering::Relaxed));
         assert_eq!(ask_as(&user, &client, "localhost", port), (0, b"hello".to_vec()));
-        begun.elapsed()
+        clock::now().since(begun)
     });
     each.max().unwrap()
 }
@@ -67,9 +69,9 @@ fn half_open_connections_delay_no_user() {
     }
     let during = served(&overlay, port, 3);
     let files = files(overlay.roles[1].id());
-    eprintln!("1,200 half-open connections hold {files} files; a request takes {before:?}, then {during:?}");
+    eprintln!("1,200 half-open connections hold {files} files; a request takes {before}, then {during}");
     assert!(files < 700, "{files} files");
-    assert!(during < Duration::from_secs(5), "{during:?}");
+    assert!(during < Span::from_secs(5), "{during}");
 }
 
 /// Packets that no connection sent: random ones, and first packets of an unknown and of the known version.
@@ -111,10 +113,10 @@ fn floods_of_invalid_quic_packets_delay_no_user() {
     over.store(true, Ordering::Relaxed);
     let (sent, heard) = flood.join().unwrap();
     eprintln!(
-        "{sent} bytes of packets cause {heard} bytes of answers; a request takes {before:?}, then {during:?}"
+        "{sent} bytes of packets cause {heard} bytes of answers; a request takes {before}, then {during}"
     );
     assert!(heard < sent / 3, "{heard} of {sent}");
-    assert!(during < Duration::from_secs(5), "{during:?}");
+    assert!(during < Span::from_secs(5), "{during}");
 }
 
 /// Requests that are not HTTP, or not valid.
@@ -150,5 +152,5 @@ fn malformed_requests_stop_no_role_and_fill_no_log() {
     let all = overlay.lines();
     let told = all[lines..].iter().filter(|line| !line.contains("\"level\":\"debug\"")).count();
     assert!(told <= 3, "{:#?}", &all[lines..]);
-    assert!(served(&overlay, port, 3) < Duration::from_secs(5));
+    assert!(served(&overlay, port, 3) < Span::from_secs(5));
 }
