@@ -263,12 +263,17 @@ impl Net {
                 }
             }
             self.drain(to);
-            if let Some(&(writer, theirs)) = self.wires.get(&wire)
-                && self.waiting.contains(&(writer, theirs))
-            {
-                self.write(writer, theirs);
-                self.drain(writer);
-            }
+            self.resume(wire);
+        }
+    }
+
+    /// Lets the writer of a wire that was read continue, if it waits.
+    fn resume(&mut self, wire: (usize, ChannelId)) {
+        if let Some(&(writer, theirs)) = self.wires.get(&wire)
+            && self.waiting.contains(&(writer, theirs))
+        {
+            self.write(writer, theirs);
+            self.drain(writer);
         }
     }
 
@@ -295,6 +300,7 @@ impl Net {
             self.node(to).cell(now, channel, cell);
         }
         self.drain(to);
+        self.resume((to, channel));
         true
     }
 }
