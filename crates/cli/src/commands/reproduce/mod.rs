@@ -80,13 +80,19 @@ enum ScaleName {
     Full,
 }
 
+impl From<ScaleName> for Scale {
+    fn from(name: ScaleName) -> Scale {
+        match name {
+            ScaleName::Smoke => Scale::Smoke,
+            ScaleName::Medium => Scale::Medium,
+            ScaleName::Full => Scale::Full,
+        }
+    }
+}
+
 /// Runs the subcommand.
 pub fn main(arguments: ReproduceArgs) -> Result<ExitCode, Failure> {
-    let scale = match arguments.scale {
-        ScaleName::Smoke => Scale::Smoke,
-        ScaleName::Medium => Scale::Medium,
-        ScaleName::Full => Scale::Full,
-    };
+    let scale = arguments.scale.into();
     let what = arguments.what.as_deref();
     let mut experiments = experiment::find(&arguments.experiments, &data_folder(), what)?;
     if let Some(place) = &arguments.keep {
