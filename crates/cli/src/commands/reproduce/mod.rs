@@ -92,7 +92,7 @@ impl From<ScaleName> for Scale {
 
 /// Runs the subcommand.
 pub fn main(arguments: ReproduceArgs) -> Result<ExitCode, Failure> {
-    let scale = arguments.scale.into();
+    let scale = Scale::from(arguments.scale);
     let what = arguments.what.as_deref();
     let mut experiments = experiment::find(&arguments.experiments, &data_folder(), what)?;
     if let Some(place) = &arguments.keep {
