@@ -60,7 +60,7 @@ impl Looks {
         }
     }
 
-    /// What each look saw, and the share of the error probability that it spends.
+    /// The values at each look, and the share of the error probability that the look spends.
     fn tests<'a>(&'a self, values: &'a [f64]) -> impl Iterator<Item = (Sequence, f64)> + 'a {
         let before = std::iter::once(0.0).chain(self.0.iter().map(|look| look.spent));
         let all = self.0.last().map_or(1, |look| look.seeds);

@@ -91,7 +91,7 @@ impl Schedule {
     fn of(seeds: usize, next: usize, last: f64) -> Schedule {
         // Ten thousand seeds decide what any seeds can decide.
         let last = (last.min(1e4) as usize).max(seeds);
-        // A last look just after another one would see nothing new.
+        // A last look just after another one would see the same.
         Schedule { next: if next + next / 4 >= last { last } else { next }, last }
     }
 }
