@@ -30,8 +30,23 @@ pub struct Look {
 
 /// The looks at an experiment, in order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(try_from = "Vec<Look>")]
 pub struct Looks(Vec<Look>);
+
+impl TryFrom<Vec<Look>> for Looks {
+    type Error = &'static str;
+
+    fn try_from(looks: Vec<Look>) -> Result<Looks, &'static str> {
+        let begin = Look { seeds: 1, spent: 0.0 };
+        let rising = looks.iter().try_fold(begin, |before, look| {
+            let later = look.seeds >= before.seeds && (before.spent..=1.0).contains(&look.spent);
+            later.then_some(*look)
+        });
+        rising
+            .map(|_| Looks(looks))
+            .ok_or("looks have at least one seed and spend from 0 to 1, both without falling")
+    }
+}
 
 impl Default for Looks {
     /// One look at whatever there is.
@@ -166,6 +181,20 @@ mod tests {
         assert_eq!(single.interval(&[1.0, 2.0], 0.05), None, "two seeds cannot decide");
         assert_eq!(single.p_value(&[1.0, 2.0], 0.0), 1.0);
         assert_eq!(single.interval(&[2.0; 5], 0.05), Some([2.0, 2.0]));
+    }
+
+    #[test]
+    fn looks_of_a_record_must_rise() {
+        let read = |text: &str| serde_json::from_str::<Looks>(text).map_err(|error| error.to_string());
+        let (_, looks) = looks(9).pop().unwrap();
+        assert_eq!(read(&serde_json::to_string(&looks).unwrap()), Ok(looks));
+        for wrong in [
+            r#"[{"seeds": 0, "spent": 1.0}]"#,
+            r#"[{"seeds": 3, "spent": 1.1}]"#,
+            r#"[{"seeds": 6, "spent": 0.5}, {"seeds": 3, "spent": 1.0}]"#,
+        ] {
+            assert!(read(wrong).unwrap_err().contains("without falling"), "{wrong}");
+        }
     }
 
     #[test]
