@@ -92,6 +92,7 @@ pub fn read(document: &Document) -> Result<Actions, DataError> {
     graph.nodes.iter().enumerate().try_for_each(|(at, node)| reader.action(at, node, &mut actions))?;
     reader.sort_peers(&mut actions);
     reader.say_order(&mut actions);
+    reader.say_stallout(&mut actions);
     actions.serves = start.attributes.contains_key("serverport")
         && actions.requests.is_empty()
         && actions.models.is_none();
@@ -198,6 +199,14 @@ impl Reader<'_> {
                 "the order of streams: tgen makes each of {} in every round; here a user draws one and then pauses",
                 all.join(", ")
             ));
+        }
+    }
+
+    /// Says if tgen gives up streams that stand still. The tool knows only times for whole streams.
+    fn say_stallout(&self, actions: &mut Actions) {
+        let value = self.graph.nodes.iter().find_map(|node| node.attributes.get("stallout"));
+        if let Some(value) = value.filter(|value| value.trim() != "0") {
+            actions.left.push(format!("the stallout of streams, {value}: they end only by `timeout`"));
         }
     }
 
@@ -340,9 +349,10 @@ mod tests {
     use super::*;
 
     fn graph(nodes: &str, edges: &str) -> Result<Actions, DataError> {
-        let keys: String = ["time", "recvsize", "sendsize", "timeout", "peers", "weight", "serverport"]
-            .map(|key| format!("<key id='{key}' attr.name='{key}'/>"))
-            .concat();
+        let keys: String =
+            ["time", "recvsize", "sendsize", "timeout", "stallout", "peers", "weight", "serverport"]
+                .map(|key| format!("<key id='{key}' attr.name='{key}'/>"))
+                .concat();
         let text =
             format!("<graphml>{keys}<graph edgedefault='directed'>\n{nodes}\n{edges}</graph></graphml>");
         read(&Document::new("x", text)?)
@@ -427,6 +437,8 @@ mod tests {
         assert_eq!((flow.requests.len(), flow.models), (0, Some(models)));
         let server = graph(&node("start", &[("serverport", "80")]), "").unwrap();
         assert!(server.serves && server.requests.is_empty());
+        let still = graph(&node("start", &[("serverport", "80"), ("stallout", "30 s")]), "").unwrap();
+        assert!(still.left[0].contains("the stallout of streams, 30 s"), "{:?}", still.left);
         let list = graph(&(start.clone() + &node("pause", &[("time", "3,1, 2 min")])), "").unwrap();
         let ends = [Span::from_secs(1), Span::from_secs(120)];
         assert_eq!(list.pause, Some(Pause { time: ends, again: false }));
