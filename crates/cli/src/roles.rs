@@ -7,7 +7,9 @@ use std::sync::mpsc;
 use std::thread;
 
 use serde_json::Value;
+use tidegate_lab::input::InputError;
 use tidegate_net::live::demo_page::{self, Look};
+use tidegate_net::live::keys;
 use tidegate_net::{os, private_file, runtime, sockets};
 use tokio::net::TcpListener;
 
@@ -51,6 +53,30 @@ pub fn cure_of_key_file(path: &Path, create: &str) -> String {
         true if private_file::open_mode(path).is_some() => String::new(),
         true => "restore the file from a copy, or name another one".to_owned(),
     }
+}
+
+/// Reads the token of a private file. `copy_to` says who else needs it: the file is then created if it does not exist.
+pub fn token(path: &Path, copy_to: Option<&'static str>) -> Result<String, Failure> {
+    let wrong = |cause| {
+        let cure = match private_file::open_mode(path) {
+            // The cause says `chmod 600`.
+            Some(_) => "",
+            None if copy_to.is_some() => {
+                "write one word of at least 16 characters, or name a file that does not exist yet"
+            }
+            None => "name the file with the server's token",
+        };
+        Failure::Input(InputError::new(path.display().to_string(), cause, cure))
+    };
+    if copy_to.is_none() && !path.exists() {
+        return Err(wrong("does not exist".to_owned()));
+    }
+    let (token, is_new) = keys::join_token(path).map_err(wrong)?;
+    if is_new {
+        let cure = copy_to.unwrap_or_default();
+        tracing::info!(file = %path.display(), cure, "token created");
+    }
+    Ok(token)
 }
 
 /// Listens at an address and logs it.

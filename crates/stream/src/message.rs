@@ -190,7 +190,7 @@ impl fmt::Display for Refusal {
                 *offered as f64 / 1e6
             ),
             Refusal::Full => f.write_str("the server has its maximum number of viewers; join later"),
-            Refusal::Token => f.write_str("the token is wrong; give the server's --token"),
+            Refusal::Token => f.write_str("the token is wrong; give a copy of the server's --token-file"),
             Refusal::Version => f.write_str("the server has another protocol version; use the same release"),
             Refusal::TooOften => f.write_str("too many attempts from this address; wait a minute"),
             Refusal::Redirect(to) => write!(f, "the server is full; try {to}"),

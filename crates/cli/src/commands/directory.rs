@@ -12,10 +12,9 @@ use tidegate_net::live::authority::Event;
 use tidegate_net::live::directory::{Admission, Authority, Change, Departure};
 use tidegate_net::live::weights::Source;
 use tidegate_net::live::{authority, keys};
-use tidegate_net::private_file;
 
 use crate::failure::Failure;
-use crate::roles::{cure_of_key_file, end_with_parent, listen, on_this_thread};
+use crate::roles::{self, cure_of_key_file, end_with_parent, listen, on_this_thread};
 
 /// Serve the signed relay list of a private overlay (see docs/live.md)
 #[derive(clap::Args)]
@@ -71,25 +70,8 @@ pub fn main(arguments: &DirectoryArgs) -> Result<ExitCode, Failure> {
         })
     });
     let allowed = allowed.collect::<Result<Vec<_>, _>>()?;
-    let token = match &arguments.token_file {
-        Some(path) => {
-            let (token, is_new) = keys::join_token(path).map_err(|cause| {
-                let cure = match private_file::open_mode(path) {
-                    // The cause says `chmod 600`.
-                    Some(_) => "",
-                    None => {
-                        "write one word of at least 16 characters, or name a file that does not exist yet"
-                    }
-                };
-                wrong(path.display().to_string(), cause, cure)
-            })?;
-            if is_new {
-                tracing::info!(file = %path.display(), cure = "copy it to `token` of the relays", "token created");
-            }
-            Some(token)
-        }
-        None => None,
-    };
+    let token = arguments.token_file.as_deref();
+    let token = token.map(|path| roles::token(path, Some("copy it to `token` of the relays"))).transpose()?;
     if allowed.is_empty() && token.is_none() {
         return Err(wrong("--allow or --token-file", "is missing", "give one, so that relays can join"));
     }

@@ -7,6 +7,7 @@ mod roles;
 use crate::skipped;
 use std::io::Write as _;
 use std::net::UdpSocket;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::time::Duration;
 
@@ -118,6 +119,33 @@ fn roles_outlive_sighup() {
     pause(300);
     assert!(server.status().is_object() && client.status().is_object());
     assert!(client.end().is_object() && server.end().is_object());
+}
+
+#[test]
+fn only_clients_with_the_token_are_admitted() {
+    let scratch = Scratch::new("token");
+    let (token, other) = (scratch.path("token"), scratch.path("other"));
+    let with = |file: &std::path::Path| format!("--token-file {}", file.display());
+    let server = server("500 kbit/s", "20 Mbit/s", &with(&token));
+    std::fs::write(&other, "another-word-of-16").unwrap();
+    std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o600)).unwrap();
+    for (options, phase) in [(with(&token), "in"), (with(&other), "refused"), (String::new(), "refused")] {
+        let client = client(&server, "2 Mbit/s", &options);
+        client.until(phase, |status| status["phase"] == phase);
+        let said = client.status()["refused"].to_string();
+        assert_eq!(said.contains("--token-file"), phase == "refused", "{said}");
+    }
+    for (file, cause) in [(scratch.path("none"), "does not exist"), (token, "can be read by others")] {
+        if file.exists() {
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+        }
+        let mut tool = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        tool.args(["stream", "client", "--server", "127.0.0.1:9", "--token-file"]).arg(&file);
+        let output = tool.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(cause) && said.contains(file.to_str().unwrap()), "{said}");
+    }
 }
 
 #[test]

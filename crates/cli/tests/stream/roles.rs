@@ -55,7 +55,10 @@ impl Role {
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
         let mut role = Role { child, lines, said: Value::Null };
-        role.said = role.next().expect("it says where it is found");
+        let mut next = || role.next().expect("it says where it is found");
+        let first = next();
+        // Events of the log come before it.
+        role.said = if first["level"].is_string() { next() } else { first };
         role
     }
 

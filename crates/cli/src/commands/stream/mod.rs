@@ -32,6 +32,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::spawn_local;
 
 use crate::failure::Failure;
+use crate::roles;
 
 /// Stream live video through trees of viewers (Q-Stream, see docs/streaming.md)
 #[derive(clap::Args)]
@@ -74,9 +75,9 @@ struct ServerArgs {
     /// Admit at most this many viewers
     #[arg(long, default_value_t = 200)]
     viewers: usize,
-    /// Admit only clients that give this token [default: all clients]
+    /// Admit only clients with the token in this file; create the file if it does not exist [default: all clients]
     #[arg(long)]
-    token: Option<String>,
+    token_file: Option<PathBuf>,
     /// Learn clients' bandwidth with this controller
     #[arg(long, default_value = "explicit", value_parser = PossibleValuesParser::new(ServerConfig::controllers()))]
     controller: String,
@@ -108,9 +109,9 @@ struct ClientArgs {
     /// Accept only the server with this fingerprint [default: any server]
     #[arg(long)]
     fingerprint: Option<String>,
-    /// Give this token to the server
+    /// Give the token in this file to the server
     #[arg(long)]
-    token: Option<String>,
+    token_file: Option<PathBuf>,
     /// Limit the client's uplink to this rate and announce it
     #[arg(long, default_value = "6 Mbit/s")]
     uplink: Rate,
@@ -160,9 +161,10 @@ pub fn main(arguments: StreamArgs) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Hashes a token of any length to 16 bytes.
-fn token(text: Option<&str>) -> [u8; 16] {
-    text.and_then(|text| unhex::<16>(&digest(text.as_bytes())[..32])).unwrap_or_default()
+/// Hashes the token of a file to 16 bytes; zero without a file.
+fn token(file: Option<&Path>, copy_to: Option<&'static str>) -> Result<[u8; 16], Failure> {
+    let text = file.map(|path| roles::token(path, copy_to)).transpose()?;
+    Ok(text.and_then(|text| unhex::<16>(&digest(text.as_bytes())[..32])).unwrap_or_default())
 }
 
 /// Runs a role until it ends, without waiting for a blocked read of standard input.
@@ -247,7 +249,7 @@ fn server_machine(arguments: &ServerArgs) -> Result<ServerConfig, Failure> {
     };
     let exploration =
         explorer::ExplorationConfig { share: explore, ..explorer::ExplorationConfig::default() };
-    let token = token(arguments.token.as_deref());
+    let token = token(arguments.token_file.as_deref(), Some("copy the file to the clients"))?;
     let base = ServerConfig::new(uplink, viewers);
     Ok(ServerConfig { slices, parity, token, controller, exploration, overload, rate, ..base })
 }
@@ -393,7 +395,7 @@ fn watch(arguments: ClientArgs) -> Result<ExitCode, Failure> {
     let listen = arguments.listen.unwrap_or_else(|| any.parse().expect("the four constants are addresses"));
     let stamping = ServerConfig::controller("explicit").ok().and_then(|controller| controller.stamping());
     let machine = ViewerConfig {
-        token: token(arguments.token.as_deref()),
+        token: token(arguments.token_file.as_deref(), None)?,
         uplink: arguments.claim.unwrap_or(arguments.uplink),
         forwards: !arguments.leaf,
         skip_after: arguments.skip_after,
