@@ -193,7 +193,8 @@ async fn serve_all(listener: TcpListener, pages: Router, unread: Option<Span>) {
                 })
             };
             let mut server = http1::Builder::new();
-            server.keep_alive(false).max_buf_size(HEAD).header_read_timeout(None);
+            // Clients such as `nc -N` close their direction when they have asked.
+            server.keep_alive(false).half_close(true).max_buf_size(HEAD).header_read_timeout(None);
             // An invalid request only affects its sender.
             let mut connection = pin!(server.serve_connection(TokioIo::new(Box::pin(tcp)), service));
             let asked = async {
@@ -295,6 +296,18 @@ mod tests {
             tokio::task::spawn_local(serve(listener, router));
             client(address).await;
         }));
+    }
+
+    #[test]
+    fn a_client_may_close_its_direction_before_the_answer() {
+        against_a_server(|address| async move {
+            let mut tcp = TcpStream::connect(address).await.unwrap();
+            tcp.write_all(b"GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+            tcp.shutdown().await.unwrap();
+            let mut answer = String::new();
+            tcp.read_to_string(&mut answer).await.unwrap();
+            assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("this is a"), "{answer}");
+        });
     }
 
     #[test]
