@@ -97,9 +97,13 @@ pub trait Node<O: Onion>: Machine<Output = Output<O>> {
         runs: &mut dyn Iterator<Item = (Cell<O>, u32)>,
     ) {
         for (cell, count) in runs {
-            (1..count).for_each(|_| self.cell(now, channel, cell.clone()));
-            self.cell(now, channel, cell);
+            self.each_cell(now, channel, cell, count);
         }
+    }
+    /// Handles the cells of a run one by one.
+    fn each_cell(&mut self, now: Time, channel: ChannelId, cell: Cell<O>, count: u32) {
+        (1..count).for_each(|_| self.cell(now, channel, cell.clone()));
+        self.cell(now, channel, cell);
     }
     /// Writes a channel's cells to `sink`, as far as the connection takes them.
     fn drain(&mut self, now: Time, channel: ChannelId, sink: &mut dyn Sink<O>);

@@ -94,8 +94,7 @@ impl<O: Onion> Node<O> for Client<O> {
     ) {
         for (cell, count) in runs {
             if count == 1 || !self.data_run(now, channel, &cell, count) {
-                (1..count).for_each(|_| self.cell(now, channel, cell.clone()));
-                self.cell(now, channel, cell);
+                self.each_cell(now, channel, cell, count);
             }
         }
     }

@@ -43,8 +43,7 @@ impl<O: Onion> Relay<O> {
                     self.forward(now, channel, way, cell.body, count)
                 }
                 _ => {
-                    (1..count).for_each(|_| self.cell(now, channel, cell.clone()));
-                    self.cell(now, channel, cell);
+                    self.each_cell(now, channel, cell, count);
                     way.is_none()
                 }
             };
