@@ -77,7 +77,7 @@ pub const RUNNERS: &[(&str, Dependence, Runner)] = &[
     ("correlation", Dependence::Seeds, correlation::run),
     ("observer", Dependence::Seeds, observer::run),
     ("exposure", Dependence::Seeds, exposure::runner::run),
-    ("parallel-paths", Dependence::Seeds, parallel_paths::run),
+    ("parallel-paths", Dependence::EachSeed, parallel_paths::run),
     ("q-stream", Dependence::Seeds, stream::run),
     ("q-stream-live", Dependence::Machine, live!(stream_live::run)),
     ("flashflow", Dependence::Seeds, flashflow::run),

@@ -24,7 +24,8 @@ use file::ParallelPathsExperiment;
 pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
     let parameters: ParallelPathsExperiment = experiment.parameters(scale)?;
     let place = experiment.folder.join("experiment.toml").display().to_string();
-    let jobs = parameters.jobs(&place)?;
+    let mut jobs = parameters.jobs(&place)?;
+    jobs.retain(|job| job.seed >= experiment.first_seed);
     let reports: Vec<Report> = run_all(
         &jobs,
         monitor,
@@ -63,6 +64,9 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         y: y.into(),
         curves,
     };
+    if experiment.first_seed > 0 {
+        return Ok(measured);
+    }
     const THROUGHPUT: &str = "received per peer (B/s)";
     if let Some(sweep) = &parameters.sweep {
         measured.figures.push(figure("Throughput", &sweep.over, THROUGHPUT, sweeps));
@@ -77,4 +81,33 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         measured.figures.push(figure("Rate from one peer to another", "time (s)", "rate (B/s)", watched));
     }
     Ok(measured)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::scoreboard::experiment::find;
+
+    struct Unwatched;
+    impl Monitor for Unwatched {}
+
+    #[test]
+    fn seeds_measured_apart_are_those_measured_together() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
+        let found = find(&root, Path::new("no-data"), Some("parallel-paths/table-7-2")).unwrap();
+        let mut experiment = found.into_iter().next().unwrap();
+        let shorter = toml::toml! { duration = "20 s" from = "10 s" };
+        experiment.file.smoke.extend(shorter);
+        experiment.extra_seeds = 2;
+        let together = run(&experiment, Scale::Smoke, &Unwatched).unwrap();
+        experiment.extra_seeds = 0;
+        let mut apart = run(&experiment, Scale::Smoke, &Unwatched).unwrap();
+        (experiment.first_seed, experiment.extra_seeds) = (1, 2);
+        apart.append(run(&experiment, Scale::Smoke, &Unwatched).unwrap());
+        assert_eq!(apart.seeds(), 3);
+        assert_eq!(apart.digest(), together.digest());
+        assert_eq!(apart.figures.len(), together.figures.len());
+    }
 }

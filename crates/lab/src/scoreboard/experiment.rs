@@ -98,6 +98,8 @@ pub struct Experiment {
     pub file: ExperimentFile,
     /// Seeds in addition to those of the scale; zero for runners without the parameter `seeds`.
     pub extra_seeds: u32,
+    /// The first seed to measure. Only runners with [`Dependence::EachSeed`](super::Dependence::EachSeed) heed it.
+    pub first_seed: u32,
     /// Where to store finished runs of its scenarios, if at all.
     pub keep: Option<KeptRuns>,
     /// Values of its free parameters; without them, the centres of their ranges apply.
@@ -408,6 +410,7 @@ impl Experiment {
             data: data.into(),
             file,
             extra_seeds: 0,
+            first_seed: 0,
             keep: None,
             trial: None,
             source,

@@ -59,14 +59,16 @@ impl Measured {
         self.values.values().map(Vec::len).max().unwrap_or(0)
     }
 
-    /// Adds the values of a later run of the same experiment. Its figures replace the earlier ones.
+    /// Adds the values of a later run of the same experiment. Its figures, if it has any, replace the earlier ones.
     pub fn append(&mut self, run: Measured) {
         for (quantity, values) in run.values {
             self.values.entry(quantity).or_default().extend(values);
         }
         self.fixed.extend(run.fixed);
         self.clocked.extend(run.clocked);
-        self.figures = run.figures;
+        if !run.figures.is_empty() {
+            self.figures = run.figures;
+        }
         self.notes
             .extend(run.notes.into_iter().filter(|note| !self.notes.contains(note)).collect::<Vec<_>>());
     }

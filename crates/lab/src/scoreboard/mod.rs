@@ -33,6 +33,8 @@ pub type Runner = fn(&Experiment, Scale, &dyn Monitor) -> Result<Measured, RunEr
 pub enum Dependence {
     /// The parameter `seeds`: each quantity has one value per seed.
     Seeds,
+    /// The same, and the runner can measure the later seeds alone.
+    EachSeed,
     /// Nothing else, such as arithmetic and archives: one measurement decides.
     Nothing,
     /// Clocks, sockets and the load of the machine: values cannot be repeated bit by bit.

@@ -34,17 +34,24 @@ pub fn measure(
     }
     let start = process_cpu_s();
     let mut looks = Looks::none();
+    let mut earlier: Option<Measured> = None;
     loop {
         let before = process_cpu_s();
         let mut measured = calibrated::measure(&experiment, scale, *runner, console)?;
         measured.deterministic |= *dependence == Dependence::Nothing;
-        let Some(budget) = budget.filter(|_| *dependence == Dependence::Seeds) else {
+        if let Some(mut all) = earlier.take() {
+            all.append(measured);
+            measured = all;
+        }
+        let Some(budget) = budget.filter(|_| *dependence != Dependence::Nothing) else {
             return Ok((measured, experiment.extra_seeds));
         };
         let seeds = measured.seeds().max(1);
         let now = process_cpu_s();
-        // Only the runner `scenario` keeps runs; the others repeat earlier seeds.
-        let schedule = if experiment.file.runner.get_ref() == "scenario" {
+        // A calibration measures at several points, and joining seeds would lose all but one.
+        let apart = *dependence == Dependence::EachSeed && experiment.file.calibrate.is_none();
+        // The runner `scenario` keeps runs. Other runners repeat earlier seeds.
+        let schedule = if apart || experiment.file.runner.get_ref() == "scenario" {
             Schedule::kept(seeds, (now - start) / seeds as f64, budget)
         } else {
             Schedule::repeated(seeds, (now - before) / seeds as f64, budget - (now - start))
@@ -59,7 +66,12 @@ pub fn measure(
             return Ok((measured, experiment.extra_seeds));
         }
         console.notice(&format!("seeds so far: {seeds}; rows are undecided; adding {more}"));
-        experiment.extra_seeds += u32::try_from(more).expect("seeds are counted by u32");
+        let count = |seeds: usize| u32::try_from(seeds).expect("seeds are counted by u32");
+        experiment.extra_seeds += count(more);
+        if apart {
+            experiment.first_seed = count(seeds);
+            earlier = Some(measured);
+        }
     }
 }
 
