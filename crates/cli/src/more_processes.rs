@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use tidegate_kernel::cpu_s_of;
 use tidegate_net::os::{self, Signal};
 use tidegate_net::ports;
 
@@ -128,7 +129,7 @@ impl Processes {
 
     /// CPU seconds of all peers; zero if the system does not report them.
     pub fn cpu_s(&self) -> f64 {
-        self.children.iter().map(|(_, child)| os::cpu_s_of(child.id())).sum()
+        self.children.iter().filter_map(|(_, child)| cpu_s_of(child.id())).sum()
     }
 }
 

@@ -1,11 +1,11 @@
-//! What the operating system knows of a TCP connection (TCP_INFO, SIOCOUTQNSD), and of this process: processor time,
-//! memory and calendar time.
+//! What the operating system knows of a TCP connection (TCP_INFO, SIOCOUTQNSD), and of processes: processor time and
+//! memory; and calendar time.
 //!
 //! This crate is the only one with unsafe code, since most of these queries have no safe interface.
 
 mod process;
 
-pub use process::{memory_of, peak_memory, process_cpu_s, thread_cpu_s, unix_s};
+pub use process::{cpu_s_of, memory_of, peak_memory, process_cpu_s, thread_cpu_s, unix_s};
 
 /// The kernel's state of a TCP sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -60,11 +60,6 @@ pub fn open_to_others(_: &Metadata) -> io::Result<Option<u32>> {
     unsupported("files that only their owner can read, which keys need")
 }
 
-/// Processor time of another process, seconds. Unknown on this system: 0.
-pub fn cpu_s_of(_: u32) -> f64 {
-    0.0
-}
-
 /// Processor time of each thread of another process, seconds. Unknown on this system: empty.
 pub fn thread_cpu_s_of(_: u32) -> BTreeMap<u32, f64> {
     BTreeMap::new()

@@ -63,15 +63,6 @@ pub fn open_to_others(about: &Metadata) -> io::Result<Option<u32>> {
     Ok(Some(about.mode() & 0o777).filter(|mode| mode & 0o077 != 0))
 }
 
-/// Processor time of another process, seconds, from `/proc`; 0 without `/proc`.
-pub fn cpu_s_of(process: u32) -> f64 {
-    let Ok(stat) = read_to_string(format!("/proc/{process}/stat")) else { return 0.0 };
-    // The name in parentheses may contain spaces. Fields 14 and 15 are user and system time.
-    let after = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let ticks = after.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok());
-    ticks.sum::<f64>() / rustix::param::clock_ticks_per_second() as f64
-}
-
 /// Processor time of each thread of another process by the thread's number, seconds, from `/proc`; empty without `/proc`.
 pub fn thread_cpu_s_of(process: u32) -> BTreeMap<u32, f64> {
     let Ok(threads) = read_dir(format!("/proc/{process}/task")) else { return BTreeMap::new() };

@@ -12,6 +12,7 @@ use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Rate, Span};
 use tidegate_data::consensus::{Flags, Identity, RouterStatus};
 use tidegate_data::signing::{self, Authority};
+use tidegate_kernel::cpu_s_of;
 use tidegate_net::clock;
 use tidegate_net::identity::hex;
 
@@ -110,7 +111,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let events = spawn(&mut processes, "coordinator", &config, &[])?;
     let outcome = follow(events, &relays, arguments.json);
-    let processor: f64 = processes.0.iter().filter_map(|child| processor_time(child.id())).sum();
+    let processor: f64 = processes.0.iter().filter_map(|child| cpu_s_of(child.id())).sum();
     let file = fs::read_to_string(directory.join("v3bw")).unwrap_or_default();
     report(&outcome, &relays, &file, (clock::unix() - begin, processor), arguments.json);
     Ok(ExitCode::SUCCESS)
@@ -263,17 +264,6 @@ fn follow(events: impl Iterator<Item = Value>, relays: &[Relay], quiet: bool) ->
         }
     }
     outcome
-}
-
-/// Processor time of a process and all its threads, in seconds (proc(5), `stat`).
-fn processor_time(process: u32) -> Option<f64> {
-    let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The process name may contain any character; its closing bracket is the last one.
-    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
-    let ticks = |n: usize| fields.get(n)?.parse::<f64>().ok();
-    /// `USER_HZ` of Linux, on every architecture that we run on.
-    const TICKS_PER_S: f64 = 100.0;
-    Some((ticks(11)? + ticks(12)?) / TICKS_PER_S)
 }
 
 fn report(outcome: &Outcome, relays: &[Relay], file: &str, (took, processor): (u64, f64), json: bool) {

@@ -8,6 +8,7 @@ use std::sync::mpsc;
 
 use serde_json::{Value, json};
 use tidegate_control::units::{Rate, Span};
+use tidegate_kernel::cpu_s_of;
 use tidegate_net::flashflow::background::EXIT;
 use tidegate_net::identity::{Identity, hex};
 use tidegate_net::ports;
@@ -301,12 +302,6 @@ impl Followed {
     }
 }
 
-/// Processor time of a process with one thread, in seconds (proc(5), schedstat).
-fn processor_time(process: u32) -> Option<f64> {
-    let text = fs::read_to_string(format!("/proc/{process}/schedstat")).ok()?;
-    Some(text.split(' ').next()?.parse::<f64>().ok()? / 1e9)
-}
-
 /// Prints the coordinator's events and keeps those of the last measurement.
 fn follow(events: Events, quiet: bool, relay: u32) -> Followed {
     let mut followed = Followed { result: None, seconds: Vec::new(), processor: Vec::new(), failure: None };
@@ -331,7 +326,7 @@ fn follow(events: Events, quiet: bool, relay: u32) -> Followed {
                     mbit(&event["sum_bits_per_s"])
                 );
                 followed.seconds.push(event);
-                followed.processor.extend(processor_time(relay));
+                followed.processor.extend(cpu_s_of(relay));
                 line
             }
             Some("result") => {

@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use tidegate_control::units::{Span, Time};
-use tidegate_net::os::{cpu_s_of, raise_descriptors};
+use tidegate_kernel::cpu_s_of;
+use tidegate_net::os::raise_descriptors;
 use tidegate_net::{clock, link, tls};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpSocket;
@@ -122,7 +123,8 @@ pub fn main(arguments: &CrowdArgs) -> Result<ExitCode, Failure> {
     let mark = || Counters {
         at: clock::now(),
         bytes: shared.fetched.load(Ordering::Relaxed) as f64 * BYTES as f64,
-        cpu_s: cpu_s_of(relay.process),
+        // Without a value, the differences have none either.
+        cpu_s: cpu_s_of(relay.process).unwrap_or(f64::NAN),
         opened: shared.opened.load(Ordering::Relaxed) as f64,
     };
     // Building circuits and growing buffers must not count.

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use tidegate_control::units::{Bytes, Span};
+use tidegate_kernel::cpu_s_of;
 use tidegate_lab::input::InputError;
 use tidegate_net::identity::hex;
 use tidegate_net::live::keys;
@@ -277,7 +278,7 @@ impl Tornet {
                 None => self.network.process(name),
             };
             let processes: Vec<u32> = there.iter().filter_map(process).collect();
-            let used = || processes.iter().map(|process| os::cpu_s_of(*process)).sum::<f64>();
+            let used = || processes.iter().filter_map(|process| cpu_s_of(*process)).sum::<f64>();
             let (name, hops) = (format!("client-{}-{who}", place.name()), place.hops(there, elsewhere));
             // Conflux would spread a stream over two relays of the same place.
             let socks = start_client(&self.stage, &mut self.network, &name, hops, "ConfluxEnabled 0\n")?;
