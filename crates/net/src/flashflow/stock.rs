@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 
+use subtle::ConstantTimeEq as _;
 use tidegate_control::flashflow::Percent;
 use tidegate_control::flashflow::aggregate;
 use tidegate_control::flashflow::schedule::RelayId;
@@ -23,11 +24,12 @@ use tidegate_proto::flashflow::load::{BATCH, Load, Turn};
 use tidegate_proto::flashflow::message::Reason;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::config::StockConfig;
 use super::tor_control::Tor;
+use crate::admission::{Admission, next_connection};
 use crate::identity::{hex, random};
 use crate::os::{self, LocalStream};
 use crate::{clock, link};
@@ -216,20 +218,14 @@ async fn fetch(mut stream: LocalStream, token: [u8; 16], received: Rc<Cell<u64>>
 
 /// The data source: sends to connections that show the token, all together at the given rate.
 async fn serve(listener: TcpListener, token: [u8; 16], pace: Rc<RefCell<Load>>) {
-    let unauthenticated = std::sync::Arc::new(Semaphore::new(UNAUTHENTICATED));
+    let unauthenticated = Rc::new(Admission::new(UNAUTHENTICATED));
     let mut serving = JoinSet::new();
     loop {
         tokio::select! {
-            accepted = listener.accept() => {
-                // Connections beyond the limit are closed at once.
-                let (Ok((tcp, _)), Ok(place)) = (accepted, unauthenticated.clone().try_acquire_owned()) else {
-                    continue;
-                };
-                let pace = pace.clone();
+            (tcp, from) = next_connection(&listener) => {
+                let (unauthenticated, pace) = (unauthenticated.clone(), pace.clone());
                 serving.spawn_local(async move {
-                    let known = authenticate(tcp, &token).await;
-                    drop(place);
-                    if let Ok(tcp) = known {
+                    if let Some(Ok(tcp)) = unauthenticated.run(from.ip(), authenticate(tcp, &token)).await {
                         send(tcp, &pace).await;
                     }
                 });
@@ -242,7 +238,7 @@ async fn serve(listener: TcpListener, token: [u8; 16], pace: Rc<RefCell<Load>>) 
 async fn authenticate(mut tcp: TcpStream, token: &[u8; 16]) -> io::Result<TcpStream> {
     let mut shown = [0; 16];
     link::within(OPENING, tcp.read_exact(&mut shown)).await?;
-    if shown == *token { Ok(tcp) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+    if shown.ct_eq(token).into() { Ok(tcp) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
 async fn send(mut tcp: TcpStream, pace: &RefCell<Load>) {
@@ -259,5 +255,34 @@ async fn send(mut tcp: TcpStream, pace: &RefCell<Load>) {
             Turn::At(later) => clock::until(later).await,
             Turn::Full => unreachable!("nothing is counted as in flight"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn crowd() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        tokio::task::spawn_local(serve(listener, [7; 16], Rc::new(RefCell::new(Load::new(1_000_000, 1)))));
+        let mut silent = Vec::new();
+        for _ in 0..2 * UNAUTHENTICATED {
+            silent.push(TcpStream::connect(at).await.unwrap());
+        }
+        let mut wrong = TcpStream::connect(at).await.unwrap();
+        wrong.write_all(&[8; 16]).await.unwrap();
+        assert_eq!(wrong.read(&mut [0]).await.unwrap_or(0), 0, "another token gets nothing");
+        let mut client = TcpStream::connect(at).await.unwrap();
+        client.write_all(&[7; 16]).await.unwrap();
+        // The silent ones would keep their places for `OPENING`.
+        let got = link::within(Span::from_secs(5), client.read_exact(&mut [0; 1000])).await;
+        assert_eq!(got.unwrap(), 1000);
+    }
+
+    #[test]
+    fn silent_connections_do_not_keep_a_client_from_the_data_source() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(tokio::task::LocalSet::new().run_until(crowd()));
     }
 }
