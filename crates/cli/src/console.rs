@@ -48,9 +48,32 @@ pub fn terminal_width() -> Option<u16> {
 /// The commit that the tool was built from.
 pub const COMMIT: &str = env!("TIDEGATE_COMMIT");
 
-/// The command line, for manifests.
+/// The command line as a shell reads it, for manifests.
 pub fn command_line() -> String {
-    std::env::args().collect::<Vec<_>>().join(" ")
+    // Names of files need not be UTF-8.
+    std::env::args_os().map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+}
+
+/// A word of a shell's command, in quotes if needed.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./=:,@%+".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// Fails if [`write_results`] could not write there. Call it before a long run.
+pub fn check_results_place(
+    contents: &folder::Contents,
+    out: Option<&Path>,
+    base: &Path,
+    force: bool,
+) -> Result<(), InputError> {
+    out.map_or_else(
+        || folder::check_new(&base.join("new")),
+        |place| folder::check_place(place, contents, force),
+    )
 }
 
 /// Writes results to `out`, or to a new numbered folder in `base` with a link `latest`; returns the folder.

@@ -594,3 +594,119 @@ fn a_report_fits_a_desktop_and_a_phone() {
         assert!(ticks.as_u64() > Some(1), "{ticks} ticks");
     }
 }
+
+#[test]
+fn an_archive_holds_every_input_and_the_digests_of_data() {
+    let scratch = Scratch::new("archive");
+    let folder = experiment(&scratch, "needs = [\"measured\", \"gone.csv\"]\n");
+    // Scenarios of other papers, and a file that only such a scenario names.
+    let other = scratch.0.join("experiments/other");
+    fs::create_dir_all(other.join("figure")).unwrap();
+    fs::write(
+        other.join("figure/net.toml"),
+        "latency = 'map.gml'\nx = '/etc/passwd'\ny = '../../../small.toml'\n",
+    )
+    .unwrap();
+    fs::write(other.join("figure/map.gml"), "graph []\n").unwrap();
+    let file = folder.join("experiment.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(
+        &file,
+        text.replacen("[[row]]", "[full]\nscenarios = { net = \"../../other/figure/net.toml\" }\n[[row]]", 1),
+    )
+    .unwrap();
+    fs::create_dir_all(scratch.0.join("data/measured/deep")).unwrap();
+    fs::write(scratch.0.join("data/measured/deep/a b.csv"), "1\n").unwrap();
+    let mut command = scratch.command(&["reproduce", "paper", "--artifact", "a b.tar.gz"]);
+    let output = command.env("TIDEGATE_DATA", "data").output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let run = |command: &mut Command| {
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    run(Command::new("tar").args(["xzf", "a b.tar.gz"]).current_dir(&scratch.0));
+    let artifact = scratch.0.join("artifact");
+    std::os::unix::fs::symlink(scratch.0.join("data"), artifact.join("data")).unwrap();
+    let checked = run(Command::new("sha256sum").args(["--check", "inputs.sha256"]).current_dir(&artifact));
+    let wanted = "data/measured/deep/a b.csv: OK\nexperiments/other/figure/map.gml: OK\n\
+         experiments/other/figure/net.toml: OK\nexperiments/paper/figure/experiment.toml: OK\n\
+         experiments/paper/figure/small.toml: OK\n";
+    assert_eq!(checked, wanted);
+    let digests = fs::read_to_string(artifact.join("inputs.sha256")).unwrap();
+    assert!(digests.contains("# absent: data/gone.csv\n"), "{digests}");
+    let readme = fs::read_to_string(artifact.join("README.md")).unwrap();
+    assert!(readme.contains("--artifact 'a b.tar.gz'`"), "{readme}");
+    let report = fs::read_to_string(artifact.join("results/report.html")).unwrap();
+    assert!(report.contains(r#""title":"paper/figure""#), "an experiment has its own table");
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_refused_before_the_run() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let scratch = Scratch::new("places");
+    experiment(&scratch, "");
+    fs::write(scratch.0.join("file"), "").unwrap();
+    let reproduce = ["reproduce", "paper/figure"];
+    for place in
+        [["--artifact", "no/x.tar.gz"], ["--artifact", "small.toml"], ["--out", "/proc/x"], ["--out", "file"]]
+    {
+        let (code, said) = scratch.code(&[&reproduce[..], &place].concat());
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains(place[1]) && said.contains("help: choose another"), "{said}");
+        assert!(!said.contains("CPU-s"), "nothing has run: {said}");
+    }
+    assert!(
+        scratch
+            .code(&[&reproduce[..], &["--verify", "1", "--artifact", "x"]].concat())
+            .1
+            .contains("cannot be used")
+    );
+    for budget in ["nan", "-1", "0", "inf"] {
+        let (code, said) = scratch.code(&[&reproduce[..], &["--budget", budget]].concat());
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains("a number of seconds above 0"), "{said}");
+    }
+    // Names need not be UTF-8.
+    let mut command = scratch.command(&["run", "small.toml"]);
+    let output = command.arg("--out").arg(std::ffi::OsStr::from_bytes(b"b\xffd")).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // A file `out` is in the way of the numbered folders.
+    fs::write(scratch.0.join("out"), "").unwrap();
+    let (code, said) = scratch.code(&reproduce);
+    assert!(code == Some(2) && said.contains("out/reproduce") && !said.contains("CPU-s"), "{said}");
+}
+
+#[test]
+fn what_was_measured_before_a_mistake_is_written() {
+    let scratch = Scratch::new("mistake");
+    let folder = experiment(&scratch, "");
+    let second = scratch.0.join("experiments/paper/later");
+    fs::create_dir_all(&second).unwrap();
+    fs::copy(folder.join("experiment.toml"), second.join("experiment.toml")).unwrap();
+    let (code, said) = scratch.code(&["reproduce", "--out", "out", "--artifact", "a.tar.gz"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("experiments/paper/later/small.toml: cannot be read"), "{said}");
+    let rows: Value =
+        serde_json::from_slice(&fs::read(scratch.0.join("out/scoreboard.json")).unwrap()).unwrap();
+    assert_eq!(rows.as_array().unwrap().len(), 2, "{rows}");
+    assert!(!scratch.0.join("a.tar.gz").exists(), "an archive is complete");
+}
+
+#[test]
+fn a_stopped_run_leaves_the_name_of_its_archive_free() {
+    let scratch = Scratch::new("stopped");
+    let folder = experiment(&scratch, "");
+    let file = folder.join("experiment.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replace("duration = '1 s'", "duration = '100000 s'")).unwrap();
+    let mut command = scratch.command(&["reproduce", "--artifact", "a.tar.gz"]);
+    let run = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert!(Command::new("kill").args(["-INT", &run.id().to_string()]).status().unwrap().success());
+    let output = run.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("no archive was written, because the run was stopped"), "{said}");
+    assert!(!scratch.0.join("a.tar.gz").exists());
+}

@@ -1,12 +1,12 @@
 //! `tidegate answer`: benefits and prices of the published parts in the Tor of a consensus.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::json;
 use tidegate_control::units::Span;
 use tidegate_lab::answer::{self, AnswerSettings};
-use tidegate_lab::report::folder::{self, Contents};
+use tidegate_lab::report::folder::Contents;
 use tidegate_lab::report::{COLUMNS, answer_page, answer_text};
 use tidegate_lab::scoreboard::RunError;
 
@@ -77,9 +77,8 @@ pub fn main(arguments: AnswerArgs) -> Result<ExitCode, Failure> {
         days: DAYS,
     };
     let contents = Contents { name: "answer".to_owned(), parameters: parameters(&settings) };
-    if let Some(place) = &arguments.out {
-        folder::check_place(place, &contents, arguments.force)?;
-    }
+    let base = Path::new("out/answer");
+    console::check_results_place(&contents, arguments.out.as_deref(), base, arguments.force)?;
     let systems = answer::PARTS.len() + 1;
     // Two pieces more: the simulation of paths, and the runs that fit the load.
     let console = Console::new(systems * settings.seeds as usize + 2, arguments.jobs);
@@ -100,7 +99,7 @@ pub fn main(arguments: AnswerArgs) -> Result<ExitCode, Failure> {
         ("answer.json".to_owned(), format!("{document:#}\n").into_bytes()),
     ];
     let more = json!({ "command": console::command_line() });
-    let place = console::write_results(files, &contents, more, arguments.out, "out/answer".as_ref())?;
+    let place = console::write_results(files, &contents, more, arguments.out, base)?;
     if arguments.json {
         println!("{document:#}");
     } else {

@@ -1,6 +1,6 @@
 //! `tidegate archive`: computes capacity and weight errors of relays from Tor's directory archives.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
@@ -37,9 +37,8 @@ pub struct ArchiveArgs {
 pub fn main(arguments: ArchiveArgs) -> Result<ExitCode, Failure> {
     let contents =
         folder::Contents { name: "archive".into(), parameters: json!({ "inputs": arguments.inputs }) };
-    if let Some(place) = &arguments.out {
-        folder::check_place(place, &contents, arguments.force)?;
-    }
+    let base = Path::new("out/archive");
+    console::check_results_place(&contents, arguments.out.as_deref(), base, arguments.force)?;
     let console = Console::new(2, 1);
     let mut collected = Collected::open(&arguments.work)?;
     let finished = collected.collect(&arguments.inputs, &console)?;
@@ -59,7 +58,7 @@ pub fn main(arguments: ArchiveArgs) -> Result<ExitCode, Failure> {
     let problems: String = collected.problems().iter().map(|problem| format!("{problem}\n")).collect();
     files.push(("problems.txt".into(), problems.into_bytes()));
     let more = json!({ "command": console::command_line() });
-    let place = console::write_results(files, &contents, more, arguments.out, &PathBuf::from("out/archive"))?;
+    let place = console::write_results(files, &contents, more, arguments.out, base)?;
     if arguments.json {
         println!("{summary:#}");
     } else {

@@ -63,7 +63,7 @@ fn listed(manifest: &Value) -> BTreeSet<String> {
 /// If the place is refused; the message names the first difference.
 pub fn check_place(place: &Path, contents: &Contents, force: bool) -> Result<(), InputError> {
     match fs::metadata(place) {
-        Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => return check_new(place),
         Err(cause) => return Err(error(place, format!("cannot be accessed: {cause}"))),
         Ok(about) if !about.is_dir() => return Err(error(place, "exists and is not a directory")),
         Ok(_) if fs::read_dir(place).is_ok_and(|mut entries| entries.next().is_none()) => return Ok(()),
@@ -82,6 +82,18 @@ pub fn check_place(place: &Path, contents: &Contents, force: bool) -> Result<(),
     };
     let cure = "choose another place with --out, or replace the files of its manifest with --force";
     Err(InputError::new(place.display().to_string(), cause, cure))
+}
+
+/// Checks that a folder can be made at this place.
+///
+/// # Errors
+/// If the folder above cannot be written.
+pub fn check_new(place: &Path) -> Result<(), InputError> {
+    let above = place.ancestors().skip(1).find(|above| above.exists()).unwrap_or(Path::new("."));
+    let probe = above.join(format!(".tidegate-{}", std::process::id()));
+    fs::create_dir(&probe)
+        .and_then(|()| fs::remove_dir(&probe))
+        .map_err(|cause| error(place, format!("cannot be written: {cause}")))
 }
 
 /// The first parameter that differs.

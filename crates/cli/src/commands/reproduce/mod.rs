@@ -19,8 +19,8 @@ use tidegate_lab::scoreboard::{
     Dependence, Experiment, Measured, Outcome, RunError, Scale, Verdict, verdict,
 };
 
-use super::artifact;
-use crate::console::{COMMIT, Console, command_line, terminal_width, write_results};
+use super::artifact::Artifact;
+use crate::console::{COMMIT, Console, check_results_place, command_line, terminal_width, write_results};
 use crate::failure::Failure;
 use planned::PlannedExperiment;
 
@@ -39,10 +39,10 @@ pub struct ReproduceArgs {
     #[arg(long)]
     strict: bool,
     /// Add seeds (on sockets: runs) until every row is decided or an experiment has used this many CPU seconds (on sockets: seconds)
-    #[arg(long, value_name = "CPU-S")]
+    #[arg(long, value_name = "CPU-S", value_parser = seconds, allow_negative_numbers = true)]
     budget: Option<f64>,
     /// Repeat N random records and compare digests; --budget limits their recorded cost
-    #[arg(long, value_name = "N", conflicts_with_all = ["record", "strict", "json", "out"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["scale", "record", "strict", "json", "keep", "out", "artifact"])]
     verify: Option<std::num::NonZeroUsize>,
     /// Print the rows as JSON
     #[arg(long)]
@@ -74,7 +74,7 @@ pub struct ReproduceArgs {
 enum ScaleName {
     /// Seconds per experiment; shows that it works and has the right shape
     Smoke,
-    /// Large enough to compare; all experiments take 90 minutes on two cores
+    /// Large enough to compare; all experiments take 3.5 hours on two cores
     Medium,
     /// The size in the paper
     Full,
@@ -88,6 +88,11 @@ impl From<ScaleName> for Scale {
             ScaleName::Full => Scale::Full,
         }
     }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let given = text.parse().ok().filter(|seconds: &f64| seconds.is_finite() && *seconds > 0.0);
+    given.ok_or_else(|| "a budget is a number of seconds above 0, such as 600".into())
 }
 
 /// Runs the subcommand.
@@ -107,49 +112,26 @@ pub fn main(arguments: ReproduceArgs) -> Result<ExitCode, Failure> {
         name: "reproduce".into(),
         parameters: json!({ "what": what, "scale": scale, "experiments": arguments.experiments, "budget": arguments.budget }),
     };
-    if let Some(place) = &arguments.out {
-        folder::check_place(place, &contents, arguments.force)?;
-    }
-    if let Some(place) = &arguments.artifact {
-        artifact::check_place(place)?;
-    }
+    let base = Path::new("out/reproduce");
+    check_results_place(&contents, arguments.out.as_deref(), base, arguments.force)?;
+    let inputs = || planned.iter().map(|planned| &planned.experiment).collect();
+    let artifact = arguments.artifact.as_ref().map(|place| Artifact::prepare(place, inputs())).transpose()?;
     let mut board = Board::default();
-    let count = planned.len();
-    for (planned, number) in planned.iter().zip(1..) {
-        let experiment = &planned.experiment;
-        let console = Console::new(0, arguments.jobs);
-        let name = format!("{}/{}", experiment.paper, experiment.figure);
-        console.title(&format!("{name} ({number} of {count})"));
-        let (wall, cpu) = (console.wall_s(), process_cpu_s());
-        let found = match experiment.lacks() {
-            _ if console.stopped() => Err(RunError::Stopped),
-            Some(input) => Err(lacks(experiment, &input)),
-            None => until::measure(planned, scale, arguments.budget, &console),
-        };
-        console.finish();
-        let (measured, extra_seeds) = match found {
-            Ok((measured, extra_seeds)) => (Ok(measured), extra_seeds),
-            Err(error) => (Err(error), 0),
-        };
-        let cost = Cost { wall_s: console.wall_s() - wall, cpu_s: process_cpu_s() - cpu };
-        let megabytes = peak_memory() / 1_000_000;
-        eprintln!("{name}: {:.1} s, {:.1} CPU-s, peak memory so far {megabytes} MB", cost.wall_s, cost.cpu_s);
-        let command = canonical_command(&name, scale, arguments.budget);
-        let record = arguments.record.then_some(Record { command, cost, extra_seeds });
-        board.take(planned, measured, scale, record)?;
-    }
+    let mut measure =
+        |(number, one)| board.measure(one, &format!("{number} of {}", planned.len()), scale, &arguments);
+    let mistake = (1..).zip(&planned).try_for_each(&mut measure).err();
     let Board { outcomes, illustrated, mut files, stopped } = board;
+    if outcomes.is_empty()
+        && let Some(error) = mistake
+    {
+        return Err(error);
+    }
     let page = page_of_outcomes(&outcomes, &illustrated, scale);
     let json = serde_json::to_string_pretty(&outcomes).map_err(|error| Failure::Other(error.to_string()))?;
     files.push(("report.html".to_owned(), page.into_bytes()));
     files.push(("scoreboard.json".to_owned(), format!("{json}\n").into_bytes()));
-    if let Some(place) = &arguments.artifact {
-        let experiments: Vec<&Experiment> = planned.iter().map(|planned| &planned.experiment).collect();
-        artifact::write(place, &files, &experiments, scale)?;
-        eprintln!("artifact: {}", place.display());
-    }
     let more = json!({ "command": command_line(), "commit": COMMIT });
-    let place = write_results(files, &contents, more, arguments.out, Path::new("out/reproduce"))?;
+    let place = write_results(files.clone(), &contents, more, arguments.out, base)?;
     if arguments.json {
         println!("{json}");
     } else {
@@ -162,6 +144,15 @@ pub fn main(arguments: ReproduceArgs) -> Result<ExitCode, Failure> {
     } else {
         println!("{}", scale.headline());
         println!("{summary}");
+    }
+    // The results before it are written.
+    if let Some(error) = mistake {
+        return Err(error);
+    }
+    match artifact {
+        Some(_) if stopped => eprintln!("no archive was written, because the run was stopped"),
+        Some(artifact) => artifact.write(&files, scale)?,
+        None => {}
     }
     let differs = outcomes.iter().any(|outcome| outcome.verdict == Verdict::Differs);
     Ok(match (stopped, arguments.strict && differs) {
@@ -201,6 +192,37 @@ struct Board {
 }
 
 impl Board {
+    /// Measures an experiment, unless the user has stopped the command, and takes the results.
+    fn measure(
+        &mut self,
+        planned: &PlannedExperiment,
+        position: &str,
+        scale: Scale,
+        arguments: &ReproduceArgs,
+    ) -> Result<(), Failure> {
+        let experiment = &planned.experiment;
+        let console = Console::new(0, arguments.jobs);
+        let name = format!("{}/{}", experiment.paper, experiment.figure);
+        console.title(&format!("{name} ({position})"));
+        let (wall, cpu) = (console.wall_s(), process_cpu_s());
+        let found = match experiment.lacks() {
+            _ if console.stopped() => Err(RunError::Stopped),
+            Some(input) => Err(lacks(experiment, &input)),
+            None => until::measure(planned, scale, arguments.budget, &console),
+        };
+        console.finish();
+        let (measured, extra_seeds) = match found {
+            Ok((measured, extra_seeds)) => (Ok(measured), extra_seeds),
+            Err(error) => (Err(error), 0),
+        };
+        let cost = Cost { wall_s: console.wall_s() - wall, cpu_s: process_cpu_s() - cpu };
+        let megabytes = peak_memory() / 1_000_000;
+        eprintln!("{name}: {:.1} s, {:.1} CPU-s, peak memory so far {megabytes} MB", cost.wall_s, cost.cpu_s);
+        let command = canonical_command(&name, scale, arguments.budget);
+        let record = arguments.record.then_some(Record { command, cost, extra_seeds });
+        self.take(planned, measured, scale, record)
+    }
+
     /// Computes verdicts, draws the figures and, if there is a `record`, stores it.
     fn take(
         &mut self,

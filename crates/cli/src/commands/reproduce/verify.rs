@@ -62,7 +62,10 @@ pub fn main(
         println!("{name} at {} scale: {said}", recorded.scale);
     }
     if wrong > 0 {
-        println!("{wrong} differ; record them anew with `tidegate reproduce PAPER/FIGURE --record`");
+        println!(
+            "{wrong} differ: the program has changed since, or a record is damaged. Build the named commit to repeat its \
+             numbers, or record them anew with `tidegate reproduce PAPER/FIGURE --record`"
+        );
     }
     Ok(if wrong > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
