@@ -226,16 +226,49 @@ pub struct IllustratedExperiment {
     pub figures: Vec<Figure>,
 }
 
-/// The HTML report of the scoreboard: all rows, and the figures of each experiment.
+/// The HTML report of the scoreboard: the rows and the figures of each experiment.
 pub fn page_of_outcomes(outcomes: &[Outcome], experiments: &[IllustratedExperiment], scale: Scale) -> String {
-    let header = ["figure", "quantity", "unit", "published", "ours", "n", "tolerance", "verdict", "note"];
+    let of_one = |one: &Outcome, next: &Outcome| (&one.paper, &one.figure) == (&next.paper, &next.figure);
+    let section = |rows: &[Outcome]| {
+        let name = format!("{}/{}", rows[0].paper, rows[0].figure);
+        let drawn = experiments.iter().find(|one| one.name == name);
+        let chart = |figure: &Figure| Chart {
+            figure: figure.clone(),
+            bands: Vec::new(),
+            tail: false,
+            y_range: None,
+            mark: None,
+            group: "none",
+        };
+        Section {
+            title: name.clone(),
+            text: drawn.map_or_else(String::new, |one| one.text.clone()),
+            table: Some(table_of_outcomes(rows)),
+            svgs: drawn.map_or_else(Vec::new, |one| one.drawings.clone()),
+            charts: drawn.iter().flat_map(|one| &one.figures).map(chart).collect(),
+            ..Section::default()
+        }
+    };
+    render(&Page {
+        title: "Scoreboard: published numbers and ours".into(),
+        subtitle: format!("{}. {}", scale.headline(), count(outcomes)),
+        version: VERSION,
+        lead: None,
+        tables: Vec::new(),
+        sections: outcomes.chunk_by(of_one).map(section).collect(),
+        appendix: String::new(),
+    })
+}
+
+/// The rows of one experiment, without columns that are empty in all of them.
+fn table_of_outcomes(outcomes: &[Outcome]) -> HtmlTable {
+    let header = ["quantity", "unit", "published", "ours", "n", "tolerance", "verdict", "note"];
     let row = |outcome: &Outcome| {
         let published = match &outcome.published {
             Published::Number(number) => format_number(*number),
             Published::Statement(text) => text.clone(),
         };
-        vec![
-            format!("{}/{}", outcome.paper, outcome.figure),
+        [
             outcome.quantity.clone(),
             outcome.unit.clone(),
             published,
@@ -246,37 +279,14 @@ pub fn page_of_outcomes(outcomes: &[Outcome], experiments: &[IllustratedExperime
             outcome.note.clone(),
         ]
     };
-    let subtitle = format!("{}. {}", scale.headline(), count(outcomes));
-    // Experiments without figures appear only in the table.
-    let drawn = experiments.iter().filter(|one| !(one.figures.is_empty() && one.drawings.is_empty()));
-    let sections = drawn.map(|one| {
-        let chart = |figure: &Figure| Chart {
-            figure: figure.clone(),
-            bands: Vec::new(),
-            tail: false,
-            y_range: None,
-            mark: None,
-            group: "none",
-        };
-        Section {
-            title: one.name.clone(),
-            text: one.text.clone(),
-            svgs: one.drawings.clone(),
-            charts: one.figures.iter().map(chart).collect(),
-            ..Section::default()
-        }
-    });
-    render(&Page {
-        title: "Scoreboard: published numbers and ours".into(),
-        subtitle,
-        version: VERSION,
-        lead: None,
-        tables: vec![HtmlTable {
-            title: String::new(),
-            header: header.map(str::to_owned).to_vec(),
-            rows: outcomes.iter().map(row).collect(),
-        }],
-        sections: sections.collect(),
-        appendix: String::new(),
-    })
+    let rows: Vec<_> = outcomes.iter().map(row).collect();
+    let filled = [0, 1, 2, 3, 4, 5, 6, 7].map(|column| rows.iter().any(|row| !row[column].is_empty()));
+    let keep = |row: [String; 8]| {
+        row.into_iter().zip(filled).filter_map(|(text, kept)| kept.then_some(text)).collect()
+    };
+    HtmlTable {
+        title: String::new(),
+        header: keep(header.map(str::to_owned)),
+        rows: rows.into_iter().map(keep).collect(),
+    }
 }
