@@ -177,6 +177,11 @@ pub fn run_tasks(
     monitor: &dyn Monitor,
     keep: KeepRun<'_>,
 ) -> Result<Runs, InputError> {
+    if let Some((_, seed)) = tasks.iter().find(|(_, seed)| i64::try_from(*seed).is_err()) {
+        let cause = format!("`seed` leads to the seed {seed}, and tables hold seeds up to {}", i64::MAX);
+        let cure = "begin with a smaller `seed`, or run fewer seeds";
+        return Err(InputError::new(scenario.source.file.clone(), cause, cure));
+    }
     let failed = AtomicBool::new(false);
     // Spare threads serve divided runs, if there are fewer tasks than threads.
     let threads = monitor.jobs() / tasks.len().clamp(1, monitor.jobs().max(1));
