@@ -108,7 +108,7 @@ book: $(MDBOOK)
 	echo '<iframe title="The playground" src="simulator.html"></iframe>' >> $(BOOK)/docs/playground.md
 	$(MDBOOK) build $(BOOK) --dest-dir $(CURDIR)/target/site
 
-# Measures every published number at medium scale (90 minutes on two cores), records the results and writes
+# Measures every published number at medium scale (about 3.5 hours on two cores), records the results and writes
 # docs/scoreboard.md. For one experiment: tidegate reproduce PAPER/FIGURE --scale medium --record
 scoreboard:
 	cargo run --release -- reproduce --scale medium --record

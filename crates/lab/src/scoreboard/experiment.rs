@@ -19,7 +19,7 @@ use crate::input::{InputError, SourceFile, suggest};
 pub enum Scale {
     /// Takes seconds; shows that the experiment runs and has the right shape.
     Smoke,
-    /// Allows comparing every published row; all experiments together take 90 minutes on two cores.
+    /// Allows comparing every published row; all experiments together take 3.5 hours on two cores.
     Medium,
     /// The published size.
     Full,
