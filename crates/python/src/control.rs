@@ -73,9 +73,8 @@ impl Control for InPython {
         if self.steers_relays {
             return None;
         }
-        let made = Python::attach(|py| self.class.call0(py));
-        let own = self.raised.or(made.map(Some), None)?;
-        Some(Box::new(PythonWindow { own, raised: self.raised.clone() }))
+        let made = Python::attach(|py| PythonWindow::new(py, self));
+        self.raised.or(made.map(Some), None).map(|made| -> Box<dyn Window> { Box::new(made) })
     }
 
     fn controller(&self, relay: &Place) -> Option<Box<dyn Controller>> {
@@ -122,6 +121,15 @@ struct PythonController {
     circuits: Vec<CircuitKey>,
 }
 
+/// Reads a number that a class of the user gives.
+fn number(py: Python<'_>, value: &Py<PyAny>, what: &str) -> PyResult<f64> {
+    let wrong = |_| match value.bind(py).repr() {
+        Ok(shown) => PyTypeError::new_err(format!("`{what}` is {shown}; give a number")),
+        Err(error) => error,
+    };
+    value.extract(py).map_err(wrong)
+}
+
 /// Checks that a number of cells is not negative.
 fn cells(value: f64, what: &str) -> PyResult<f64> {
     if value >= 0.0 {
@@ -134,7 +142,7 @@ fn cells(value: f64, what: &str) -> PyResult<f64> {
 impl PythonController {
     fn new(py: Python<'_>, control: &InPython, bandwidth: f64) -> PyResult<PythonController> {
         let own = control.class.call1(py, (bandwidth,))?;
-        let number = |name: &str| own.getattr(py, name)?.extract::<f64>(py);
+        let number = |name: &str| number(py, &own.getattr(py, name)?, name);
         let interval = number("interval_s")?;
         if !(1e-4..=1e3).contains(&interval) {
             let wrong = format!("`interval_s` is {interval}; give seconds from 0.0001 to 1000");
@@ -212,10 +220,22 @@ impl Controller for PythonController {
 #[derive(Debug)]
 struct PythonWindow {
     own: Py<PyAny>,
+    /// Both ends count by it, so it stays what it was when the circuit began.
+    sendme_increment: u32,
     raised: Arc<Raised>,
 }
 
 impl PythonWindow {
+    fn new(py: Python<'_>, control: &InPython) -> PyResult<PythonWindow> {
+        let own = control.class.call0(py)?;
+        let increment = number(py, &own.getattr(py, "sendme_increment")?, "sendme_increment")?;
+        if !(1.0..=1000.0).contains(&increment) || increment.fract() != 0.0 {
+            let wrong = format!("`sendme_increment` is {increment}; give a whole number from 1 to 1000");
+            return Err(PyValueError::new_err(wrong));
+        }
+        Ok(PythonWindow { own, sendme_increment: increment as u32, raised: control.raised.clone() })
+    }
+
     /// Calls a method unless an earlier call raised an exception.
     fn call<T>(&self, harmless: T, call: impl FnOnce(Python<'_>, &Py<PyAny>) -> PyResult<T>) -> T {
         if self.raised.any() {
@@ -227,7 +247,13 @@ impl PythonWindow {
 
 impl Window for PythonWindow {
     fn room(&self) -> u32 {
-        self.call(0, |py, own| Ok(own.call_method0(py, "room")?.extract::<f64>(py)? as u32))
+        self.call(0, |py, own| {
+            let room = number(py, &own.call_method0(py, "room")?, "room()")?;
+            if room.is_nan() {
+                return Err(PyValueError::new_err("`room()` is NaN; give a number of cells"));
+            }
+            Ok(room as u32)
+        })
     }
 
     fn sent(&mut self, now: Time) {
@@ -243,6 +269,6 @@ impl Window for PythonWindow {
     }
 
     fn sendme_increment(&self) -> u32 {
-        self.call(31, |py, own| own.getattr(py, "sendme_increment")?.extract(py))
+        self.sendme_increment
     }
 }

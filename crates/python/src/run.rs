@@ -5,7 +5,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
@@ -103,9 +103,6 @@ pub fn run(
     control: Option<&Bound<'_, PyDict>>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Results> {
-    if !(1..=100_000).contains(&seeds) {
-        return Err(PyValueError::new_err(format!("`seeds` is {seeds}; give 1 to 100000")));
-    }
     let mut scenario = Scenario::of(scenario, set)?;
     if let Some(seed) = seed {
         scenario.file.seed = seed;

@@ -2,10 +2,9 @@
 
 use std::path::PathBuf;
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
-use serde_json::Value;
+use pyo3::types::{PyDict, PyList, PyMapping, PyString, PyTuple};
 use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_lab::scenario;
 
@@ -20,26 +19,45 @@ pub struct Scenario {
 
 /// Converts a dict to TOML and skips entries that are None.
 fn toml_of(table: &Bound<'_, PyAny>) -> PyResult<String> {
-    fn without_null(value: Value) -> Value {
-        match value {
-            Value::Object(map) => Value::Object(
-                map.into_iter()
-                    .filter(|(_, value)| !value.is_null())
-                    .map(|(key, value)| (key, without_null(value)))
-                    .collect(),
-            ),
-            Value::Array(values) => Value::Array(values.into_iter().map(without_null).collect()),
-            other => other,
-        }
+    let wrong = |cause: String| {
+        let cure = "use only dicts, lists and values that TOML can express: text, whole numbers of 64 bits, floats, booleans";
+        input_error(InputError::new("the scenario", cause, cure))
+    };
+    // Not by way of JSON, which knows neither NaN nor infinity: they would vanish instead of being refused.
+    let value: toml::Value =
+        pythonize::depythonize(&plain(table, 0)?).map_err(|error| wrong(error.to_string()))?;
+    toml::to_string(&value).map_err(|error| wrong(error.to_string()))
+}
+
+/// Levels of dicts and lists. A dict that contains itself has more.
+const DEEPEST: u32 = 32;
+
+/// Copies dicts and lists, drops entries with the value None, and turns NumPy's numbers and arrays into Python's.
+fn plain<'py>(value: &Bound<'py, PyAny>, depth: u32) -> PyResult<Bound<'py, PyAny>> {
+    let py = value.py();
+    if depth > DEEPEST {
+        let wrong = format!("a scenario has at most {DEEPEST} levels; does a dict or list contain itself?");
+        return Err(PyValueError::new_err(wrong));
     }
-    let value: Value = pythonize::depythonize(table)?;
-    toml::to_string(&without_null(value)).map_err(|error| {
-        input_error(InputError::new(
-            "the scenario",
-            error.to_string(),
-            "use only values that TOML can express",
-        ))
-    })
+    if let Ok(table) = value.cast::<PyMapping>() {
+        let copy = PyDict::new(py);
+        for pair in table.items()? {
+            let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = pair.extract()?;
+            if !value.is_none() {
+                copy.set_item(key, plain(&value, depth + 1)?)?;
+            }
+        }
+        return Ok(copy.into_any());
+    }
+    if value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>() {
+        let kept = value.try_iter()?.filter(|one| one.as_ref().map_or(true, |one| !one.is_none()));
+        let copy = kept.map(|one| plain(&one?, depth + 1)).collect::<PyResult<Vec<_>>>()?;
+        return Ok(PyList::new(py, copy)?.into_any());
+    }
+    match value.getattr_opt("tolist")? {
+        Some(list) => list.call0(),
+        None => Ok(value.clone()),
+    }
 }
 
 /// Converts overrides (TOML texts or dicts) to TOML texts.
@@ -48,10 +66,11 @@ fn overrides(set: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<String>> {
     if let Ok(text) = set.extract::<String>() {
         return Ok(vec![text]);
     }
-    if set.is_instance_of::<PyDict>() {
+    if set.cast::<PyMapping>().is_ok() {
         return Ok(vec![toml_of(set)?]);
     }
-    let each = set.try_iter()?.map(|one| {
+    let wrong = |_| PyTypeError::new_err("`set` must be TOML text, a dict, or a list of these");
+    let each = set.try_iter().map_err(wrong)?.map(|one| {
         let one = one?;
         if one.is_instance_of::<PyString>() { one.extract() } else { toml_of(&one) }
     });
@@ -76,7 +95,7 @@ impl Scenario {
             }
             return Ok(new);
         }
-        if what.is_instance_of::<PyDict>() {
+        if what.cast::<PyMapping>().is_ok() {
             let source = SourceFile { file: "the scenario".into(), text: toml_of(what)? };
             return scenario::Scenario::parse(source, PathBuf::new(), &set).map_err(input_error);
         }

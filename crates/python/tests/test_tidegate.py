@@ -1,6 +1,7 @@
 """The package as users meet it. `make python-test` builds a wheel, installs it into a fresh environment and runs this."""
 
 import json
+import multiprocessing
 import os
 import pathlib
 import re
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 import tidegate
@@ -130,6 +132,80 @@ def test_mistakes_have_a_place():
         tidegate.run(BOTTLENECK, seeds=0)
 
 
+def wrong(_):
+    """Raises in a worker."""
+    tidegate.run(BOTTLENECK, set={"durration": "1 s"})
+
+
+def test_mistakes_come_back_from_other_processes():
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        with pytest.raises(tidegate.InputError, match="did you mean `duration`") as caught:
+            pool.map_async(wrong, [1]).get(timeout=120)
+    assert caught.value.cure and caught.value.file
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tor": {"load": float("nan")}}, "`load` is not a finite number"),
+        ({"tor": {"load": float("-inf")}}, "`load` is not a finite number"),
+        ({"tor": {"load": "high"}}, "`load` is `?high`?"),
+        ({"tor": {"load": object()}}, "object"),
+        ({"tor": {1: 2}}, "the scenario"),
+        ({"seed": 2**70}, "the scenario"),
+    ],
+)
+def test_values_that_toml_lacks_are_refused(change, message):
+    with pytest.raises(tidegate.InputError, match=message):
+        tidegate.Scenario(ROOT / "scenarios/tor.toml", set=change)
+
+
+def test_a_dict_that_contains_itself_is_refused():
+    knot = {"duration": "1 s"}
+    knot["tor"] = [knot]
+    for call in (lambda: tidegate.run(knot), lambda: tidegate.Scenario(BOTTLENECK, set=knot)):
+        with pytest.raises(ValueError, match="contain itself"):
+            call()
+
+
+def test_numbers_of_numpy_and_other_mappings_are_accepted():
+    numpy = pytest.importorskip("numpy")
+    change = types.MappingProxyType({**SHORT, "seed": numpy.int64(5), "warmup": None})
+    assert tidegate.Scenario(BOTTLENECK, set=change).to_dict()["seed"] == 5
+    keys = types.MappingProxyType(tidegate.Scenario(BOTTLENECK, set=SHORT).to_dict())
+    assert tidegate.run(keys, seed=numpy.int64(2), systems="vanilla").digests.keys() == {("vanilla", 2)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"seeds": -1}, "`seeds` is -1; give 1 to 100000"),
+        ({"seeds": 1.5}, "`seeds` is 1.5; give a whole number"),
+        ({"seed": -1}, "`seed` is -1"),
+        ({"seed": 2**63}, "`seed` is 9223372036854775808"),
+        ({"seed": 2**63 - 1, "seeds": 2}, "`seed` leads to the seed 9223372036854775808"),
+        ({"jobs": -1}, "`jobs` is -1"),
+        ({"set": 5}, "`set` must be"),
+        ({"systems": "vanila"}, "there is no system `vanila`"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        tidegate.run(BOTTLENECK, **arguments)
+
+
+def test_large_seeds_are_those_of_the_tables():
+    results = tidegate.run(BOTTLENECK, seed=2**63 - 1, set=SHORT)
+    assert set(results.metrics["seed"]) == {2**63 - 1}
+
+
+def test_a_script_that_imports_ipykernel_is_no_notebook():
+    pytest.importorskip("ipykernel")
+    text = f"import ipykernel, tidegate; tidegate.run({str(BOTTLENECK)!r}, set={SHORT!r})"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
 class Paced(tidegate.Controller):
     """4 cells per step of 40 ms and circuit: 100 cells/s."""
 
@@ -172,6 +248,18 @@ def test_what_a_control_raises_is_raised():
             for circuit in circuits:
                 circuit.send_cells = -1
 
+    def window(name, value):
+        return type("Odd", (tidegate.Window,), {name: value})
+
+    for control, message in [
+        (window("sendme_increment", 0), "`sendme_increment` is 0; give a whole number from 1 to 1000"),
+        (window("sendme_increment", "31"), "`sendme_increment` is '31'; give a number"),
+        (window("room", lambda _: float("nan")), r"`room\(\)` is NaN"),
+        (window("room", lambda _: None), r"`room\(\)` is None; give a number"),
+        (type("Odd", (tidegate.Controller,), {"interval_s": "40 ms"}), "`interval_s` is '40 ms'; give a number"),
+    ]:
+        with pytest.raises((ValueError, TypeError), match=message):
+            tidegate.run(BOTTLENECK, set=SHORT, control={"vanilla": control})
     with pytest.raises(ZeroDivisionError, match="of my own"):
         tidegate.run(BOTTLENECK, set=SHORT, control={"vanilla": Broken})
     with pytest.raises(ValueError, match="`send_cells` is -1"):

@@ -18,3 +18,7 @@ class InputError(ValueError):
         self.column = column
         self.cause = cause
         self.cure = cure
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Pools and clusters pickle what a worker raises, and an exception that cannot be unpickled hangs them.
+        return type(self), (str(self), self.file, self.line, self.column, self.cause, self.cure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -28,8 +29,23 @@ def _notebook() -> Callable[[str], None]:
 def _shown() -> Callable[[str], None] | None:
     """Returns the function that shows a line of progress, or None without terminal or notebook."""
     if "ipykernel" in sys.modules:
-        return _notebook()
+        from IPython import get_ipython
+
+        # A script may import the module without being a notebook.
+        if get_ipython() is not None:
+            return _notebook()
     return _terminal if sys.stderr.isatty() else None
+
+
+def _whole(name: str, value: Any, least: int, most: int) -> int:
+    """Checks a whole number."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"`{name}` is {value!r}; give a whole number from {least} to {most}") from None
+    if not least <= number <= most:
+        raise ValueError(f"`{name}` is {number}; give {least} to {most}")
+    return number
 
 
 def run(
@@ -39,7 +55,7 @@ def run(
     seed: int | None = None,
     jobs: int = 0,
     set: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = None,
-    systems: Sequence[str] | None = None,
+    systems: str | Sequence[str] | None = None,
     control: Mapping[str, type[Controller] | type[Window]] | None = None,
     progress: bool | Callable[[float, str], object] | None = None,
 ) -> _native.Results:
@@ -60,12 +76,13 @@ def run(
     call = (lambda share, text: show(f"{100 * share:3.0f} %  {text}")) if show else progress or None
     try:
         return _native.run(
-            scenario if not isinstance(scenario, Mapping) else dict(scenario),
-            seeds=seeds,
-            seed=seed,
-            jobs=jobs,
+            scenario,
+            seeds=_whole("seeds", seeds, 1, 100_000),
+            # Tables hold seeds as signed numbers.
+            seed=None if seed is None else _whole("seed", seed, 0, 2**63 - 1),
+            jobs=_whole("jobs", jobs, 0, 2**16),
             set=set,
-            systems=list(systems) if systems is not None else None,
+            systems=[systems] if isinstance(systems, str) else systems if systems is None else list(systems),
             control=dict(control) if control is not None else None,
             progress=call,
         )
