@@ -110,10 +110,13 @@ def test_wrong_arguments_and_actions_are_refused():
         with pytest.raises(ValueError, match="expected 3 actions between -1 and 1"):
             env.step(action)
     env = gymnasium.make(PATHS, steps=5).unwrapped
+    with pytest.raises(RuntimeError, match="call `reset` first"):
+        env.step(np.zeros(9))
     env.reset(seed=1)
-    for action in [np.zeros(2), np.full(9, np.nan)]:
-        with pytest.raises(ValueError):
+    for action in [np.zeros(2), 0.0, np.full(9, np.nan)]:
+        with pytest.raises(ValueError, match="expected 9 actions between -1 and 1"):
             env.step(action)
+    assert np.isfinite(env.step(np.zeros(9))[0]).all(), "a refused action changes nothing"
 
 
 def test_who_sends_more_than_relays_carry_loses_it():

@@ -117,7 +117,13 @@ class ParallelPaths(gymnasium.Env):
         return told
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        action = np.clip(np.asarray(action, dtype=float), -1, 1)
+        if not hasattr(self, "_run"):
+            raise RuntimeError("no overlay is running; call `reset` first")
+        action = np.asarray(action, dtype=float)
+        # Rates would stay NaN.
+        if action.shape != self.action_space.shape or np.isnan(action).any():
+            raise ValueError(f"expected {self._peers - 1} actions between -1 and 1, got {action.tolist()}")
+        action = np.clip(action, -1, 1)
         self._rates = np.clip(self._rates * (1 + _STEP) ** action, _LOWEST, _HIGHEST)
         told = self._look()
         self._done += 1
