@@ -710,3 +710,15 @@ fn a_stopped_run_leaves_the_name_of_its_archive_free() {
     assert!(said.contains("no archive was written, because the run was stopped"), "{said}");
     assert!(!scratch.0.join("a.tar.gz").exists());
 }
+
+#[test]
+fn seeds_that_tables_cannot_hold_are_refused() {
+    let scratch = Scratch::new("seeds");
+    let last = format!("seed={}", i64::MAX);
+    let (code, said) = scratch.code(&["run", "small.toml", "--set", &last, "--seeds", "2", "--out", "out"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("small.toml: `seed` leads to the seed 9223372036854775808"), "{said}");
+    assert_eq!(scratch.code(&["run", "small.toml", "--set", &last, "--out", "out"]).0, Some(0));
+    let text = fs::read_to_string(scratch.0.join("out/relays.csv")).unwrap();
+    assert!(text.lines().nth(1).unwrap().contains(&i64::MAX.to_string()), "{text}");
+}

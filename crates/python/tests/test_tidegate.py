@@ -149,7 +149,7 @@ def test_mistakes_come_back_from_other_processes():
     [
         ({"tor": {"load": float("nan")}}, "`load` is not a finite number"),
         ({"tor": {"load": float("-inf")}}, "`load` is not a finite number"),
-        ({"tor": {"load": "high"}}, "`load` is `?high`?"),
+        ({"tor": {"load": "high"}}, '`load` is "high"'),
         ({"tor": {"load": object()}}, "object"),
         ({"tor": {1: 2}}, "the scenario"),
         ({"seed": 2**70}, "the scenario"),
