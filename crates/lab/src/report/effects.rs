@@ -36,8 +36,9 @@ impl Ratio {
         Some(Ratio { value: form.ratio(value), interval })
     }
 
-    fn covers(&self, value: f64) -> bool {
-        self.interval.is_some_and(|[low, high]| (low..=high).contains(&value))
+    /// The interval, or the value twice.
+    fn ends(self) -> [f64; 2] {
+        self.interval.unwrap_or([self.value; 2])
     }
 
     fn text(&self) -> String {
@@ -83,24 +84,30 @@ impl Effect {
         })
     }
 
-    /// Whether the measurement says in which direction the change goes.
-    fn has_sign(&self) -> bool {
-        self.measured.value != 1.0 && !self.measured.covers(1.0)
+    /// Whether the prediction goes in the measured direction; `None` if an interval covers no change.
+    fn sign_is_right(&self) -> Option<bool> {
+        let [measured, predicted] = [self.measured, self.predicted]
+            .map(Ratio::ends)
+            .map(|[low, high]| if low > 1.0 { Some(true) } else { (high < 1.0).then_some(false) });
+        Some(measured? == predicted?)
     }
 
-    fn sign_is_right(&self) -> bool {
-        (self.measured.value > 1.0) == (self.predicted.value > 1.0)
-    }
-
-    /// Whether the prediction lies in the measured interval, or within 25 % of the measured change.
-    fn size_is_right(&self) -> bool {
-        let difference = (self.predicted.value - self.measured.value).abs();
-        self.measured.covers(self.predicted.value) || difference <= 0.25 * (self.measured.value - 1.0).abs()
+    /// Whether the whole prediction lies in the measured interval or within 25 % of the measured change; `None` if only
+    /// a part of its interval does.
+    fn size_is_right(&self) -> Option<bool> {
+        let quarter = 0.25 * (self.measured.value - 1.0).abs();
+        let [low, high] = self.measured.ends();
+        let (low, high) = (low.min(self.measured.value - quarter), high.max(self.measured.value + quarter));
+        let [from, to] = self.predicted.ends();
+        if low <= from && to <= high { Some(true) } else { (to < low || high < from).then_some(false) }
     }
 
     fn cells(&self) -> [String; 8] {
-        let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
-        let sign = if self.has_sign() { yes(self.sign_is_right()) } else { "open".into() };
+        let said = |right: Option<bool>| match right {
+            Some(true) => "yes".to_owned(),
+            Some(false) => "no".to_owned(),
+            None => "open".to_owned(),
+        };
         let (paper, figure) = (&self.paper, &self.figure);
         let n = if self.n == 0 { "–".into() } else { self.n.to_string() };
         [
@@ -110,8 +117,8 @@ impl Effect {
             self.measured.text(),
             self.predicted.text(),
             format!("{n}, {}", self.scale),
-            sign,
-            yes(self.size_is_right()),
+            said(self.sign_is_right()),
+            said(self.size_is_right()),
         ]
     }
 }
@@ -143,22 +150,23 @@ pub fn page(experiments: &[Experiment]) -> Result<EffectsPage, InputError> {
 }
 
 fn text(effects: &[Effect], waiting: usize) -> String {
-    let signed: Vec<&Effect> = effects.iter().filter(|effect| effect.has_sign()).collect();
-    let right = signed.iter().filter(|effect| effect.sign_is_right()).count();
-    let sized = effects.iter().filter(|effect| effect.size_is_right()).count();
+    let count = |judge: &dyn Fn(&Effect) -> Option<bool>| {
+        let right = effects.iter().filter(|effect| judge(effect) == Some(true)).count();
+        let wrong = effects.iter().filter(|effect| judge(effect) == Some(false)).count();
+        format!("right in {right} rows, wrong in {wrong}, open in {}", effects.len() - right - wrong)
+    };
     let mut text = format!(
         "# Effects: predicted and measured\n\n<!-- Made by `tidegate scoreboard` from experiments/*/*/result.json. Do not \
          edit. -->\n\nEach row is a change, its measured effect, and the effect that this project \
          predicts. No measured effect in this table was used to choose a parameter. Changes are in percent of the value \
          before; brackets hold 95 % intervals, where they are known.\n\n\
-         - **Sign**: {right} of {} predictions have the right sign. {} measurements leave the sign open, because their \
-         interval covers 0.\n- **Size**: {sized} of {} predictions lie in the measured interval or within 25 % of the \
-         measured change.\n\n![Measured and predicted effects](effects.svg)\n\n\
+         - **Sign**: {}. It is open if the interval of the measurement or of the prediction covers 0.\n\
+         - **Size**: {}. It is right if the whole interval of the prediction lies in the measured interval or within 25 % \
+         of the measured change, wrong if no part of it does, and open otherwise.\n\n![Measured and predicted effects](effects.svg)\n\n\
          | change | on | measured by | measured | predicted | seeds, scale | sign | size |\n\
          |---|---|---|---|---|---|---|---|\n",
-        signed.len(),
-        effects.len() - signed.len(),
-        effects.len()
+        count(&Effect::sign_is_right),
+        count(&Effect::size_is_right)
     );
     for effect in effects {
         let cells = effect.cells().map(|cell| cell.replace('|', "\\|"));
@@ -216,7 +224,7 @@ fn draw(effects: &[Effect], text: &mut String) -> Result<(), Box<dyn std::error:
     root.draw(&Text::new(hint, (NAMES + 240, 15), small.into_font().color(&grey)))?;
     for (number, effect) in effects.iter().enumerate() {
         let top = TOP + ROW * number as i32;
-        if effect.has_sign() && !effect.sign_is_right() {
+        if effect.sign_is_right() == Some(false) {
             let shade = RGBColor(225, 225, 225).filled();
             root.draw(&Rectangle::new([(0, top), (NAMES + WIDTH + 20, top + ROW)], shade))?;
         }
@@ -268,20 +276,22 @@ mod tests {
     fn sign_and_size_are_judged() {
         let known = |value: f64| Ratio { value, interval: Some([value - 0.1, value + 0.1]) };
         let alone = |value| Ratio { value, interval: None };
-        // (measured, predicted, has a sign, its sign is right, its size is right)
-        for (measured, predicted, has_sign, sign, size) in [
-            (known(0.7), 0.75, true, true, true),
-            (known(0.7), 0.85, true, true, false),
-            (known(0.7), 1.1, true, false, false),
-            (known(0.95), 1.04, false, false, true),
-            (alone(0.6), 0.69, true, true, true),
-            (alone(0.6), 0.71, true, true, false),
-            (alone(1.4), 1.31, true, true, true),
-            (alone(1.0), 1.0, false, true, true),
+        let (right, wrong, open) = (Some(true), Some(false), None);
+        // The prediction's interval reaches 0.1 to both sides.
+        for (measured, predicted, sign, size) in [
+            (alone(0.5), 0.5, right, right),
+            (known(0.5), 0.5, right, right),
+            (known(0.7), 0.75, right, open),
+            (known(0.7), 0.95, open, wrong),
+            (known(0.7), 1.2, wrong, wrong),
+            (known(0.95), 1.4, open, wrong),
+            (alone(0.6), 0.71, right, open),
+            (alone(1.4), 1.25, right, open),
+            (alone(1.0), 1.0, open, open),
         ] {
             let effect = effect(measured, predicted);
-            let judged = (effect.has_sign(), effect.sign_is_right(), effect.size_is_right());
-            assert_eq!(judged, (has_sign, sign, size), "{measured:?} {predicted}");
+            let judged = (effect.sign_is_right(), effect.size_is_right());
+            assert_eq!(judged, (sign, size), "{measured:?} {predicted}");
         }
     }
 
@@ -290,9 +300,9 @@ mod tests {
         let ratio = Ratio { value: 0.5, interval: Some([0.4, 0.6]) };
         let effects = [effect(ratio, 0.55), effect(ratio, 1.2)];
         let text = text(&effects, 4);
-        assert!(text.contains("1 of 2 predictions have the right sign"), "{text}");
-        assert!(text.contains("1 of 2 predictions lie in"), "{text}");
-        assert!(text.contains("-50 % [-60, -40] | -45 % [-55, -35] | 3, full | yes | yes"), "{text}");
+        assert!(text.contains("**Sign**: right in 1 rows, wrong in 1, open in 0"), "{text}");
+        assert!(text.contains("**Size**: right in 0 rows, wrong in 1, open in 1"), "{text}");
+        assert!(text.contains("-50 % [-60, -40] | -45 % [-55, -35] | 3, full | yes | open"), "{text}");
         assert!(text.contains("4 effects have a measurement"), "{text}");
         let picture = picture(&effects);
         for part in ["<svg", "A &amp; B", "predicted", "</svg>"] {
