@@ -211,6 +211,7 @@ fn wrong_input_is_refused_with_code_2_and_leaves_nothing() {
     let tor = "scenarios/tor.toml";
     let consensus = write("consensus", b"network-status-version 3\nvote-status consensus\nr x");
     refused(&["run", tor, "--out", &out, "--consensus", &consensus], "consensus");
+    run(&consensus, "is a network consensus of Tor, and not a TOML file of Tidegate");
     let graph = write("graph.gml", b"graph [ node [ id 0 ]");
     refused(&["run", tor, "--out", &out, "--latency", &graph], "graph.gml");
     let small = "scenarios/bottleneck.toml";

@@ -54,6 +54,8 @@ pub const SPEED_TEST: &str = "a `speedtest.diffs.json`";
 pub const CHURN: &str = "a `relay-churn-*.json`";
 
 /// As [`CONSENSUS`].
+pub const SCENARIO: &str = "a scenario";
+/// As [`CONSENSUS`].
 pub const TORRC: &str = "a torrc of tor";
 /// As [`CONSENSUS`].
 pub const STAGED_USERS: &str = "a `userinfo_staging_*.json` of tornettools";
@@ -132,7 +134,7 @@ pub static KINDS: &[Kind] = &[
         "`tidegate relay --import FILE` reads it, and `tidegate import FOLDER` with its network",
         is_torrc
     ),
-    kind!("a scenario", "`tidegate run FILE` reads it", is_scenario),
+    kind!(SCENARIO, "`tidegate run FILE` reads it", is_scenario),
     kind!(MATRIX, LATENCY, latency_csv::is_matrix),
 ];
 

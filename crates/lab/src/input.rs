@@ -6,6 +6,9 @@ use std::ops::Range;
 use std::path::Path;
 
 pub use tidegate_control::keys::suggest;
+use tidegate_data::document::Document;
+use tidegate_data::kinds;
+use tidegate_data::open::open;
 
 /// A mistake in a file or argument. The tool prints it and exits with code 2.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +83,10 @@ impl SourceFile {
                 fail(format!("is longer than the limit of {MAX_BYTES} bytes"), "is this the right file?")
             }
             Ok(Ok(text)) => Ok(SourceFile { file, text }),
-            Ok(Err(_)) => fail("is not UTF-8 text".into(), "is this the right file?"),
+            Ok(Err(_)) => {
+                let foreign = open(path).ok().and_then(|document| foreign(&file, &document));
+                foreign.map_or_else(|| fail("is not UTF-8 text".into(), "is this the right file?"), Err)
+            }
             Err(error) => fail(format!("cannot be read: {error}"), "check the permissions"),
         }
     }
@@ -115,6 +121,10 @@ impl SourceFile {
             return Err(InputError::new(&self.file, "is empty", "the README shows a complete example"));
         }
         toml::from_str(&self.text).map_err(|error| {
+            let document = Document::new(self.file.clone(), self.text.clone()).ok();
+            if let Some(foreign) = document.and_then(|document| foreign(&self.file, &document)) {
+                return foreign;
+            }
             let (cause, cure) = explain(error.message());
             match error.span() {
                 Some(span) => self.error(span, cause, cure),
@@ -122,6 +132,13 @@ impl SourceFile {
             }
         })
     }
+}
+
+/// The mistake of naming a file of another known kind.
+fn foreign(file: &str, document: &Document) -> Option<InputError> {
+    let kind = kinds::of(document).filter(|kind| kind.name != kinds::SCENARIO)?;
+    let cause = format!("is {}, and not a TOML file of Tidegate", kind.name);
+    Some(InputError::new(file, cause, format!("about this file: {}", kind.read_by)))
 }
 
 /// Turns serde's message for an unknown key or variant into (cause, suggestion); other messages stay unchanged.
