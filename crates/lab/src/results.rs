@@ -20,9 +20,9 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The quantiles of measured downloads that reports show.
 const QUANTILES: [(&str, f64); 5] = [("p10", 0.1), ("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p95", 0.95)];
 
-/// Below this share of capacity in use a network is idle and systems hardly differ. Tor uses 0.47 to 0.51 of its
+/// Below this share of capacity in use a network is idle: cells hardly wait at relays. Tor uses 0.47 to 0.51 of its
 /// advertised bandwidth.
-const IDLE: f64 = 0.25;
+pub(crate) const IDLE: f64 = 0.1;
 
 /// Results of all systems of a scenario.
 pub struct Results<'a> {
@@ -140,7 +140,7 @@ impl<'a> Results<'a> {
             (self.most(&["utilisation", "network"]), self.most(&["queue_mean_cells_per_relay"]));
         let idle = if busy < IDLE {
             format!(
-                "The network is idle, so systems hardly differ (mean circuit queue: {} cells). ",
+                "The network is nearly idle, so schedulers hardly matter (mean circuit queue: {} cells). ",
                 format_number(queue)
             )
         } else {

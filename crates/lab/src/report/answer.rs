@@ -3,14 +3,11 @@
 use super::page::Ratio;
 use crate::metrics::RelayRow;
 use crate::number::{format_number, rate_unit, size_unit};
-use crate::results::{Results, SystemResult, flatten, look_up};
+use crate::results::{IDLE, Results, SystemResult, flatten, look_up};
 use crate::runs::Run;
 use crate::scoreboard::sequence::Sequence;
 use crate::scoreboard::verdict::ALPHA;
 use crate::statistics::Estimate;
-
-/// A network is idle if relays use less than this share of their capacity; systems then hardly differ.
-const IDLE: f64 = 0.1;
 
 /// Systems that differ by less than this share are equal in a report's words.
 const TIE: f64 = 0.01;
@@ -202,7 +199,7 @@ fn load(results: &Results<'_>) -> String {
     let mean = shares.iter().sum::<f64>() / shares.len() as f64;
     let busiest = shares.iter().copied().fold(0.0, f64::max);
     let idle = if mean < IDLE && busiest < 0.9 {
-        " The network is nearly idle, so systems hardly differ."
+        " The network is nearly idle, so schedulers hardly matter."
     } else {
         ""
     };
