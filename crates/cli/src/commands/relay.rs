@@ -603,7 +603,14 @@ fn log_event(event: &Event) {
         Event::NotWithdrawn(why) => tracing::warn!(cause = why, "not withdrawn"),
         Event::Reloaded => tracing::info!("reloaded"),
         Event::Draining => tracing::info!("draining"),
-        Event::Defends(parameters) => tracing::info!(?parameters, "defends against denial of service"),
+        Event::Defends(parameters) => tracing::info!(
+            circuits = parameters.circuits.is_some(),
+            connections = parameters.connections.is_some(),
+            streams = parameters.streams.is_some(),
+            introductions = parameters.introductions.is_some(),
+            refuses_single_hop_rendezvous = parameters.refuses_single_hop_rendezvous,
+            "defends against denial of service"
+        ),
         Event::Unread(why) => {
             tracing::warn!(cause = why, "consensus not read; the last parameters stay in force")
         }

@@ -41,6 +41,7 @@ const GROUPS: &[Group] = &[
             "bridgedistribution",
             "bridgepassword",
             "bridgerecordusagebycountry",
+            "bridgerelay",
             "extorport*",
             "__extorport",
             "servertransport*",
