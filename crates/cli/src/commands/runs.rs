@@ -124,6 +124,10 @@ fn show(place: &Path) -> Result<(), InputError> {
     for key in ["version", "commit"] {
         println!("  {key}: {}", contents.parameters[key].as_str().unwrap_or("-"));
     }
+    if records.is_empty() {
+        println!("  no runs: only the folders of `tidegate run` and `tidegate sweep` list runs");
+        return Ok(());
+    }
     for (key, digest) in flatten_text(&contents.parameters["inputs"]) {
         println!("  input {key}: sha256 {digest}");
     }

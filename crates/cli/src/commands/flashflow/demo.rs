@@ -255,6 +255,11 @@ fn report(
         truth_kind(rate),
         mbit(&json!(truth)),
     );
+    if result["high_bits_per_s"].as_u64().is_some_and(|high| high < truth) {
+        println!(
+            "the range is too low: relays of less than about 13 Mbit/s with users are underestimated (docs/flashflow.md)"
+        );
+    }
     if keep {
         println!("everything is in {}", directory.display());
     }
