@@ -1,4 +1,4 @@
-//! `tidegate client`: a SOCKS5 and HTTP CONNECT proxy into a private overlay.
+//! `tidegate client`: a SOCKS and HTTP CONNECT proxy into a private overlay.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ use crate::roles::{end_with_parent, listen, on_this_thread};
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tidegate client --directory 192.0.2.1:9030 --authority KEY")]
 pub struct ClientArgs {
-    /// Accept SOCKS5 and HTTP CONNECT at this address
+    /// Accept SOCKS (4, 4a and 5) and HTTP CONNECT at this address
     #[arg(long, default_value = "127.0.0.1:9050")]
     socks: SocketAddr,
     /// Let other machines use the proxy; without it, --socks must be a loopback address

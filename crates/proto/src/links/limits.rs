@@ -13,7 +13,7 @@ use tidegate_control::units::{Bytes, Span};
 pub struct Limits {
     /// Memory of cells and of streams' bytes; above it, the circuits with the oldest waiting cells end.
     pub memory: Bytes,
-    /// Maximum number of connections; a new one replaces the one that has been without circuits longest.
+    /// Maximum number of connections; a new one replaces the idlest one of the network with the most, first one without circuits.
     #[schemars(range(min = 1))]
     pub connections: u32,
     /// Maximum number of connections from one address (IPv6: one /64).
