@@ -170,7 +170,7 @@ def test_a_dict_that_contains_itself_is_refused():
 
 def test_numbers_of_numpy_and_other_mappings_are_accepted():
     numpy = pytest.importorskip("numpy")
-    change = types.MappingProxyType({**SHORT, "seed": numpy.int64(5), "warmup": None})
+    change = types.MappingProxyType({**SHORT, "seed": numpy.int64(5), "sample": None})
     assert tidegate.Scenario(BOTTLENECK, set=change).to_dict()["seed"] == 5
     keys = types.MappingProxyType(tidegate.Scenario(BOTTLENECK, set=SHORT).to_dict())
     assert tidegate.run(keys, seed=numpy.int64(2), systems="vanilla").digests.keys() == {("vanilla", 2)}
