@@ -187,6 +187,7 @@ def test_numbers_of_numpy_and_other_mappings_are_accepted():
         ({"jobs": -1}, "`jobs` is -1"),
         ({"set": 5}, "`set` must be"),
         ({"systems": "vanila"}, "there is no system `vanila`"),
+        ({"systems": []}, "`systems` is empty"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, message):

@@ -72,6 +72,9 @@ def run(
 
     Raises InputError for mistakes in the scenario, and any exception of a Python control.
     """
+    systems = [systems] if isinstance(systems, str) else systems if systems is None else list(systems)
+    if systems == []:
+        raise ValueError("`systems` is empty; name a system, or leave it out for all")
     show = _shown() if progress is None else _shown() or _terminal if progress is True else None
     call = (lambda share, text: show(f"{100 * share:3.0f} %  {text}")) if show else progress or None
     try:
@@ -82,7 +85,7 @@ def run(
             seed=None if seed is None else _whole("seed", seed, 0, 2**63 - 1),
             jobs=_whole("jobs", jobs, 0, 2**16),
             set=set,
-            systems=[systems] if isinstance(systems, str) else systems if systems is None else list(systems),
+            systems=systems,
             control=dict(control) if control is not None else None,
             progress=call,
         )
