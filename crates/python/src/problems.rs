@@ -11,11 +11,12 @@ use tidegate_lab::input::SourceFile;
 use tidegate_lab::problems;
 
 use crate::errors::input_error;
+use crate::scenario::plain;
 
 /// Reads a JSON file, or the same structure of dicts and lists.
 fn source(what: &Bound<'_, PyAny>) -> PyResult<SourceFile> {
     if what.is_instance_of::<PyDict>() || what.is_instance_of::<PyList>() {
-        let value: Value = pythonize::depythonize(what)?;
+        let value: Value = pythonize::depythonize(&plain(what, 0)?)?;
         return Ok(SourceFile { file: "the problem".into(), text: value.to_string() });
     }
     let path: PathBuf = what.extract().map_err(|_| PyTypeError::new_err("give a path, a dict or a list"))?;

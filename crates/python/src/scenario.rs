@@ -32,11 +32,11 @@ fn toml_of(table: &Bound<'_, PyAny>) -> PyResult<String> {
 /// Levels of dicts and lists. A dict that contains itself has more.
 const DEEPEST: u32 = 32;
 
-/// Copies dicts and lists, drops entries with the value None, and turns NumPy's numbers and arrays into Python's.
-fn plain<'py>(value: &Bound<'py, PyAny>, depth: u32) -> PyResult<Bound<'py, PyAny>> {
+/// Copies dicts and lists, drops entries of dicts with the value None, and turns NumPy's numbers and arrays into Python's.
+pub fn plain<'py>(value: &Bound<'py, PyAny>, depth: u32) -> PyResult<Bound<'py, PyAny>> {
     let py = value.py();
     if depth > DEEPEST {
-        let wrong = format!("a scenario has at most {DEEPEST} levels; does a dict or list contain itself?");
+        let wrong = format!("there are more than {DEEPEST} levels; does a dict or list contain itself?");
         return Err(PyValueError::new_err(wrong));
     }
     if let Ok(table) = value.cast::<PyMapping>() {
@@ -50,8 +50,7 @@ fn plain<'py>(value: &Bound<'py, PyAny>, depth: u32) -> PyResult<Bound<'py, PyAn
         return Ok(copy.into_any());
     }
     if value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>() {
-        let kept = value.try_iter()?.filter(|one| one.as_ref().map_or(true, |one| !one.is_none()));
-        let copy = kept.map(|one| plain(&one?, depth + 1)).collect::<PyResult<Vec<_>>>()?;
+        let copy = value.try_iter()?.map(|one| plain(&one?, depth + 1)).collect::<PyResult<Vec<_>>>()?;
         return Ok(PyList::new(py, copy)?.into_any());
     }
     match value.getattr_opt("tolist")? {

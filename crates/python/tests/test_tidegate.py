@@ -153,6 +153,7 @@ def test_mistakes_come_back_from_other_processes():
         ({"tor": {"load": object()}}, "object"),
         ({"tor": {1: 2}}, "the scenario"),
         ({"seed": 2**70}, "the scenario"),
+        ({"relay": [None]}, "the scenario"),
     ],
 )
 def test_values_that_toml_lacks_are_refused(change, message):
@@ -163,7 +164,12 @@ def test_values_that_toml_lacks_are_refused(change, message):
 def test_a_dict_that_contains_itself_is_refused():
     knot = {"duration": "1 s"}
     knot["tor"] = [knot]
-    for call in (lambda: tidegate.run(knot), lambda: tidegate.Scenario(BOTTLENECK, set=knot)):
+    for call in (
+        lambda: tidegate.run(knot),
+        lambda: tidegate.Scenario(BOTTLENECK, set=knot),
+        lambda: tidegate.fairness(knot),
+        lambda: tidegate.solve([knot]),
+    ):
         with pytest.raises(ValueError, match="contain itself"):
             call()
 
