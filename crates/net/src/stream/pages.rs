@@ -84,10 +84,12 @@ async fn live(State(screen): State<Arc<Screen>>) -> Response {
 }
 
 async fn playlist(State(screen): State<Arc<Screen>>) -> Response {
-    match screen.hls.lock().expect("the lock is not poisoned").playlist() {
-        Some(text) => ([(CONTENT_TYPE, "application/vnd.apple.mpegurl")], text).into_response(),
-        None => (StatusCode::NOT_FOUND, "no segment is complete yet\n").into_response(),
+    let hls = screen.hls.lock().expect("the lock is not poisoned");
+    if let Some(text) = hls.playlist() {
+        return ([(CONTENT_TYPE, "application/vnd.apple.mpegurl")], text).into_response();
     }
+    let why = hls.problem().map(|problem| format!(": {problem}")).unwrap_or_default();
+    (StatusCode::NOT_FOUND, format!("no segment is complete yet{why}\n")).into_response()
 }
 
 async fn segment(State(screen): State<Arc<Screen>>, Path(name): Path<String>) -> Response {

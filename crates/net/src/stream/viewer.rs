@@ -93,6 +93,8 @@ pub struct Status {
     pub phase: String,
     /// Why the server refused it.
     pub refused: Option<String>,
+    /// Why segments of HLS are missing or hold sound only.
+    pub problem: Option<String>,
     /// Packets played, lost, duplicate, late, and recovered from parity.
     pub delivered: u64,
     /// See `delivered`.
@@ -299,9 +301,13 @@ impl Live<'_> {
             Phase::Alone => ("alone", None),
             Phase::Refused(refusal) => ("refused", Some(refusal.to_string())),
         };
+        let hls = self.player.screen.hls.lock().expect("the lock is not poisoned");
+        let problem = hls.problem().map(|problem| problem.to_string());
+        drop(hls);
         let status = Status {
             phase: phase.into(),
             refused,
+            problem,
             delivered: packets.delivered,
             gaps: packets.gaps,
             duplicates: packets.duplicates,

@@ -252,6 +252,7 @@ fn key_frames_without_flags_are_found_and_flags_of_others_are_ignored() {
             "H.265",
         ),
         ("mpeg2video -g 25 -sc_threshold 1000000000", "MPEG-2"),
+        ("mpeg4 -g 25 -sc_threshold 1000000000", "MPEG-4"),
     ] {
         let mut stream = made!(
             ffmpeg(&format!(

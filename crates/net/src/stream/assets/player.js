@@ -14,12 +14,25 @@ function play() {
   }
   hls = new Hls({ enableWorker: false, liveSyncDuration: behind, manifestLoadingMaxRetry: 1000 });
   hls.on(Hls.Events.ERROR, (_, error) => {
+    complain(error);
     if (error.fatal) again();
   });
   hls.loadSource(playlist);
   hls.attachMedia(video);
   video.play().catch(() => { /* the browser wants a click first */ });
 }
+
+// Browsers lack some codecs. The page says so until the picture moves.
+const wrong = document.getElementById("wrong");
+
+function complain(error) {
+  if (!error.fatal && error.details !== "fragParsingError") return;
+  const cause = video.error?.message || error.reason || error.details;
+  wrong.textContent = `This browser does not play the stream (${cause}). Use a player with the address above.`;
+  wrong.hidden = false;
+}
+
+video.addEventListener("timeupdate", () => { wrong.hidden ||= video.currentTime > 0; });
 
 function again() {
   hls.destroy();
@@ -65,7 +78,7 @@ async function status() {
   try {
     const s = await (await fetch("status.json")).json();
     const rows = {
-      state: s.refused || s.phase,
+      state: s.refused || (s.phase === "in" && s.problem) || s.phase,
       played: s.delivered,
       gaps: s.gaps,
       "lag, median": s.lag_p50_s.toFixed(2) + " s",

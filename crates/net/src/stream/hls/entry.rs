@@ -5,6 +5,8 @@
 pub(crate) enum Codec {
     /// ITU-T H.262, and MPEG-1.
     Mpeg2,
+    /// ISO 14496-2.
+    Mpeg4,
     /// ITU-T H.264.
     H264,
     /// ITU-T H.265.
@@ -44,7 +46,7 @@ enum Unit {
     Parameters(usize),
     /// Supplemental information of H.264: its first byte is its type.
     Supplement,
-    /// A picture header of MPEG-2, at this byte.
+    /// A picture header of MPEG-2 or MPEG-4. Byte 1 has the kind of picture.
     Picture(u8),
 }
 
@@ -93,8 +95,7 @@ impl Scanner {
                     self.unit = Unit::Picture(1);
                     None
                 }
-                // picture_coding_type 1 is an intra picture (H.262, section 6.3.9).
-                Unit::Picture(_) => Some((self.has_parameters || self.flag) && byte >> 3 & 7 == 1),
+                Unit::Picture(_) => Some((self.has_parameters || self.flag) && self.is_intra(*byte)),
                 Unit::Skipped => None,
             };
             if found.is_some() {
@@ -109,6 +110,16 @@ impl Scanner {
         }
         self.read += bytes.len();
         (self.read > MOST).then_some(self.flag)
+    }
+
+    /// Whether a byte of a picture header tells of an intra picture.
+    fn is_intra(&self, byte: u8) -> bool {
+        match self.codec {
+            // vop_coding_type (ISO 14496-2, section 6.3.5).
+            Codec::Mpeg4 => byte >> 6 == 0,
+            // picture_coding_type (H.262, section 6.3.9).
+            _ => byte >> 3 & 7 == 1,
+        }
     }
 
     /// Removes the next unit's start code from the parameters.
@@ -144,6 +155,12 @@ impl Scanner {
                 0x00 => self.unit = Unit::Picture(0),
                 // Width, height, aspect ratio and frame rate.
                 0xb3 => self.begin_parameters(4),
+                _ => {}
+            },
+            Codec::Mpeg4 => match byte {
+                0xb6 => self.unit = Unit::Picture(1),
+                // A video object layer: size, time resolution and so on.
+                0x20..=0x2f => self.begin_parameters(usize::MAX),
                 _ => {}
             },
             Codec::Other => {}
@@ -197,6 +214,10 @@ mod tests {
         let mpeg2 = |flag, units: &[&[u8]]| scan(Codec::Mpeg2, flag, units).0;
         assert_eq!(mpeg2(false, &[&[0xb3, 1, 2, 3, 4, 5], &[0, 0, 0x08]]), Some(true));
         assert_eq!(mpeg2(false, &[&[0xb3, 1, 2, 3, 4, 5], &[0, 0, 0x10]]), Some(false), "predicted");
+        let mpeg4 = |flag, units: &[&[u8]]| scan(Codec::Mpeg4, flag, units).0;
+        assert_eq!(mpeg4(false, &[&[0x20, 1, 2, 3], &[0xb6, 0x10, 1]]), Some(true));
+        assert_eq!(mpeg4(false, &[&[0x20, 1, 2, 3], &[0xb6, 0x50, 1]]), Some(false), "predicted");
+        assert_eq!(mpeg4(true, &[&[0xb6, 0x50, 1]]), Some(false), "the flag lies");
         assert_eq!(scan(Codec::Other, true, &[&[1]]).0, Some(true));
         assert_eq!(Scanner::new(Codec::H264, true).feed(&[0xff; MOST + 1]), Some(true), "too long");
     }

@@ -30,6 +30,21 @@ pub(crate) struct Leader {
     parameters: [Vec<u8>; 2],
     /// Whether the format changed since the last segment began.
     pub changed: bool,
+    /// The reason if it does not begin a segment.
+    pub fault: Fault,
+}
+
+/// The reason why a stream does not begin a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The first frame has not begun.
+    Silent,
+    /// The last frame cannot be read.
+    Scrambled,
+    /// The last frame lacks a time stamp.
+    Timeless,
+    /// Decoding cannot begin with the frames so far.
+    Keyless,
 }
 
 /// The times of a frame.
@@ -62,6 +77,18 @@ impl Leader {
             is_absent: false,
             parameters: Default::default(),
             changed: false,
+            fault: Fault::Silent,
+        }
+    }
+
+    /// Notes whether a packet begins a frame that can be read.
+    pub(crate) fn diagnose(&mut self, packet: &Packet<'_>, is_timed: bool) {
+        if packet.payload_unit_start_indicator() {
+            self.fault = match is_timed {
+                true => Fault::Keyless,
+                false if packet.transport_scrambling_control().is_scrambled() => Fault::Scrambled,
+                false => Fault::Timeless,
+            };
         }
     }
 

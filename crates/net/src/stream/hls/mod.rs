@@ -2,12 +2,14 @@
 //!
 //! A segment begins with the program's tables and a frame where decoding can begin. Its duration comes from time
 //! stamps. Files: `program` chooses the program, `leader` is the stream where segments begin, `companions` are the
-//! others, `entry` looks into frames, `timeline` reads time stamps, `playlist` keeps the window of segments.
+//! others, `entry` looks into frames, `timeline` reads time stamps, `playlist` keeps the window of segments,
+//! `problem` says why segments are missing.
 
 mod companions;
 mod entry;
 mod leader;
 mod playlist;
+mod problem;
 mod program;
 mod psi;
 mod repeats;
@@ -58,6 +60,7 @@ pub struct Hls {
     playlist: Playlist,
     /// When the last packet arrived.
     heard: Time,
+    has_heard: bool,
     /// Parts for the follower, if there is one.
     parts: Option<Vec<Part>>,
 }
@@ -89,6 +92,7 @@ impl Hls {
     /// Adds whole TS packets as they are played.
     pub fn push(&mut self, now: Time, bytes: &[u8]) {
         self.heard = now;
+        self.has_heard |= !bytes.is_empty();
         for bytes in bytes.chunks_exact(TS) {
             let Some(packet) = Packet::try_new(bytes) else { continue };
             let pid = u16::from(packet.pid());
@@ -198,7 +202,11 @@ impl Hls {
         if leads {
             leader.changed |= packet.adaptation_field().is_some_and(|field| field.discontinuity_indicator());
         }
-        match timeline::start(packet) {
+        let start = timeline::start(packet);
+        if leads {
+            leader.diagnose(packet, start.is_some());
+        }
+        match start {
             Some(start) if leads => return self.frame(now, packet, &start),
             Some(start) => self.companion(now, pid, &start),
             None if leads => leader.track.grow(packet.payload().map_or(0, <[u8]>::len)),

@@ -27,8 +27,13 @@ pub(crate) struct Stream {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Video(Codec),
-    Audio { adts: bool },
+    Audio {
+        adts: bool,
+    },
+    /// Subtitles and data.
     Other,
+    /// Private data of an unknown format.
+    Unknown,
 }
 
 /// A program as its map describes it.
@@ -70,6 +75,8 @@ pub(crate) struct Tables {
     maps: BTreeMap<u16, (u16, Sections)>,
     stream_id: u16,
     chosen: Option<(Program, Vec<u8>)>,
+    /// The streams of the last map without picture and sound.
+    refused: Option<Vec<Stream>>,
     counters: [u8; 2],
 }
 
@@ -77,6 +84,16 @@ impl Tables {
     /// The chosen program.
     pub(crate) fn program(&self) -> Option<&Program> {
         self.chosen.as_ref().map(|(program, _)| program)
+    }
+
+    /// The streams of the last map that names neither picture nor sound.
+    pub(crate) fn refused(&self) -> Option<&[Stream]> {
+        self.refused.as_deref()
+    }
+
+    /// The PID of the first program map that the association names.
+    pub(crate) fn first_map(&self) -> Option<u16> {
+        self.maps.keys().next().copied()
     }
 
     /// Whether this PID carries tables.
@@ -139,6 +156,10 @@ impl Tables {
             return false;
         }
         let Some(program) = read_map(number, map_pid, &section) else { return false };
+        if program.leader().is_none() {
+            self.refused = Some(program.streams);
+            return false;
+        }
         let better = match self.program() {
             None => true,
             Some(known) if known.number == number => *known != program,
@@ -166,7 +187,7 @@ impl Tables {
     }
 }
 
-/// Reads a map; `None` if it is malformed or names neither picture nor sound.
+/// Reads a map; `None` if it is malformed.
 fn read_map(number: u16, map_pid: u16, section: &[u8]) -> Option<Program> {
     let map = PmtSection::from_bytes(&section[HEADERS..section.len() - CHECKSUM]).ok()?;
     let mut streams = Vec::new();
@@ -178,8 +199,7 @@ fn read_map(number: u16, map_pid: u16, section: &[u8]) -> Option<Program> {
         }
         streams.push(Stream { pid: u16::from(info.elementary_pid()), kind, role: role(kind, &tags) });
     }
-    let program = Program { number, map_pid, clock_pid: u16::from(map.pcr_pid()), streams };
-    program.leader().map(|_| program)
+    Some(Program { number, map_pid, clock_pid: u16::from(map.pcr_pid()), streams })
 }
 
 /// A descriptor as bytes.
@@ -203,7 +223,8 @@ fn role(kind: u8, tags: &[(u8, Option<Vec<u8>>)]) -> Role {
         0x01 | 0x02 => Role::Video(Codec::Mpeg2),
         0x1b => Role::Video(Codec::H264),
         0x24 => Role::Video(Codec::H265),
-        0x10 | 0x1e | 0x21 | 0x32 | 0x33 | 0x42 | 0xd1 | 0xea => Role::Video(Codec::Other),
+        0x10 => Role::Video(Codec::Mpeg4),
+        0x1e | 0x21 | 0x32 | 0x33 | 0x42 | 0xd1 | 0xea => Role::Video(Codec::Other),
         0x06 if registered(b"HEVC") => Role::Video(Codec::H265),
         0x06 if registered(b"AV01") => Role::Video(Codec::Other),
         0x0f => Role::Audio { adts: true },
@@ -216,6 +237,8 @@ fn role(kind: u8, tags: &[(u8, Option<Vec<u8>>)]) -> Role {
         {
             Role::Audio { adts: false }
         }
+        // Subtitles and other data have a descriptor that names their kind, besides the one of their language (10).
+        0x06 if tags.iter().all(|(tag, _)| *tag == 10) => Role::Unknown,
         _ => Role::Other,
     }
 }

@@ -195,6 +195,59 @@ fn a_still_picture_is_no_jump_while_the_sound_goes_on() {
 }
 
 #[test]
+fn a_stream_without_segments_or_picture_says_why() {
+    let says = |make: &dyn Fn(&mut Muxer)| {
+        let (mut muxer, mut hls) = (Muxer::default(), Hls::default());
+        make(&mut muxer);
+        hls.push(Time::ZERO, &muxer.out);
+        hls.problem().map(|problem| problem.to_string()).unwrap_or_default()
+    };
+    let scrambled = |muxer: &mut Muxer, seconds: i64| {
+        let from = muxer.out.len();
+        (0..25 * seconds).for_each(|n| muxer.picture(n * FRAME, n % 25 == 0));
+        for packet in muxer.out[from..].chunks_mut(TS) {
+            packet[3] |= 0x80;
+            let field = if packet[3] & 0x20 != 0 { 1 + usize::from(packet[4]) } else { 0 };
+            packet[4 + field..].fill(0x55);
+        }
+    };
+    assert!(says(&|_| ()).contains("no TS packet"));
+    assert!(says(&|muxer| muxer.sounds(0, 1)).contains("no program association table"));
+    let association = says(&|muxer| {
+        muxer.tables(&BOTH);
+        muxer.out.truncate(TS);
+    });
+    assert!(association.contains("no program map has arrived on PID 0x1000"), "{association}");
+    let data = says(&|muxer| muxer.tables(&[(0x06, PICTURE), (0x86, SOUND)]));
+    assert!(data.contains("type 0x06 on PID 0x100, type 0x86 on PID 0x101"), "{data}");
+    let named = |make: &dyn Fn(&mut Muxer)| {
+        says(&|muxer| {
+            muxer.tables(&BOTH);
+            make(muxer);
+        })
+    };
+    assert!(named(&|_| ()).contains("picture on PID 0x100 sends no frames"));
+    assert!(named(&|muxer| scrambled(muxer, 1)).contains("picture on PID 0x100 is scrambled"));
+    assert!(named(&|muxer| muxer.picture(0, false)).contains("no key frame"));
+    assert_eq!(named(&|muxer| muxer.picture(0, true)), "");
+    let sound = named(&|muxer| {
+        scrambled(muxer, 1);
+        muxer.sounds(0, 20);
+    });
+    assert!(sound.contains("sound only: the picture on PID 0x100 is scrambled"), "{sound}");
+    let stopped = named(&|muxer| {
+        muxer.both(0, 2);
+        muxer.sounds(2 * HZ, 20);
+    });
+    assert!(stopped.contains("sound only: the picture on PID 0x100 sends no frames"), "{stopped}");
+    let unknown = says(&|muxer| {
+        muxer.tables(&[(0x06, PICTURE), (0x03, SOUND)]);
+        muxer.sounds(0, 3);
+    });
+    assert!(unknown.contains("no picture of a known codec (type 0x06 on PID 0x100)"), "{unknown}");
+}
+
+#[test]
 fn repeated_packets_are_dropped() {
     let mut muxer = muxer();
     muxer.both(0, 3);
