@@ -13,7 +13,7 @@ use tidegate_control::units::{Span, Time};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
-use crate::clock;
+use crate::{clock, descriptors};
 
 /// Accepts the next connection after earlier ones had their turn, so that a crowd is not accepted faster than it is
 /// dismissed. Without free descriptors it waits for connections to end.
@@ -22,7 +22,10 @@ pub(crate) async fn next_connection(listener: &TcpListener) -> (TcpStream, Socke
     loop {
         match listener.accept().await {
             Ok(connection) => return connection,
-            Err(_) => clock::until(clock::now() + Span::from_millis(50)).await,
+            Err(error) => {
+                descriptors::note(&error);
+                clock::until(clock::now() + Span::from_millis(50)).await;
+            }
         }
     }
 }

@@ -31,6 +31,7 @@ mod batch;
 mod buffered_tcp;
 pub mod clock;
 pub(crate) mod controller_time;
+mod descriptors;
 pub mod driver;
 pub mod flashflow;
 pub mod gate;

@@ -6,8 +6,8 @@ use std::net::{SocketAddr, UdpSocket};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::clock;
 use crate::gate::Gate;
+use crate::{clock, descriptors};
 use tidegate_control::units::Span;
 
 /// Connections that wait to be accepted. A burst of clients fits.
@@ -73,8 +73,13 @@ pub(crate) async fn connect(
     second: Option<SocketAddr>,
 ) -> io::Result<TcpStream> {
     gate.check(first)?;
+    second.map_or(Ok(()), |second| gate.check(second))?;
+    reach(first, second).await.inspect_err(descriptors::note)
+}
+
+/// Connects to the address that answers first.
+async fn reach(first: SocketAddr, second: Option<SocketAddr>) -> io::Result<TcpStream> {
     let Some(v6) = second else { return TcpStream::connect(first).await };
-    gate.check(v6)?;
     let (mut early, mut late) =
         (std::pin::pin!(TcpStream::connect(v6)), std::pin::pin!(TcpStream::connect(first)));
     tokio::select! {

@@ -1,5 +1,6 @@
 //! `tidegate overlay`: files fetched through overlays of processes on loopback, and among stock tor's.
 
+mod descriptors;
 mod directory_options;
 mod matrix;
 mod memory;

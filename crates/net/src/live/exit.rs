@@ -20,10 +20,9 @@ use super::history::Overload;
 use super::lookups::{Holder, Lookups};
 use super::policy::Policy;
 use super::stream::{self, AtEnd, Local};
-use crate::clock;
 use crate::link::within;
 use crate::overlay::Overlay;
-use crate::sockets;
+use crate::{clock, descriptors, os, sockets};
 
 /// Timeouts of a name lookup, and of connecting to each of its addresses.
 const PATIENCE: Span = Span::from_secs(10);
@@ -69,7 +68,10 @@ impl Request {
             return Ok(vec![(address, port).into()]);
         }
         let found = within(PATIENCE, self.lookups.lookup(&self.of, host, port)).await;
-        found.map_err(|_| EndReason::RESOLVE_FAILED)
+        found.map_err(|_| {
+            descriptors::check();
+            EndReason::RESOLVE_FAILED
+        })
     }
 }
 
@@ -168,7 +170,9 @@ async fn connect(address: SocketAddr, overload: &Overload) -> Result<TcpStream, 
         socket.set_nodelay(true)?;
         Ok(socket)
     };
-    within(PATIENCE, connecting).await.map_err(|cause| match cause.kind() {
+    let connected = within(PATIENCE, connecting).await.inspect_err(descriptors::note);
+    connected.map_err(|cause| match cause.kind() {
+        _ if os::descriptors_exhausted(&cause).is_some() => EndReason::RESOURCE_LIMIT,
         io::ErrorKind::AddrNotAvailable => {
             overload.note(clock::unix());
             EndReason::RESOURCE_LIMIT

@@ -76,6 +76,11 @@ pub fn raise_descriptors() -> io::Result<u64> {
     Ok(u64::MAX)
 }
 
+/// Why no file can be opened; not known on this system.
+pub(crate) fn descriptors_exhausted(_: &io::Error) -> Option<String> {
+    None
+}
+
 /// Sets the receive and send buffer of a datagram socket. Does nothing on this system.
 pub(crate) fn ask_for_buffers(_: &UdpSocket, _: [usize; 2]) {}
 

@@ -9,6 +9,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::Path;
 use std::process::Child;
 
+use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, kill_process, setpriority_process, setrlimit};
 use tokio::net::UnixStream;
 use tokio::signal::unix::{self, SignalKind, signal};
@@ -91,6 +92,26 @@ pub fn raise_descriptors() -> io::Result<u64> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
     Ok(maximum.unwrap_or(u64::MAX))
+}
+
+/// Why no file can be opened, and what to do, if an error says so.
+pub(crate) fn descriptors_exhausted(error: &io::Error) -> Option<String> {
+    match Errno::from_io_error(error)? {
+        Errno::MFILE => {
+            let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+            let process = std::process::id();
+            Some(format!(
+                "all {limit} files that the process may open (RLIMIT_NOFILE) are in use: new connections wait or fail; raise \
+                 the limit with `prlimit --pid {process} --nofile=NUMBER`, or LimitNOFILE in its systemd unit"
+            ))
+        }
+        Errno::NFILE => Some(
+            "all files that the system may open are in use: new connections wait or fail; raise the limit with \
+             `sysctl fs.file-max=NUMBER`"
+                .into(),
+        ),
+        _ => None,
+    }
 }
 
 /// Sets the receive and send buffer of a datagram socket. The kernel may grant less.
