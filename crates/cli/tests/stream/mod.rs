@@ -2,6 +2,7 @@
 
 pub mod browser;
 mod media;
+mod options;
 mod roles;
 
 use crate::skipped;
