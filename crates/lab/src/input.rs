@@ -120,17 +120,20 @@ impl SourceFile {
         if self.text.trim().is_empty() {
             return Err(InputError::new(&self.file, "is empty", "the README shows a complete example"));
         }
-        toml::from_str(&self.text).map_err(|error| {
-            let document = Document::new(self.file.clone(), self.text.clone()).ok();
-            if let Some(foreign) = document.and_then(|document| foreign(&self.file, &document)) {
-                return foreign;
-            }
-            let (cause, cure) = explain(error.message());
-            match error.span() {
-                Some(span) => self.error(span, cause, cure),
-                None => InputError::new(&self.file, cause, cure),
-            }
-        })
+        toml::from_str(&self.text).map_err(|error| self.toml_error(&error))
+    }
+
+    /// The mistake that TOML's parser found, or the kind of this file if it is another known one.
+    pub(crate) fn toml_error(&self, error: &toml::de::Error) -> InputError {
+        let document = Document::new(self.file.clone(), self.text.clone()).ok();
+        if let Some(foreign) = document.and_then(|document| foreign(&self.file, &document)) {
+            return foreign;
+        }
+        let (cause, cure) = explain(error.message());
+        match error.span() {
+            Some(span) => self.error(span, cause, cure),
+            None => InputError::new(&self.file, cause, cure),
+        }
     }
 }
 

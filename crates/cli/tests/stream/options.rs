@@ -1,5 +1,7 @@
 //! Tests: each option of `tidegate stream` changes what a role does.
 
+#![expect(clippy::disallowed_methods, reason = "processes on sockets are watched for so long")]
+
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
 use std::net::UdpSocket;

@@ -22,7 +22,7 @@ use tidegate_sim::plan::System;
 use tidegate_sim::plan::paths::{BuildTimeout, PathSelection};
 use toml::de::DeTable;
 
-use crate::input::{InputError, SourceFile, explain};
+use crate::input::{InputError, SourceFile};
 use crate::network::inputs::Inputs;
 use crate::registry;
 use file::{ScenarioFile, file_name_character};
@@ -188,13 +188,7 @@ fn read(source: &SourceFile, overrides: &[String]) -> Result<ScenarioFile, Input
     if source.text.trim().is_empty() {
         return Err(InputError::new(&source.file, "is empty", "the README shows a complete scenario"));
     }
-    let fail = |error: toml::de::Error| {
-        let (cause, cure) = explain(error.message());
-        match error.span() {
-            Some(span) => source.error(span, cause, cure),
-            None => InputError::new(&source.file, cause, cure),
-        }
-    };
+    let fail = |error: toml::de::Error| source.toml_error(&error);
     let mut document = DeTable::parse(&source.text).map_err(fail)?;
     if let Some(vary) = document.get_ref().get("vary") {
         let cure = format!("run its points: tidegate sweep {}", source.file);
