@@ -2,7 +2,6 @@
 
 pub mod browser;
 mod media;
-mod options;
 mod roles;
 
 use crate::skipped;
