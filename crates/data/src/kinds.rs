@@ -147,7 +147,7 @@ pub fn of(document: &Document) -> Option<&'static Kind> {
 ///
 /// # Errors
 /// If it is of another kind. The message says of which, and which command reads it.
-pub(crate) fn expect(document: &Document, contents: &str, kinds: &[&str]) -> Result<(), DataError> {
+pub fn expect(document: &Document, contents: &str, kinds: &[&str]) -> Result<(), DataError> {
     match of(document) {
         Some(kind) if !kinds.contains(&kind.name) => Err(other(document, contents, kind)),
         _ => Ok(()),

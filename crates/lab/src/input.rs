@@ -84,7 +84,7 @@ impl SourceFile {
             }
             Ok(Ok(text)) => Ok(SourceFile { file, text }),
             Ok(Err(_)) => {
-                let foreign = open(path).ok().and_then(|document| foreign(&file, &document));
+                let foreign = open(path).ok().and_then(|document| foreign(&document));
                 foreign.map_or_else(|| fail("is not UTF-8 text".into(), "is this the right file?"), Err)
             }
             Err(error) => fail(format!("cannot be read: {error}"), "check the permissions"),
@@ -126,7 +126,7 @@ impl SourceFile {
     /// The mistake that TOML's parser found, or the kind of this file if it is another known one.
     pub(crate) fn toml_error(&self, error: &toml::de::Error) -> InputError {
         let document = Document::new(self.file.clone(), self.text.clone()).ok();
-        if let Some(foreign) = document.and_then(|document| foreign(&self.file, &document)) {
+        if let Some(foreign) = document.and_then(|document| foreign(&document)) {
             return foreign;
         }
         let (cause, cure) = explain(error.message());
@@ -138,10 +138,8 @@ impl SourceFile {
 }
 
 /// The mistake of naming a file of another known kind.
-fn foreign(file: &str, document: &Document) -> Option<InputError> {
-    let kind = kinds::of(document).filter(|kind| kind.name != kinds::SCENARIO)?;
-    let cause = format!("is {}, and not a TOML file of Tidegate", kind.name);
-    Some(InputError::new(file, cause, format!("about this file: {}", kind.read_by)))
+fn foreign(document: &Document) -> Option<InputError> {
+    kinds::expect(document, "a TOML file of Tidegate", &[kinds::SCENARIO]).err().map(InputError::from)
 }
 
 /// Turns serde's message for an unknown key or variant into (cause, suggestion); other messages stay unchanged.
