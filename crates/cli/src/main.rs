@@ -12,6 +12,8 @@ mod logs;
 #[cfg(feature = "live")]
 mod more_processes;
 #[cfg(feature = "live")]
+mod owned;
+#[cfg(feature = "live")]
 mod roles;
 mod runners;
 #[cfg(feature = "live")]

@@ -12,13 +12,13 @@ use tidegate_net::os::{self, Signal};
 use tidegate_net::ports;
 
 use crate::commands::more::directory::create;
+use crate::owned;
 
 /// The peers of an overlay; dropping it kills their processes.
 pub(crate) struct Processes {
     pub folder: PathBuf,
     pub addresses: Vec<SocketAddr>,
     children: Vec<(u16, Child)>,
-    tool: PathBuf,
     /// Arguments for all peers.
     common: Vec<String>,
     /// Whether peers serve their status on the TCP port with the number of their UDP port.
@@ -51,20 +51,19 @@ impl Processes {
         let folder = std::env::temp_dir().join(format!("tidegate-more-{}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
         create(&folder, &addresses, 3600, 24).map_err(text)?;
-        let tool = std::env::current_exe().map_err(text)?;
-        Ok(Processes { folder, addresses, children: Vec::new(), tool, common, shows: false })
+        Ok(Processes { folder, addresses, children: Vec::new(), common, shows: false })
     }
 
     /// Makes the command that runs a peer.
-    pub fn command(&self, role: &str, peer: u16) -> Command {
-        let mut command = Command::new(&self.tool);
+    pub fn command(&self, role: &str, peer: u16) -> io::Result<Command> {
+        let mut command = owned::command()?;
         command.args(["more", role, "--allow-private-addresses", "--number", &peer.to_string(), "--overlay"]);
         command.arg(&self.folder);
         command.args(&self.common).stdout(Stdio::null());
         if self.shows {
             command.args(["--status", &self.addresses[usize::from(peer)].to_string()]);
         }
-        command
+        Ok(command)
     }
 
     /// Starts a peer.
@@ -80,7 +79,7 @@ impl Processes {
         arguments: &[&str],
         by: impl FnOnce(Command) -> io::Result<Child>,
     ) -> Result<(), String> {
-        let mut command = self.command(role, peer);
+        let mut command = self.command(role, peer).map_err(text)?;
         command.args(arguments);
         self.children.push((peer, by(command).map_err(text)?));
         Ok(())

@@ -98,18 +98,6 @@ fn listen_at(address: SocketAddr, apart: bool) -> Result<TcpListener, Failure> {
     Ok(listener)
 }
 
-/// Exits the process when its parent exits, if it was started with `--owned`.
-///
-/// The parent holds the write end of standard input and never writes, so a read returns only when the parent is gone.
-pub fn end_with_parent(owned: bool) {
-    if owned {
-        thread::spawn(|| {
-            let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
-            std::process::exit(0);
-        });
-    }
-}
-
 /// Serves the page of a demo from a new thread; returns its address.
 pub fn serve_page(
     at: SocketAddr,

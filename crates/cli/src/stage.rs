@@ -16,6 +16,7 @@ use tidegate_net::identity::{hex, random};
 use tidegate_net::{clock, os};
 
 use crate::failure::Failure;
+use crate::owned;
 
 /// Timeout for a role to start or a network to be ready.
 pub const STARTING: Span = Span::from_secs(60);
@@ -84,8 +85,8 @@ impl Stage {
         arguments: &[&str],
         start: impl FnOnce(Command) -> io::Result<Child>,
     ) -> Result<Events, Failure> {
-        let mut command = Command::new(std::env::current_exe().map_err(Failure::other)?);
-        command.args(arguments).arg("--owned").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut command = owned::command().map_err(Failure::other)?;
+        command.args(arguments).stdout(Stdio::piped());
         let failed = |cause| Failure::Other(format!("cannot start the {}: {cause}", arguments[0]));
         let mut child = start(command).map_err(failed)?;
         let output = child.stdout.take().expect("stdout is piped");

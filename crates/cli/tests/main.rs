@@ -1,5 +1,6 @@
 //! Integration tests of this crate: one binary, so that the crate is linked once.
 
+mod demos;
 mod documents;
 mod flashflow;
 mod lab;

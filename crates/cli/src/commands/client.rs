@@ -18,7 +18,7 @@ use toml::Spanned;
 
 use super::relay;
 use crate::failure::Failure;
-use crate::roles::{end_with_parent, listen, on_this_thread};
+use crate::roles::{listen, on_this_thread};
 
 /// Run a proxy that carries connections through an overlay (see docs/live.md)
 #[derive(clap::Args)]
@@ -48,9 +48,6 @@ pub struct ClientArgs {
     /// Use relays in private networks and on this machine
     #[arg(long)]
     allow_private_addresses: bool,
-    /// Exit when the parent process exits
-    #[arg(long, hide = true)]
-    owned: bool,
 }
 
 #[derive(Deserialize)]
@@ -95,7 +92,6 @@ pub fn main(arguments: &ClientArgs) -> Result<ExitCode, Failure> {
     let hops = path.as_ref().map_or(arguments.hops.into(), Vec::len);
     let gate = Gate::allowing_private(arguments.allow_private_addresses);
     let settings = ClientConfig { directory: (arguments.directory, key), config, hops, path, gate };
-    end_with_parent(arguments.owned);
     on_this_thread(async {
         let listener = listen(arguments.socks).await?;
         let last = RefCell::new(None);

@@ -14,7 +14,7 @@ use tidegate_net::live::weights::Source;
 use tidegate_net::live::{authority, keys};
 
 use crate::failure::Failure;
-use crate::roles::{self, cure_of_key_file, end_with_parent, listen, on_this_thread};
+use crate::roles::{self, cure_of_key_file, listen, on_this_thread};
 
 /// Serve the signed relay list of a private overlay (see docs/live.md)
 #[derive(clap::Args)]
@@ -49,9 +49,6 @@ pub struct DirectoryArgs {
     /// Make each directory valid for this time
     #[arg(long, default_value = "10 min")]
     validity: Span,
-    /// Exit when the parent process exits
-    #[arg(long, hide = true)]
-    owned: bool,
 }
 
 fn wrong(what: impl Into<String>, cause: impl Into<String>, cure: &str) -> Failure {
@@ -81,7 +78,6 @@ pub fn main(arguments: &DirectoryArgs) -> Result<ExitCode, Failure> {
     })?;
     let public = hex(&key.verifying_key().to_bytes());
     let seconds = (arguments.validity.0 / 1_000_000_000).max(1);
-    end_with_parent(arguments.owned);
     on_this_thread(async {
         tracing::info!(authority = public, "key");
         let listener = listen(arguments.listen).await?;

@@ -43,6 +43,8 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use crate::failure::Failure;
 #[cfg(feature = "live")]
 use crate::logs::Logs;
+#[cfg(feature = "live")]
+use crate::owned;
 
 /// Simulate, measure and run traffic control for onion-routed overlays.
 #[derive(Parser)]
@@ -53,6 +55,10 @@ pub struct Cli {
     #[cfg(feature = "live")]
     #[command(flatten)]
     logs: Logs,
+    /// Exit when the parent process exits
+    #[cfg(feature = "live")]
+    #[arg(long, global = true, hide = true)]
+    owned: bool,
 }
 
 #[derive(Subcommand)]
@@ -124,7 +130,12 @@ impl Cli {
     /// Runs the subcommand.
     pub fn run(self) -> Result<ExitCode, Failure> {
         #[cfg(feature = "live")]
-        self.logs.start();
+        {
+            self.logs.start();
+            if self.owned {
+                owned::end_with_parent();
+            }
+        }
         match self.command {
             Command::Run(arguments) => run::main(arguments),
             Command::Sweep(arguments) => sweep::main(arguments),

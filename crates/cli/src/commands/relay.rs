@@ -56,7 +56,7 @@ use self::bounds::{LARGEST_FAMILY, LEAST_BANDWIDTH, LEAST_MEMORY, LONGEST_CONTAC
 use self::reload::Difference;
 use self::torrc::Imported;
 use crate::failure::Failure;
-use crate::roles::{cure_of_key_file, end_with_parent, is_private, listen_all, run_on_this_thread};
+use crate::roles::{cure_of_key_file, is_private, listen_all, run_on_this_thread};
 
 /// Run a relay of an overlay; its exit policy makes it an exit (see docs/live.md)
 #[derive(clap::Args)]
@@ -79,9 +79,6 @@ pub struct RelayArgs {
     /// Allow a `tor.authority` with a public address; the configuration must allow it too
     #[arg(long)]
     allow_public_authority: bool,
-    /// Exit when the parent process exits
-    #[arg(long, hide = true)]
-    owned: bool,
 }
 
 /// A relay's configuration file.
@@ -685,7 +682,6 @@ pub fn main(arguments: &RelayArgs) -> Result<ExitCode, Failure> {
     let path = arguments.config.as_deref().expect("clap requires --config without --keygen and --import");
     let Loaded { listen, status, mut settings } = load(path, arguments.allow_public_authority)?;
     let running: Table = SourceFile::read(path)?.parse_toml()?;
-    end_with_parent(arguments.owned);
     run_on_this_thread(async {
         // SIGHUP must not end a relay that has said that it listens.
         let signals = os::Signals::new().map_err(other)?;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -16,6 +16,8 @@ use tidegate_lab::flashflow::push_ratios;
 use tidegate_lab::input::InputError;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::scoreboard::{Curve, Experiment, Figure, Measured, RunError, Scale};
+
+use crate::owned;
 
 /// The rate of relays without a limit.
 const UNLIMITED: &str = "unlimited";
@@ -281,9 +283,9 @@ fn check(parameters: &LoopbackExperiment, experiment: &Experiment) -> Result<(),
 /// Runs one measurement; null if it failed. An interrupted measurement does not count as failed.
 fn demo(settings: &[String]) -> Result<Value, RunError> {
     let fail = |error: io::Error| RunError::Failed(error.to_string());
-    let mut command = Command::new(std::env::current_exe().map_err(fail)?);
+    let mut command = owned::command().map_err(fail)?;
     command.args(["flashflow", "demo", "--json"]).args(settings).stderr(Stdio::null());
-    let output = command.output().map_err(fail)?;
+    let output = owned::output(command).map_err(fail)?;
     if output.status.code().is_none() {
         // The signal that ended the child may not have reached us yet.
         return Err(RunError::Stopped);

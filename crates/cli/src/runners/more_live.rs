@@ -131,7 +131,7 @@ fn send(
     seconds: u64,
     monitor: &dyn Monitor,
 ) -> Result<Option<f64>, RunError> {
-    let mut command = overlay.command("send", 0);
+    let mut command = overlay.command("send", 0).map_err(failed)?;
     command.args(["--to", &(parameters.peers - 1).to_string(), "--file"]).arg(overlay.folder.join("sent"));
     let mut source = command.stdout(Stdio::piped()).spawn().map_err(failed)?;
     let begin = monitor.wall_s();

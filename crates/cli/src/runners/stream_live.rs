@@ -3,13 +3,15 @@
 //! Quantities are `<case>.<name>`, with the names that the demo prints.
 
 use std::collections::BTreeMap;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use serde::Deserialize;
 use serde_json::Value;
 use tidegate_control::units::{Rate, Span};
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::scoreboard::{Experiment, Measured, RunError, Scale};
+
+use crate::owned;
 
 /// `[parameters]`: options of the demo.
 #[derive(Clone, Debug, Deserialize)]
@@ -71,12 +73,12 @@ fn demo(parameters: &StreamExperiment, case: &Case) -> Result<Value, String> {
         ("--leave", case.leave.to_string()),
     ];
     options.extend(case.parity.map(|parity| ("--parity", parity.to_string())));
-    let output = Command::new(std::env::current_exe().map_err(|cause| cause.to_string())?)
+    let mut command = owned::command().map_err(|cause| cause.to_string())?;
+    command
         .args(["stream", "demo", "--json"])
         .args(options.iter().flat_map(|(name, value)| [*name, value.as_str()]))
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|cause| cause.to_string())?;
+        .stderr(Stdio::piped());
+    let output = owned::output(command).map_err(|cause| cause.to_string())?;
     // The exit code is 1 if a goal was missed; the output is valid in both cases.
     serde_json::from_slice(&output.stdout).map_err(|_| String::from_utf8_lossy(&output.stderr).into_owned())
 }

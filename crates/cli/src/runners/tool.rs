@@ -1,10 +1,10 @@
 //! Runs this tool as a child process, for experiments that measure a subcommand.
 
-use std::process::{Command, Stdio};
-
 use serde_json::Value;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::scoreboard::{Measured, RunError};
+
+use crate::owned;
 
 /// Runs the tool with these arguments and returns the JSON object that it prints.
 ///
@@ -12,12 +12,9 @@ use tidegate_lab::scoreboard::{Measured, RunError};
 /// [`RunError::Stopped`] if the user stopped it, [`RunError::Failed`] if it cannot run or prints something else.
 pub(super) fn json_of(arguments: &[&str], monitor: &dyn Monitor) -> Result<Value, RunError> {
     let fail = |error: std::io::Error| RunError::Failed(error.to_string());
-    let output = Command::new(std::env::current_exe().map_err(fail)?)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(fail)?;
+    let mut command = owned::command().map_err(fail)?;
+    command.args(arguments);
+    let output = owned::output(command).map_err(fail)?;
     if monitor.stopped() || output.status.code().is_none() {
         return Err(RunError::Stopped);
     }

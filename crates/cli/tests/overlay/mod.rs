@@ -165,57 +165,6 @@ fn no_protocol_warnings(document: &Value) {
     assert!(warnings.is_empty(), "{warnings:#?}");
 }
 
-/// Whether a process runs.
-fn is_alive(process: u32) -> bool {
-    let state = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    state.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
-}
-
-fn children(process: u32) -> Vec<u32> {
-    let text =
-        std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
-    text.split_whitespace().filter_map(|number| number.parse().ok()).collect()
-}
-
-/// Starts the demonstration, and gives it that signal; its children.
-fn children_of_a_demo_that_got(signal: &str) -> Vec<u32> {
-    let mut demo = Command::new(env!("CARGO_BIN_EXE_tidegate"))
-        .args(["overlay", "demo"])
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut seen = Vec::new();
-    for _ in 0..600 {
-        seen = children(demo.id());
-        if seen.len() == 7 {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    assert_eq!(seen.len(), 7, "a directory, five relays and a client");
-    assert!(Command::new("kill").args([signal, &demo.id().to_string()]).status().unwrap().success());
-    demo.wait().unwrap();
-    seen
-}
-
-#[test]
-fn ctrl_c_ends_all_children() {
-    let children = children_of_a_demo_that_got("-INT");
-    assert!(!children.iter().any(|child| is_alive(*child)), "some outlive the demo");
-}
-
-#[test]
-fn children_of_a_demo_that_was_killed_end_by_themselves() {
-    let children = children_of_a_demo_that_got("-KILL");
-    for _ in 0..600 {
-        if !children.iter().any(|child| is_alive(*child)) {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    panic!("some outlive the demo");
-}
-
 /// What a relay says when it refuses its configuration.
 fn refusal(folder: &Path, config: &str) -> String {
     let file = folder.join("relay.toml");

@@ -3,13 +3,14 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Stdio};
 
 use serde_json::Value;
 use tidegate_control::units::Rate;
 use tidegate_net::identity::{Identity, hex, random};
 
 use crate::failure::Failure;
+use crate::owned;
 
 /// Child processes that are killed when this value is dropped.
 pub struct Processes(pub Vec<Child>);
@@ -56,10 +57,10 @@ pub fn spawn(processes: &mut Processes, role: &str, config: &Path, more: &[&str]
 
 /// Starts a role with the given arguments.
 pub fn spawn_with(processes: &mut Processes, role: &str, arguments: &[&str]) -> Result<Events, Failure> {
-    let mut child = Command::new(std::env::current_exe().map_err(Failure::other)?)
+    let mut child = owned::command()
+        .map_err(Failure::other)?
         .args(["flashflow", role])
         .args(arguments)
-        .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
         .map_err(|cause| Failure::other(format!("cannot start the {role}: {cause}")))?;

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
-use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
+use std::process::{Child, ChildStdout, ExitCode, Stdio};
 use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
@@ -19,6 +19,7 @@ use tidegate_stream::server::ServerConfig;
 
 use super::path::{PathArgs, wrong};
 use crate::failure::Failure;
+use crate::owned;
 
 /// Run a server and clients on this machine and measure the stream
 #[derive(clap::Args)]
@@ -74,7 +75,7 @@ const STAGGER: Span = Span::from_millis(60);
 /// Packets of the last seconds may still arrive, so they do not count as missed.
 const BEHIND: Span = Span::from_secs(3);
 
-/// A role in a process, which is killed when the demo ends.
+/// A role in a process, which ends with the demo.
 struct Role {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -90,11 +91,11 @@ impl Drop for Role {
 
 impl Role {
     fn start(arguments: &[String]) -> Result<Role, Failure> {
-        let mut child = Command::new(std::env::current_exe().map_err(Failure::other)?)
+        let mut child = owned::command()
+            .map_err(Failure::other)?
             .arg("stream")
             .args(arguments)
             .arg("--json")
-            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|cause| Failure::other(format!("cannot start a process: {cause}")))?;
@@ -240,6 +241,10 @@ pub fn main(arguments: StreamDemoArgs) -> Result<ExitCode, Failure> {
 }
 
 fn check(arguments: &StreamDemoArgs) -> Result<(), Failure> {
+    if arguments.input.as_deref() == Some("-") {
+        let cause = "the server of a demonstration has no standard input";
+        return Err(wrong("--input", cause, "give another input; see `tidegate stream server --help`"));
+    }
     if arguments.clients == 0 || arguments.clients > 200 {
         return Err(wrong(
             "--clients",
