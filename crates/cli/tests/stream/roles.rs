@@ -134,6 +134,28 @@ pub fn get(page: &str, path: &str) -> String {
     answer.split_once("\r\n\r\n").unwrap().1.to_owned()
 }
 
+/// Starts a client that the server refuses, and gives what it says when it ends. Its page ends with it.
+pub fn refusal(server: &Role, more: &str) -> String {
+    let mut client = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["stream", "client", "--server", server.text("address")])
+        .args(more.split_whitespace())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let since = clock::now();
+    while client.try_wait().unwrap().is_none() {
+        if clock::now().since(since) > Span::from_secs(20) {
+            let _ = client.kill();
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let output = client.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "never refused: {said}");
+    said
+}
+
 /// A server on a fresh port that reads standard input at a given rate.
 pub fn server(rate: &str, uplink: &str, more: &str) -> Role {
     let options = format!("server --listen 127.0.0.1:0 --input - {more}");

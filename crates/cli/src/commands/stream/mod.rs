@@ -467,3 +467,30 @@ fn writer(path: &Path) -> Result<Writer, Failure> {
     });
     Ok((sender, thread))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Arguments {
+        #[command(flatten)]
+        server: ServerArgs,
+    }
+
+    #[test]
+    fn each_controller_is_chosen() {
+        let chosen = |name: &&str| {
+            let words = ["server", "--input", "-", "--controller", *name];
+            let Ok(machine) = server_machine(&Arguments::parse_from(words).server) else { panic!("{name}") };
+            format!("{:?}", machine.controller)
+        };
+        let names = ServerConfig::controllers();
+        let all: BTreeSet<String> = names.iter().map(chosen).collect();
+        assert_eq!(all.len(), names.len(), "{all:?}");
+    }
+}
