@@ -33,6 +33,8 @@ pub fn end_quietly_on_closed_pipe() {
     std::panic::set_hook(Box::new(move |panic| {
         let message = panic.payload().downcast_ref::<String>().map_or("", String::as_str);
         if message.starts_with("failed printing to stdout") && message.contains("Broken pipe") {
+            #[cfg(feature = "live")]
+            crate::temporary::remove_all();
             std::process::exit(141);
         }
         report(panic);

@@ -18,6 +18,8 @@ mod roles;
 mod runners;
 #[cfg(feature = "live")]
 mod stage;
+#[cfg(feature = "live")]
+mod temporary;
 #[cfg(all(feature = "live", target_os = "linux"))]
 mod underlay;
 

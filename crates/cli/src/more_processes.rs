@@ -1,6 +1,5 @@
 //! A MORE overlay as processes on loopback, for experiments and the demo.
 
-use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -13,10 +12,11 @@ use tidegate_net::ports;
 
 use crate::commands::more::directory::create;
 use crate::owned;
+use crate::temporary::Temporary;
 
 /// The peers of an overlay; dropping it kills their processes.
 pub(crate) struct Processes {
-    pub folder: PathBuf,
+    pub folder: Temporary,
     pub addresses: Vec<SocketAddr>,
     children: Vec<(u16, Child)>,
     /// Arguments for all peers.
@@ -31,7 +31,6 @@ impl Drop for Processes {
             let _ = child.kill();
             let _ = child.wait();
         }
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -48,8 +47,7 @@ impl Processes {
 
     /// Creates keys and a directory for peers at these addresses, without starting them.
     pub fn at(addresses: Vec<SocketAddr>, common: Vec<String>) -> Result<Processes, String> {
-        let folder = std::env::temp_dir().join(format!("tidegate-more-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&folder);
+        let folder = Temporary::new("more").map_err(text)?;
         create(&folder, &addresses, 3600, 24).map_err(text)?;
         Ok(Processes { folder, addresses, children: Vec::new(), common, shows: false })
     }
@@ -58,7 +56,7 @@ impl Processes {
     pub fn command(&self, role: &str, peer: u16) -> io::Result<Command> {
         let mut command = owned::command()?;
         command.args(["more", role, "--allow-private-addresses", "--number", &peer.to_string(), "--overlay"]);
-        command.arg(&self.folder);
+        command.arg(&*self.folder);
         command.args(&self.common).stdout(Stdio::null());
         if self.shows {
             command.args(["--status", &self.addresses[usize::from(peer)].to_string()]);
@@ -210,10 +208,10 @@ impl Reader {
                 self.bytes += length as u64;
                 Ok(())
             }
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                Ok(())
-            }
-            Err(error) => Err(error),
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => Ok(()),
+                _ => Err(error),
+            },
         }
     }
 }

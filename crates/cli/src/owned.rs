@@ -1,8 +1,10 @@
 //! Children that run this tool and end with this process, however it ends: even by SIGKILL or a closed standard output.
 
 use std::io;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 use std::thread;
+
+use crate::temporary;
 
 /// A command that runs this tool as such a child. Whoever starts it keeps the child's standard input open.
 ///
@@ -26,6 +28,11 @@ pub fn output(mut command: Command) -> io::Result<Output> {
     child.wait_with_output()
 }
 
+/// Whether the user stopped such a child: by a signal, or with the exit code of Ctrl-C.
+pub fn was_stopped(status: ExitStatus) -> bool {
+    status.code().is_none_or(|code| code == 130)
+}
+
 /// Ends this process when its parent ends.
 pub fn end_with_parent() {
     // A process that somebody stopped does not read, so it must continue first.
@@ -33,6 +40,7 @@ pub fn end_with_parent() {
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::CONT));
     thread::spawn(|| {
         let _ = io::copy(&mut io::stdin(), &mut io::sink());
+        temporary::remove_all();
         std::process::exit(0);
     });
 }

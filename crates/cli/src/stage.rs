@@ -1,6 +1,5 @@
 //! Processes and files of a demo, removed when it ends.
 
-use std::fs;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
@@ -12,11 +11,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tidegate_control::units::{Span, Time};
-use tidegate_net::identity::{hex, random};
 use tidegate_net::{clock, os};
 
 use crate::failure::Failure;
 use crate::owned;
+use crate::temporary::Temporary;
 
 /// Timeout for a role to start or a network to be ready.
 pub const STARTING: Span = Span::from_secs(60);
@@ -27,7 +26,7 @@ const LOOK: Duration = Duration::from_millis(50);
 pub struct Stage {
     processes: Vec<Child>,
     /// Folder of all files.
-    pub directory: PathBuf,
+    pub directory: Temporary,
     stopped: Arc<AtomicBool>,
 }
 
@@ -38,7 +37,6 @@ impl Drop for Stage {
             let _ = child.kill();
             let _ = child.wait();
         }
-        let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
@@ -53,8 +51,7 @@ impl Stage {
 
     /// Creates a stage with a new folder, for a command with its own Ctrl-C handler.
     pub fn unattended(purpose: &str) -> Result<Stage, Failure> {
-        let directory = std::env::temp_dir().join(format!("tidegate-{purpose}-{}", hex(&random::<6>())));
-        os::private_directory().and_then(|builder| builder.create(&directory)).map_err(Failure::other)?;
+        let directory = Temporary::new(purpose).map_err(Failure::other)?;
         Ok(Stage { processes: Vec::new(), directory, stopped: Arc::default() })
     }
 

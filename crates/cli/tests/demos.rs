@@ -1,4 +1,4 @@
-//! Tests: whatever ends a demonstration ends the processes that it started.
+//! Tests: whatever ends a demonstration ends the processes that it started. Only SIGKILL leaves its files.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -60,8 +60,12 @@ fn soon(what: &str, mut is: impl FnMut() -> bool) {
 
 /// Starts a demonstration and ends it: by a signal, after one of its processes was stopped, or by closing its output.
 fn end(arguments: &str, count: usize, how: Option<Signal>) {
+    let name = format!("tidegate-demos-{}-{count}-{}", std::process::id(), how.map_or(0, Signal::as_raw));
+    let folder = std::env::temp_dir().join(name);
+    std::fs::create_dir(&folder).unwrap();
     let mut demo = Command::new(env!("CARGO_BIN_EXE_tidegate"))
         .args(arguments.split(' '))
+        .env("TMPDIR", &folder)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -85,6 +89,11 @@ fn end(arguments: &str, count: usize, how: Option<Signal>) {
     soon(&name, || demo.try_wait().unwrap().is_some());
     drop(output);
     soon(&format!("{name}: {started:?} end"), || started.iter().all(|process| !process.runs()));
+    if how != Some(Signal::KILL) {
+        let left: Vec<_> = std::fs::read_dir(&folder).unwrap().flatten().collect();
+        assert!(left.is_empty(), "{name}: {left:?}");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 fn end_all(how: Option<Signal>) {

@@ -238,7 +238,7 @@ fn the_demos_page_shows_every_peer_and_one_that_was_stopped() {
     assert!(
         Command::new("kill").args(["-INT", &demo.id().to_string()]).status().expect("kill runs").success()
     );
-    demo.wait().expect("it ends");
+    assert!(demo.wait().expect("it ends").success(), "Ctrl-C is its end");
 }
 
 #[test]

@@ -286,7 +286,7 @@ fn demo(settings: &[String]) -> Result<Value, RunError> {
     let mut command = owned::command().map_err(fail)?;
     command.args(["flashflow", "demo", "--json"]).args(settings).stderr(Stdio::null());
     let output = owned::output(command).map_err(fail)?;
-    if output.status.code().is_none() {
+    if owned::was_stopped(output.status) {
         // The signal that ended the child may not have reached us yet.
         return Err(RunError::Stopped);
     }

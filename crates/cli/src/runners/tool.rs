@@ -15,7 +15,7 @@ pub(super) fn json_of(arguments: &[&str], monitor: &dyn Monitor) -> Result<Value
     let mut command = owned::command().map_err(fail)?;
     command.args(arguments);
     let output = owned::output(command).map_err(fail)?;
-    if monitor.stopped() || output.status.code().is_none() {
+    if monitor.stopped() || owned::was_stopped(output.status) {
         return Err(RunError::Stopped);
     }
     // The exit code is part of the result: some commands report a bad outcome with it.

@@ -7,10 +7,11 @@ use std::process::{Child, ChildStdout, Stdio};
 
 use serde_json::Value;
 use tidegate_control::units::Rate;
-use tidegate_net::identity::{Identity, hex, random};
+use tidegate_net::identity::{Identity, hex};
 
 use crate::failure::Failure;
 use crate::owned;
+use crate::temporary::{self, Temporary};
 
 /// Child processes that are killed when this value is dropped.
 pub struct Processes(pub Vec<Child>);
@@ -25,27 +26,26 @@ impl Drop for Processes {
     }
 }
 
-/// A directory that is deleted on drop, unless the user asked to keep it.
+/// A directory that is deleted when the command ends, unless the user asked to keep it.
 pub struct Scratch {
     pub path: PathBuf,
-    keep: bool,
+    _temporary: Option<Temporary>,
 }
 
 impl Scratch {
-    /// Creates the directory to keep, which must not exist, or a temporary one.
+    /// Creates the directory to keep, which must not exist, or a temporary one. From now on, Ctrl-C and SIGTERM exit.
     pub fn new(kept: Option<&Path>) -> Result<Scratch, Failure> {
-        let temporary = || std::env::temp_dir().join(format!("tidegate-flashflow-{}", hex(&random::<8>())));
-        let path = kept.map_or_else(temporary, Path::to_owned);
-        fs::create_dir(&path).map_err(|cause| Failure::other(format!("{}: {cause}", path.display())))?;
-        Ok(Scratch { path, keep: kept.is_some() })
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if !self.keep {
-            let _ = fs::remove_dir_all(&self.path);
+        ctrlc::set_handler(|| {
+            temporary::remove_all();
+            std::process::exit(130);
+        })
+        .map_err(Failure::other)?;
+        if let Some(path) = kept {
+            fs::create_dir(path).map_err(|cause| Failure::other(format!("{}: {cause}", path.display())))?;
+            return Ok(Scratch { path: path.to_owned(), _temporary: None });
         }
+        let temporary = Temporary::new("flashflow").map_err(Failure::other)?;
+        Ok(Scratch { path: temporary.to_path_buf(), _temporary: Some(temporary) })
     }
 }
 
