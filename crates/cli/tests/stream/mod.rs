@@ -3,6 +3,7 @@
 pub mod browser;
 mod media;
 mod options;
+mod players;
 mod roles;
 
 use crate::skipped;
