@@ -68,6 +68,11 @@ impl Role {
         serde_json::from_str(&line).ok()
     }
 
+    /// Its next line of output.
+    pub fn event(&mut self) -> Value {
+        self.next().expect("it goes on")
+    }
+
     pub fn text(&self, key: &str) -> &str {
         self.said[key].as_str().unwrap()
     }
