@@ -6,7 +6,7 @@ use std::thread;
 
 use crate::temporary;
 
-/// A command that runs this tool as such a child. Whoever starts it keeps the child's standard input open.
+/// A command that runs this tool as such a child. Its starter keeps the child's standard input open.
 ///
 /// # Errors
 /// If the path of this tool is unknown.
@@ -35,7 +35,7 @@ pub fn was_stopped(status: ExitStatus) -> bool {
 
 /// Ends this process when its parent ends.
 pub fn end_with_parent() {
-    // A process that somebody stopped does not read, so it must continue first.
+    // A process that SIGSTOP has stopped does not read, so it must continue first.
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::CONT));
     thread::spawn(|| {

@@ -70,7 +70,7 @@ fn end(arguments: &str, count: usize, how: Option<Signal>) {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // What it prints next ends it.
+    // Its next line ends it.
     let output = demo.stdout.take().filter(|_| how.is_some());
     let mut started: Vec<Process> = Vec::new();
     soon(&format!("{arguments} starts {count} processes"), || {

@@ -160,7 +160,7 @@ fn path_of_a_client(tried: &mut Tried) {
     tried.option("--seed", true, first[4] < soon);
 }
 
-/// What a file of `tidegate flashflow keygen` and a token file are named.
+/// Names of a file of `tidegate flashflow keygen` and of a token file.
 fn files(scratch: &Scratch) -> [String; 2] {
     let [identity, token] = ["identity", "token"].map(|name| scratch.path(name));
     let made =
