@@ -14,7 +14,7 @@ use tidegate_proto::cell::{
 use tidegate_proto::client::Client;
 use tidegate_proto::conflux::{Link, Wish};
 use tidegate_proto::links::{ChannelId, Config, Departure, Limits, kist};
-use tidegate_proto::node::{Budget, CircuitKey, Node, Output, Sink, StreamKey};
+use tidegate_proto::node::{Budget, CircuitKey, Node, Output, Sink, Source, StreamKey};
 use tidegate_proto::onion::{Clear, ClearBody, Onion as _, Stamp};
 use tidegate_proto::registry::{CONTROLS, SCHEDULERS, SPLITS};
 use tidegate_proto::relay::Relay;
@@ -72,7 +72,7 @@ impl Choice {
 }
 
 /// One event. Numbers choose among what exists.
-#[derive(Debug, Arbitrary)]
+#[derive(Clone, Debug, Arbitrary)]
 enum Event {
     /// Time passes; due timers fire at the end, late.
     Wait {
@@ -82,14 +82,16 @@ enum Event {
     EarlyTimeout {
         node: u8,
     },
-    /// The oldest cell of a connection arrives.
+    /// The oldest cells of a connection arrive together.
     Arrive {
         wire: u8,
+        cells: u8,
     },
-    /// An arbitrary cell arrives.
+    /// Equal arbitrary cells arrive together.
     Forge {
         wire: u8,
         cell: AnyCell,
+        cells: u8,
     },
     /// A stranger connects.
     Accept {
@@ -147,7 +149,7 @@ enum Event {
 }
 
 /// A cell that a neighbour may send.
-#[derive(Debug, Arbitrary)]
+#[derive(Clone, Debug, Arbitrary)]
 struct AnyCell {
     circ: u8,
     opener: bool,
@@ -157,7 +159,7 @@ struct AnyCell {
     content: Content,
 }
 
-#[derive(Debug, Arbitrary)]
+#[derive(Clone, Debug, Arbitrary)]
 enum Content {
     Handshake(Option<bool>),
     Plain(Vec<u8>),
@@ -277,7 +279,23 @@ impl Sink<Clear> for Writer<'_> {
     }
 }
 
+/// Bytes without end, as runs of cells or cell by cell.
+struct Endless {
+    in_runs: bool,
+}
+
+impl Source<Clear> for Endless {
+    fn take(&mut self, max: u16) -> Option<(u16, Stamp)> {
+        Some((max, Stamp::default()))
+    }
+    fn take_run(&mut self, max: u16, cells: u32) -> Option<(u16, Stamp, u32)> {
+        Some((max, Stamp::default(), if self.in_runs { cells } else { 1 }))
+    }
+}
+
 struct Overlay {
+    /// Whether equal cells arrive and are packaged as runs, or one by one.
+    in_runs: bool,
     now: Time,
     relays: Vec<Relay<Clear>>,
     client: Client<Clear>,
@@ -287,9 +305,10 @@ struct Overlay {
 }
 
 impl Overlay {
-    fn new(config: &Config) -> Overlay {
+    fn new(config: &Config, in_runs: bool) -> Overlay {
         let own = |n| Config { nonces: Seed::root(1).fork_index(n), ..config.clone() };
         Overlay {
+            in_runs,
             now: Time::ZERO,
             relays: (0..RELAYS as u64).map(|n| Relay::new(Clear::default(), own(n))).collect(),
             client: Client::new(Clear::default(), own(CLIENT as u64)),
@@ -398,8 +417,73 @@ impl Overlay {
     }
 
     fn package(&mut self, at: usize, stream: StreamKey, cells: u32) {
+        let (now, mut source) = (self.now, Endless { in_runs: self.in_runs });
+        self.node(at).package(now, stream, cells, &mut source);
+    }
+
+    /// Cells arrive together: equal ones as runs, or one by one.
+    fn arrive(&mut self, (at, channel): End, cells: impl Iterator<Item = Cell<Clear>>) {
         let now = self.now;
-        self.node(at).package(now, stream, cells, &mut |max| Some((max, Stamp::default())));
+        if !self.in_runs {
+            return cells.for_each(|cell| self.node(at).cell(now, channel, cell));
+        }
+        let mut runs: Vec<(Cell<Clear>, u32)> = Vec::new();
+        for cell in cells {
+            match runs.last_mut() {
+                Some((last, count)) if *last == cell => *count += 1,
+                _ => runs.push((cell, 1)),
+            }
+        }
+        self.node(at).cells_arrived(now, channel, &mut runs.into_iter());
+    }
+
+    /// Builds three circuits and opens a stream on each: arbitrary events seldom build one.
+    fn begin(&mut self) {
+        for path in [[0, 1, 2], [1, 0, 2], [2, 1, 2]] {
+            self.handle(Event::Build { path, hops: 2 });
+        }
+        self.deliver();
+        for circuit in 0..3 {
+            self.handle(Event::Open { circuit, bytes: 1000 });
+        }
+        self.deliver();
+    }
+
+    /// Cells arrive until none is under way. KIST writes them only after some time.
+    fn deliver(&mut self) {
+        let mut still = 0;
+        while still < 3 {
+            self.settle();
+            still += 1;
+            for end in self.wires.keys().copied().collect::<Vec<_>>() {
+                let Some(wire) = self.wires.get_mut(&end) else { continue };
+                let Some(to) = wire.to else { continue };
+                wire.room = 50;
+                let cells = std::mem::take(&mut wire.cells);
+                still = if cells.is_empty() { still } else { 0 };
+                self.arrive(to, cells.into_iter());
+                self.settle();
+            }
+            if still > 0 {
+                self.now += Span::from_millis(10);
+                self.fire();
+            }
+        }
+    }
+
+    /// Asserts that both overlays hold the same cells and circuits.
+    fn assert_equals(&self, other: &Overlay) {
+        assert_eq!(self.circuits, other.circuits);
+        let waiting = |overlay: &Overlay| -> Vec<(u64, u64)> {
+            let relays = overlay.relays.iter().map(Node::waiting);
+            relays.chain([overlay.client.waiting()]).collect()
+        };
+        assert_eq!(waiting(self), waiting(other));
+        assert!(self.wires.keys().eq(other.wires.keys()), "they have other connections");
+        for (end, wire) in &self.wires {
+            let same = &other.wires[end];
+            assert_eq!((&wire.cells, wire.room, wire.to), (&same.cells, same.room, same.to));
+        }
     }
 
     fn stream(&self, node: u8, circuit: u8, stream: u8) -> (usize, StreamKey) {
@@ -431,17 +515,16 @@ impl Overlay {
                 self.fire();
             }
             Event::EarlyTimeout { node } => self.node(usize::from(node) % (CLIENT + 1)).timeout(now),
-            Event::Arrive { wire } => {
+            Event::Arrive { wire, cells } => {
                 let Some(wire) = self.wire(wire).and_then(|end| self.wires.get_mut(&end)) else { return };
-                let Some((at, channel)) = wire.to else { return wire.cells.clear() };
-                if !wire.cells.is_empty() {
-                    let cell = wire.cells.remove(0);
-                    self.node(at).cell(now, channel, cell);
-                }
+                let Some(to) = wire.to else { return wire.cells.clear() };
+                let count = wire.cells.len().min(1 + usize::from(cells));
+                let cells: Vec<_> = wire.cells.drain(..count).collect();
+                self.arrive(to, cells.into_iter());
             }
-            Event::Forge { wire, cell } => {
-                let Some((at, channel)) = self.wire(wire) else { return };
-                self.node(at).cell(now, channel, cell.cell());
+            Event::Forge { wire, cell, cells } => {
+                let Some(end) = self.wire(wire) else { return };
+                self.arrive(end, std::iter::repeat_n(cell.cell(), 1 + usize::from(cells)));
             }
             Event::Accept { node, relay } => {
                 let at = usize::from(node) % RELAYS;
@@ -505,17 +588,17 @@ impl Overlay {
 }
 
 /// A client and three relays under any sequence of events. Nodes stay within their limits, settle after every event and do
-/// not panic.
+/// not panic. Runs of equal cells have the effect of their cells one by one.
 pub fn proto_overlay(input: &[u8]) {
     let Some((choice, events)) = crate::typed::<(Choice, Vec<Event>)>(input) else { return };
-    let mut overlay = Overlay::new(&choice.config());
-    // Events on circuits need circuits: three are built first.
-    for path in [[0, 1, 2], [1, 0, 2], [2, 1, 2]] {
-        overlay.handle(Event::Build { path, hops: 2 });
-        overlay.settle();
-    }
+    let mut overlays = [true, false].map(|in_runs| Overlay::new(&choice.config(), in_runs));
+    overlays.iter_mut().for_each(Overlay::begin);
+    overlays[0].assert_equals(&overlays[1]);
     for event in events {
-        overlay.handle(event);
-        overlay.settle();
+        for overlay in &mut overlays {
+            overlay.handle(event.clone());
+            overlay.settle();
+        }
+        overlays[0].assert_equals(&overlays[1]);
     }
 }
