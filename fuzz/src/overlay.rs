@@ -302,6 +302,8 @@ struct Overlay {
     /// By the end that writes.
     wires: BTreeMap<End, Wire>,
     circuits: Vec<CircuitKey>,
+    /// DATA cells that reached an end of their stream.
+    delivered: u64,
 }
 
 impl Overlay {
@@ -314,6 +316,7 @@ impl Overlay {
             client: Client::new(Clear::default(), own(CLIENT as u64)),
             wires: BTreeMap::new(),
             circuits: Vec::new(),
+            delivered: 0,
         }
     }
 
@@ -389,7 +392,10 @@ impl Overlay {
             }
             Output::Package(stream, cells) => self.package(at, stream, cells.min(20)),
             Output::CircuitClosed(key) => self.circuits.retain(|other| *other != key),
-            Output::Deliver(_, bytes, ..) => assert!(bytes <= DATA_BYTES),
+            Output::Deliver(_, bytes, _, cells) => {
+                assert!(bytes <= DATA_BYTES);
+                self.delivered += u64::from(cells);
+            }
             Output::StreamClosed(..)
             | Output::CircuitBuilt(_)
             | Output::Linked(_)
@@ -473,7 +479,7 @@ impl Overlay {
 
     /// Asserts that both overlays hold the same cells and circuits.
     fn assert_equals(&self, other: &Overlay) {
-        assert_eq!(self.circuits, other.circuits);
+        assert_eq!((&self.circuits, self.delivered), (&other.circuits, other.delivered));
         let waiting = |overlay: &Overlay| -> Vec<(u64, u64)> {
             let relays = overlay.relays.iter().map(Node::waiting);
             relays.chain([overlay.client.waiting()]).collect()
@@ -591,6 +597,11 @@ impl Overlay {
 /// not panic. Runs of equal cells have the effect of their cells one by one.
 pub fn proto_overlay(input: &[u8]) {
     let Some((choice, events)) = crate::typed::<(Choice, Vec<Event>)>(input) else { return };
+    run(&choice, events);
+}
+
+/// Runs the events; returns the number of DATA cells that reached an end of their stream.
+fn run(choice: &Choice, events: Vec<Event>) -> u64 {
     let mut overlays = [true, false].map(|in_runs| Overlay::new(&choice.config(), in_runs));
     overlays.iter_mut().for_each(Overlay::begin);
     overlays[0].assert_equals(&overlays[1]);
@@ -600,5 +611,29 @@ pub fn proto_overlay(input: &[u8]) {
             overlay.settle();
         }
         overlays[0].assert_equals(&overlays[1]);
+    }
+    overlays[0].delivered
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_data_cross_the_overlay_in_both_directions() {
+        for scheduler in 0..SCHEDULERS.len() as u8 {
+            let (split, switching, kist, limits) = (None, None, false, true);
+            let choice = Choice { scheduler, control: 0, split, transport: 0, switching, kist, limits };
+            let node = |from: usize, circuit| (0..4).map(move |stream| (from as u8, circuit, stream));
+            let ends = node(CLIENT, 0).chain((0..8).flat_map(|circuit| node(2, circuit)));
+            let package =
+                ends.map(|(node, circuit, stream)| Event::Package { node, circuit, stream, cells: 40 });
+            let arrive = (0..200).flat_map(|round| {
+                let wire = (round % 12) as u8;
+                [Event::Arrive { wire, cells: 30 }, Event::Unblock { wire, cells: 60 }]
+            });
+            let delivered = run(&choice, package.chain(arrive).collect());
+            assert!(delivered >= 100, "{scheduler}: {delivered} cells");
+        }
     }
 }
