@@ -13,7 +13,7 @@ const PERIOD: Span = Span::from_secs(60);
 
 static SAID: Mutex<Said> = Mutex::new(Said { next: Time::ZERO, failures: 0 });
 
-/// What was said.
+/// The state of the log line.
 struct Said {
     /// When the next line may be written.
     next: Time,
