@@ -1,5 +1,7 @@
 //! Faults between hosts, as rules that a packet passes through, and outages of hosts.
 
+use std::collections::VecDeque;
+
 use tidegate_control::random::Random;
 use tidegate_control::units::{Span, Time};
 
@@ -83,6 +85,24 @@ impl Outages {
     }
 }
 
+/// The shares of its rate that a host's link carries ([`FaultKind::LinkShare`]), each with the time from which it holds;
+/// the rate is whole before the first.
+pub(crate) fn link_shares(faults: &[Fault], this: u32) -> VecDeque<(Time, f64)> {
+    let of_this = |fault: &Fault| match fault.kind {
+        FaultKind::LinkShare { host, share } if host == this => Some((fault.from, fault.until, share)),
+        _ => None,
+    };
+    let shares: Vec<(Time, Time, f64)> = faults.iter().filter_map(of_this).collect();
+    let mut changes: Vec<Time> = shares.iter().flat_map(|(from, until, _)| [*from, *until]).collect();
+    changes.sort_unstable();
+    changes.dedup();
+    let share_at = |at: Time| {
+        let hold = shares.iter().filter(|(from, until, _)| *from <= at && at < *until);
+        hold.map(|(.., share)| share).product()
+    };
+    changes.into_iter().map(|at| (at, share_at(at))).collect()
+}
+
 /// Rules for packets between locations.
 #[derive(Clone, Debug)]
 pub(crate) struct PathFaults {
@@ -155,6 +175,9 @@ fn between(kind: &FaultKind) -> Option<(u32, u32)> {
         FaultKind::Drop { between, .. }
         | FaultKind::Delay { between, .. }
         | FaultKind::Partition { between } => Some(between),
-        FaultKind::LinkDown { .. } | FaultKind::HostDown { .. } | FaultKind::Byzantine { .. } => None,
+        FaultKind::LinkDown { .. }
+        | FaultKind::LinkShare { .. }
+        | FaultKind::HostDown { .. }
+        | FaultKind::Byzantine { .. } => None,
     }
 }

@@ -28,8 +28,11 @@ struct Sender {
     free_at: Time,
     /// Serialisation time of all packets up to `free_at`.
     busy: Span,
-    /// The last packet's bytes and serialisation time, because most packets have one of two sizes.
+    /// The last packet's bytes and serialisation time at the whole rate, because most packets have one of two sizes.
     last: (u32, Span),
+    /// The shares of the rate that are still to come and the current one, with the time from which each holds. Boxed,
+    /// because almost no link has any.
+    shares: Option<Box<VecDeque<(Time, f64)>>>,
 }
 
 impl Sender {
@@ -38,10 +41,23 @@ impl Sender {
         if self.last.0 != bytes {
             self.last = (bytes, self.rate.span_for(u64::from(bytes)));
         }
-        let span = self.last.1;
+        let start = self.free_at.max(now);
+        let span = match self.share_at(start) {
+            None => self.last.1,
+            Some(share) => Span((self.last.1.0 as f64 / share) as u64),
+        };
         self.busy = self.busy + span;
-        self.free_at = self.free_at.max(now) + span;
+        self.free_at = start + span;
         self.free_at
+    }
+
+    /// The share of the rate at `time`, which never decreases; `None` if it is whole.
+    fn share_at(&mut self, time: Time) -> Option<f64> {
+        let shares = self.shares.as_mut()?;
+        while shares.get(1).is_some_and(|(from, _)| *from <= time) {
+            shares.pop_front();
+        }
+        shares.front().filter(|(from, _)| *from <= time).map(|(_, share)| *share)
     }
 
     /// Packets and bytes of the first train that do not wait: the packet being sent, and those already sent.
@@ -133,8 +149,14 @@ impl Link {
             },
         };
         let last = (0, Span::ZERO);
-        let sender = Sender { rate: plan.rate, free_at: Time::ZERO, busy: Span::ZERO, last };
+        let sender = Sender { rate: plan.rate, free_at: Time::ZERO, busy: Span::ZERO, last, shares: None };
         Link { sender, queue, sent_bytes: 0, dropped: 0 }
+    }
+
+    /// The link with a rate that changes: the shares of its rate, each with the time from which it holds.
+    pub(crate) fn sharing(mut self, shares: VecDeque<(Time, f64)>) -> Link {
+        self.sender.shares = (!shares.is_empty()).then(|| shares.into());
+        self
     }
 
     /// Departure of the first packet that has not been counted, where it is known.
@@ -233,6 +255,8 @@ impl Link {
     /// Sends packets that it admits, and that were there at `arrived`; `now` is not earlier. Counts packets that it
     /// did not admit. Returns when the last one leaves.
     pub(crate) fn offer_train(&mut self, now: Time, arrived: Time, size: Size, dropped: u32) -> Time {
+        // A train is admitted by the whole rate.
+        assert!(self.sender.shares.is_none(), "a link that other guests share carries single packets");
         self.dropped += u64::from(dropped);
         let bytes = u64::from(size.bytes());
         if let Queue::DropTail { held, held_packets, held_bytes, .. } = &mut self.queue
@@ -391,6 +415,19 @@ mod tests {
         for i in 1..=100 {
             assert_eq!(odd.offer(Time(0), 0, || 0, 1514), Offer::Departs(Time(1_730_286 * i)));
         }
+    }
+
+    #[test]
+    fn packets_keep_the_share_of_the_rate_at_which_they_begin() {
+        let shares = [(us(1000), 0.5), (us(4000), 0.25), (us(5000), 1.0)].into();
+        let mut link = link(Rate(8_000_000), NO_LIMIT).sharing(shares);
+        let mut departs = |now| link.offer(us(now), 0, || 0, 1000);
+        assert_eq!(departs(0), Offer::Departs(us(1000)));
+        // These begin at 1000 and 3000 us; the second crosses into the time with a quarter of the rate.
+        assert_eq!(departs(0), Offer::Departs(us(3000)));
+        assert_eq!(departs(0), Offer::Departs(us(5000)));
+        assert_eq!(departs(0), Offer::Departs(us(6000)));
+        assert_eq!(departs(9000), Offer::Departs(us(10_000)));
     }
 
     #[test]

@@ -352,6 +352,9 @@ pub enum FaultKind {
     Partition { between: (u32, u32) },
     /// The host's access link carries nothing.
     LinkDown { host: u32 },
+    /// The host's access link carries this share of its rate, because other guests of its machine are busy. A packet
+    /// keeps the rate at which it began; shares at the same time multiply.
+    LinkShare { host: u32, share: f64 },
     /// The host stops: connections to it break, its circuits are gone; it comes back empty.
     HostDown { host: u32 },
     /// Where relays exchange messages ([`predictor`]), the relay is byzantine: it tells its neighbours lies, and

@@ -15,12 +15,12 @@ use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Rate, Span, Time};
 
 use crate::division::{Division, Local};
-use crate::faults::{Outages, PathFaults};
+use crate::faults::{Outages, PathFaults, link_shares};
 use crate::link::{Link, LinkTotals, Offer};
 use crate::observe::Host;
 pub use crate::packet::Packet;
 use crate::packet::{Leaving, Size, UnderWay};
-use crate::plan::{Fault, FaultKind, HostPlan, PathTable, QueuePlan};
+use crate::plan::{Fault, FaultKind, HostPlan, LinkPlan, PathTable, QueuePlan};
 use crate::queue::Queue;
 
 /// An event of a packet in flight. Only [`Underlay::handle`] interprets it.
@@ -120,9 +120,10 @@ impl Site {
             FaultKind::LinkDown { host } | FaultKind::HostDown { host } => host == this,
             _ => false,
         });
+        let shares = link_shares(faults, this);
         Site {
-            up: Link::new(&plan.up),
-            down: Link::new(&plan.down),
+            up: Link::new(&plan.up).sharing(shares.clone()),
+            down: Link::new(&plan.down).sharing(shares),
             outage: unlinked.period(),
             cut: false,
             draws: seed.fork("underlay").fork_index(u64::from(this)).random(),
@@ -212,6 +213,12 @@ impl<T> Underlay<T> {
                 FaultKind::LinkDown { host }
                 | FaultKind::HostDown { host }
                 | FaultKind::Byzantine { host, .. } => (host as usize) < hosts.len(),
+                // A link without a limit has no share to carry, and one that carries nothing is down.
+                FaultKind::LinkShare { host, share } => {
+                    let limited = |link: &LinkPlan| link.rate != Rate::UNLIMITED;
+                    hosts.get(host as usize).is_some_and(|host| limited(&host.up) && limited(&host.down))
+                        && share > 0.0
+                }
             };
             assert!(exists, "{kind:?} befalls nothing");
         }

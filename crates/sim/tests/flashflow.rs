@@ -6,7 +6,7 @@ use tidegate_control::flashflow::bandwidth_file::median;
 use tidegate_control::flashflow::{Percent, aggregate};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
-use tidegate_sim::flashflow::{BackgroundPlan, MeasurerPlan, Plan, RelayPlan, Report, run};
+use tidegate_sim::flashflow::{BackgroundPlan, GuestsPlan, MeasurerPlan, Plan, RelayPlan, Report, run};
 use tidegate_sim::plan::{LinkPlan, QueuePlan};
 use tidegate_sim::tcp;
 
@@ -33,6 +33,7 @@ fn plan(relays: usize, mbit: u64, background: u64, seconds: u16) -> Plan {
         delay: Span::from_millis(rtt / 2),
         jitter: Span::from_millis(1),
         loss: 0.0,
+        guests: None,
     };
     Plan {
         link: link(954),
@@ -62,6 +63,24 @@ fn a_limited_relay_is_measured_and_runs_repeat_exactly() {
     assert!(outcome.checked > 100, "cells are really checked");
     assert_eq!(go(&plan, 1).digest, report.digest);
     assert_ne!(go(&plan, 2).digest, report.digest);
+}
+
+#[test]
+fn guests_of_the_measurers_machines_take_their_share() {
+    let estimate = |mean: f64| {
+        let mut plan = plan(1, 30, 0, 8);
+        for measurer in &mut plan.measurers {
+            measurer.link = link(30);
+            measurer.guests = Some(GuestsPlan { mean, stay: Span::from_secs(1000) });
+        }
+        let report = go(&plan, 1);
+        assert_eq!(go(&plan, 1).digest, report.digest);
+        report.relays[0].result.as_ref().unwrap().estimate.0 as f64 / 30e6
+    };
+    let (few, many) = (estimate(0.01), estimate(20.0));
+    assert!(few > 0.97, "{few}");
+    // Each gets about a twentieth of its link, so together they have about 4 Mbit/s.
+    assert!((0.05..0.35).contains(&many), "{many}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use tidegate_control::units::{Rate, Span};
 use tidegate_proto::flashflow::cell::CELL;
 use tidegate_proto::flashflow::message::{MAX_MEASURERS, MAX_SECONDS};
-use tidegate_sim::flashflow::{BackgroundPlan, MeasurerPlan, Plan, RelayPlan};
+use tidegate_sim::flashflow::{BackgroundPlan, GuestsPlan, MeasurerPlan, Plan, RelayPlan};
 use tidegate_sim::plan::{LinkPlan, QueuePlan};
 use tidegate_sim::tcp::{Buffer, Config};
 
@@ -30,9 +30,12 @@ pub(crate) struct MeasurementExperiment {
     background_percent: u8,
     /// The teams that measure each relay.
     teams: Teams,
-    /// Number of runs of each combination.
+    /// Number of seeds; each quantity has a value per seed.
     #[serde(default = "one")]
     seeds: u32,
+    /// Number of runs of each combination within a seed, as of a day with several measurements.
+    #[serde(default = "one")]
+    repeats: u32,
     /// Duration of background before and after the measurement.
     around: Option<Span>,
     /// Also compute the estimate of the first n seconds, for each n.
@@ -97,6 +100,9 @@ pub(crate) struct RelayTable {
     /// Whether the relay holds cells back and claims background that does not exist.
     #[serde(default)]
     holds: bool,
+    /// Whether the measurers' machines have their other guests; all do unless this is false.
+    #[serde(default)]
+    guests: Option<bool>,
     /// Socket buffer limit of its kernel and the measurers' kernels in bytes, instead of the machines' own.
     #[serde(default)]
     socket_buffer: Option<u32>,
@@ -135,6 +141,17 @@ struct MeasurerTable {
     jitter: Option<Span>,
     #[serde(default)]
     loss: f64,
+    /// Other guests of the machine.
+    #[serde(default)]
+    guests: Option<GuestsTable>,
+}
+
+/// See [`GuestsPlan`].
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct GuestsTable {
+    mean: f64,
+    stay: Span,
 }
 
 /// The machines, checked.
@@ -157,8 +174,10 @@ pub(crate) struct Job {
     pub at: Option<f64>,
     /// Names of the team's measurers.
     pub team: String,
-    /// Number of the repetition, from 0.
+    /// Number of the seed, from 0.
     pub seed: u32,
+    /// Number of the repetition within the seed, from 0.
+    pub repeat: u32,
     /// True capacity of each relay, in bit/s.
     pub truth: f64,
     /// The plan to simulate.
@@ -201,11 +220,18 @@ impl Hosts {
         if file.target.core.0 == 0 || file.target.link.0 == 0 {
             return fail("the target's rates must not be zero".into(), "give a rate such as \"1 Gbit/s\"");
         }
+        let wrong = |guests: GuestsTable| !(guests.mean > 0.0 && guests.mean <= 100.0) || guests.stay.0 == 0;
+        if let Some(bad) = file.measurer.iter().find(|m| m.guests.is_some_and(wrong)) {
+            let cause =
+                format!("measurer {}: guests have no mean above 0 and up to 100, or no stay", bad.name);
+            return fail(cause, "give guests = { mean = 1.2, stay = \"60 s\" }");
+        }
         // Linux grows socket buffers up to the kernel's limits, which the paper names (appendix D.1).
         let tcp = buffering(Config::default(), file.send_buffer, file.receive_buffer);
         let measurers = file.measurer.into_iter().map(|m| {
             let (delay, jitter) = (m.rtt / 2, m.jitter.unwrap_or(Span::ZERO));
-            (m.name, MeasurerPlan { link: link(m.link), delay, jitter, loss: m.loss })
+            let guests = m.guests.map(|guests| GuestsPlan { mean: guests.mean, stay: guests.stay });
+            (m.name, MeasurerPlan { link: link(m.link), delay, jitter, loss: m.loss, guests })
         });
         Ok(Hosts {
             link: file.target.link,
@@ -255,7 +281,9 @@ impl MeasurementExperiment {
                         }
                     };
                     // The seed changes keys, loss and jitter, not the plan.
-                    jobs.extend((0..self.seeds).map(|seed| Job { seed, ..job.clone() }));
+                    for seed in 0..self.seeds {
+                        jobs.extend((0..self.repeats).map(|repeat| Job { seed, repeat, ..job.clone() }));
+                    }
                 }
             }
         }
@@ -342,6 +370,14 @@ impl MeasurementExperiment {
         if table.holds && table.rate.is_none() {
             return Err("a relay that holds cells back needs a rate, what it can decrypt".into());
         }
+        if table.guests.is_some() && hosts.measurers.iter().all(|(_, measurer)| measurer.guests.is_none()) {
+            return Err("guests has no effect, because no measurer's machine has any".into());
+        }
+        let with_guests = table.guests != Some(false);
+        let measurer = |plan: &MeasurerPlan| MeasurerPlan {
+            guests: plan.guests.filter(|_| with_guests),
+            ..plan.clone()
+        };
         let truth = hosts.truth(table);
         // As the coordinator allocates, but from the true capacity instead of a guess.
         let wanted = self.factor(at).map(|f| f * truth / team.len() as f64);
@@ -372,11 +408,12 @@ impl MeasurementExperiment {
             at,
             team: names.join("+"),
             seed: 0,
+            repeat: 0,
             truth,
             plan: Plan {
                 link: link(hosts.link),
                 relays: vec![relay; table.count as usize],
-                measurers: hosts.measurers.iter().map(|(_, plan)| plan.clone()).collect(),
+                measurers: hosts.measurers.iter().map(|(_, plan)| measurer(plan)).collect(),
                 coordinator_delay: hosts.coordinator_delay,
                 seconds: seconds as u16,
                 background_percent: self.background_percent,
@@ -432,12 +469,24 @@ mod tests {
         let sweep = |over: &str| jobs(&format!("{FINE}[sweep]\nover = \"{over}\"\nvalues = [0]"));
         assert!(sweep("socket").unwrap_err().contains("did you mean `sockets`"));
         assert!(sweep("sockets").unwrap_err().contains("out of range"));
+        assert!(with("rate = \"10 Mbit/s\"", "guests = true").contains("no effect"));
     }
 
     #[test]
     fn every_experiment_of_the_paper_gives_runs_at_both_scales() {
         use crate::scoreboard::{Experiment, Scale};
-        for figure in ["figure-6", "figure-7", "figure-14", "figure-15", "figure-16", "hold", "table-4"] {
+        const FIGURES: [&str; 9] = [
+            "figure-6",
+            "figure-7",
+            "figure-14",
+            "figure-15",
+            "figure-15-causes",
+            "figure-16",
+            "hold",
+            "host-noise",
+            "table-4",
+        ];
+        for figure in FIGURES {
             let experiment = Experiment::load(
                 root().parent().expect("experiments"),
                 Path::new("no-data"),

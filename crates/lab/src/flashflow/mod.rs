@@ -6,7 +6,8 @@
 //!
 //! Measures are `runs`, `failed`, and of the ratio of estimate and capacity `min`, `p025`, `median`, `p975` and
 //! `max`. `within_10_5`, `within_11` and `within_20_5` are shares of runs (-10/+5 %, 11 %, -20/+5 %); `mbit` is
-//! the median estimate, and `team.<name>.mbit` that of a team.
+//! the median estimate, and `team.<name>.mbit` that of a team. With `repeats`, a seed has several runs of each
+//! combination.
 //!
 //! With background: `background_before`, `_during` and `_after` are medians of the relay's own count.
 //! `sum_error` is the largest relative difference between the coordinator's sum and that count, and `burst` is
@@ -54,7 +55,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         |job, goes_on| {
             let end = (job.plan.around * 2).as_secs_f64() + f64::from(job.plan.seconds) + 5.0;
             let goes_on = |now: tidegate_control::units::Time| goes_on(now.as_secs_f64() / end);
-            simulate(&job.plan, Seed::root(u64::from(job.seed) + 1), &goes_on).map_err(|_| RunError::Stopped)
+            simulate(&job.plan, seed_of(job), &goes_on).map_err(|_| RunError::Stopped)
         },
     )?;
     let mut measured = Measured::default();
@@ -94,6 +95,12 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     }
     measured.notes.push(format!("{} measurements in simulated time.", groups.total()));
     Ok(measured)
+}
+
+/// The seed of a run.
+fn seed_of(job: &Job) -> Seed {
+    let seed = Seed::root(u64::from(job.seed) + 1);
+    if job.repeat == 0 { seed } else { seed.fork("repeat").fork_index(job.repeat.into()) }
 }
 
 /// `[parameters]` of [`bounds`].

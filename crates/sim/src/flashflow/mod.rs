@@ -15,7 +15,7 @@ use tidegate_proto::flashflow::cell::CELL;
 use tidegate_proto::flashflow::coordinator::Failure;
 use tidegate_proto::flashflow::message::Reason;
 
-pub use plan::{BackgroundPlan, MeasurerPlan, Plan, RelayPlan, RelayReport, Report, Stopped};
+pub use plan::{BackgroundPlan, GuestsPlan, MeasurerPlan, Plan, RelayPlan, RelayReport, Report, Stopped};
 
 use crate::digest::Digest;
 use crate::observe::{Observation, Recorder};
@@ -88,7 +88,7 @@ pub fn run(plan: &Plan, seed: Seed, goes_on: &dyn Fn(Time) -> bool) -> Result<Re
         stopped = !goes_on(now);
         if stopped || now > end.get() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    let (world, system) = (network::world(plan), network::system(plan));
+    let (world, system) = (network::world(plan, seed), network::system(plan));
     let run = world::run(&world, &system, seed, &mut recorder, &mut progress);
     if stopped {
         return Err(Stopped);

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Rate, Span, Time};
 use tidegate_proto::flashflow::cell::CELL;
 
-use super::plan::{Plan, RelayPlan};
+use super::plan::{GuestsPlan, Plan, RelayPlan};
 use crate::plan::{
-    self, BucketPlan, Directory, FixedRate, HostPlan, LinkPlan, MeasurementPlan, Packaging, Path, PathTable,
-    QueuePlan, RelayLimits, RequestPlan, Role, Route, System, Traffic, UserPlan,
+    self, BucketPlan, Directory, Fault, FaultKind, FixedRate, HostPlan, LinkPlan, MeasurementPlan, Packaging,
+    Path, PathTable, QueuePlan, RelayLimits, RequestPlan, Role, Route, System, Traffic, UserPlan,
 };
 
 /// Guards and exits of clients' circuits are this far from the relay.
@@ -23,7 +24,7 @@ const FREE: LinkPlan = LinkPlan { rate: Rate::UNLIMITED, queue: QueuePlan::Shado
 
 /// Hosts, in this order: the relays, the measurers, the coordinator; the guard and the exit of clients' circuits, their
 /// client and their server. Locations: the relays' machine, each measurer's, and that of all others.
-pub(super) fn world(plan: &Plan) -> plan::Plan {
+pub(super) fn world(plan: &Plan, seed: Seed) -> plan::Plan {
     let (relays, team) = (plan.relays.len() as u32, plan.measurers.len() as u32);
     let coordinator = relays + team;
     let far = 1 + team;
@@ -55,6 +56,18 @@ pub(super) fn world(plan: &Plan) -> plan::Plan {
     hosts.push(host("exit".into(), forwards(), far + 1, None, FREE));
     hosts.push(host("client".into(), Role::Client, far + 1, Some(guard), FREE));
     hosts.push(host("server".into(), Role::Server, far + 1, Some(exit), FREE));
+    let duration = plan.around * 2 + Span::from_secs(plan.seconds.into()) + PATIENCE;
+    let guests =
+        (relays..).zip(&plan.measurers).filter_map(|(host, measurer)| Some((host, measurer.guests?)));
+    let guests = guests.flat_map(|(host, guests)| {
+        let mut draws = seed.fork("guests").fork_index(u64::from(host)).random();
+        guests.busy(Time::ZERO + duration, &mut draws).into_iter().map(move |(from, until, busy)| Fault {
+            kind: FaultKind::LinkShare { host, share: 1.0 / (1.0 + f64::from(busy)) },
+            from,
+            until,
+        })
+    });
+    let faults = guests.collect();
     let users = (0..).zip(&plan.relays).flat_map(|(index, relay): (u32, &RelayPlan)| {
         let path = [guard, index, exit];
         (0..relay.background.circuits).map(move |_| downloads_for_ever(path, client, server))
@@ -64,12 +77,42 @@ pub(super) fn world(plan: &Plan) -> plan::Plan {
         users: users.collect(),
         directory: Directory::default(),
         measurements: measurements(plan, coordinator),
-        faults: Vec::new(),
-        duration: plan.around * 2 + Span::from_secs(plan.seconds.into()) + PATIENCE,
+        faults,
+        duration,
         sample_every: Span::from_secs(1),
         trace_one_in: 0,
         processes: 1,
         hosts,
+    }
+}
+
+impl GuestsPlan {
+    /// The periods until `end` with busy guests, and their number in each.
+    fn busy(&self, end: Time, draws: &mut Random) -> Vec<(Time, Time, u32)> {
+        let stay = self.stay.as_secs_f64();
+        let after = |at: Time, seconds: f64| at + Span::from_secs_f64(seconds);
+        let mut changes: Vec<(Time, i32)> = Vec::new();
+        let mut guest = |from: Time, draws: &mut Random| {
+            changes.extend([(from, 1), (after(from, draws.exponential(stay)), -1)]);
+        };
+        // Those who are there at the start: their number has a Poisson distribution, and they stay as long as newcomers.
+        let mut sum = draws.exponential(1.0);
+        while sum < self.mean {
+            guest(Time::ZERO, draws);
+            sum += draws.exponential(1.0);
+        }
+        let mut at = after(Time::ZERO, draws.exponential(stay / self.mean));
+        while at < end {
+            guest(at, draws);
+            at = after(at, draws.exponential(stay / self.mean));
+        }
+        changes.sort_unstable();
+        let mut busy = 0;
+        let periods = changes.windows(2).map(|two| {
+            busy += two[0].1;
+            (two[0].0, two[1].0, busy as u32)
+        });
+        periods.filter(|(from, until, busy)| from < until && *busy > 0).collect()
     }
 }
 
@@ -141,4 +184,31 @@ pub(super) fn system(plan: &Plan) -> System {
         system.control = Arc::new(FixedRate { rate, ..FixedRate::default() });
     }
     system
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guests_come_and_go_around_their_mean() {
+        let guests = GuestsPlan { mean: 1.2, stay: Span::from_secs(60) };
+        let end = Time::ZERO + Span::from_secs(2_000_000);
+        let periods = guests.busy(end, &mut Seed::root(1).random());
+        assert!(periods.windows(2).all(|two| two[0].1 <= two[1].0), "periods overlap");
+        let inside = |(from, until, busy): &(Time, Time, u32)| {
+            (until.min(&end).since(*from).as_secs_f64() / 2e6, f64::from(*busy))
+        };
+        let share: f64 = periods.iter().map(|period| inside(period).0).sum();
+        let mean: f64 = periods.iter().map(inside).map(|(share, busy)| share * busy).sum();
+        assert!((mean - 1.2).abs() < 0.03, "{mean}");
+        // A Poisson distribution: nobody is there for exp(-1.2) of the time.
+        assert!((1.0 - share - (-1.2_f64).exp()).abs() < 0.01, "{share}");
+        // At the start, too: over many draws the mean is the same.
+        let starts = (0..2000).filter_map(|seed| {
+            let first = guests.busy(end.min(Time(1)), &mut Seed::root(seed).random()).first().copied();
+            first.filter(|(from, ..)| *from == Time::ZERO).map(|(.., busy)| f64::from(busy))
+        });
+        assert!((starts.sum::<f64>() / 2000.0 - 1.2).abs() < 0.1);
+    }
 }

@@ -67,6 +67,19 @@ pub struct MeasurerPlan {
     pub jitter: Span,
     /// Probability that a packet is lost between the two.
     pub loss: f64,
+    /// Other guests of the machine, if it is a virtual one.
+    pub guests: Option<GuestsPlan>,
+}
+
+/// Busy guests of a machine: with `n` of them, each gets `1 / (1 + n)` of the link.
+///
+/// They come at random times and stay for times with an exponential distribution (an M/M/∞ queue).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GuestsPlan {
+    /// Their number in the mean.
+    pub mean: f64,
+    /// How long one stays in the mean.
+    pub stay: Span,
 }
 
 /// Results of a run.
