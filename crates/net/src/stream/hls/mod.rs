@@ -20,7 +20,7 @@ use mpeg2ts_reader::packet::Packet;
 use tidegate_control::units::{Span, Time};
 use tidegate_stream::framer::TS;
 
-use companions::Companions;
+use companions::{Companions, Settled};
 use entry::adts_parameters;
 use leader::{Frame, Leader, Pending};
 use playlist::Playlist;
@@ -262,9 +262,13 @@ impl Hls {
         let apart = leader.track.goes_back(shown) || shown - end > hole;
         leader.track.advance(shown, decoded);
         leader.track.grow(start.content.len());
+        leader.changed |= self.companions.compare(decoded);
         self.clock.advance(decoded);
-        if !apart && let Some(held) = self.companions.settled(decoded) {
-            self.extend(&held);
+        let settled = if apart { Settled::Waits } else { self.companions.settle(decoded) };
+        match settled {
+            Settled::Waits => {}
+            Settled::Back(held) => self.extend(&held),
+            Settled::Apart => leader.changed = true,
         }
         let Some(leader) = &mut self.leader else { return };
         if (leader.stream.role == Role::Audio { adts: true })
@@ -286,6 +290,7 @@ impl Hls {
         let Some(last) = self.leader.as_ref().and_then(|leader| leader.track.last) else { return false };
         // A picture may stand still while the sound goes on.
         let sound = self.companions.sound().and_then(|sound| sound.last);
+        let sound = sound.map(|sound| self.companions.shared(sound));
         decoded - last < -BACK || decoded - sound.map_or(last, |sound| sound.max(last)) > FORTH
     }
 
@@ -295,7 +300,7 @@ impl Hls {
         let Some(leader) = &self.leader else { return };
         let (last, sounds) = (leader.track.last, self.companions.sound == Some(pid));
         if self.companions.jumps(pid, time, last) {
-            let heard = self.companions.sound().and_then(timeline::Track::end);
+            let heard = self.companions.sound_end();
             match last.filter(|_| heard.is_none_or(|heard| !self.is_silent(heard))) {
                 Some(last) => return self.companions.hold(pid, last),
                 None if sounds => self.end_timeline(now),
@@ -303,12 +308,18 @@ impl Hls {
             }
             time = self.clock.time(start.presented);
         }
-        let end = self.ends_at().unwrap_or(time);
+        let end = self.ends_at();
+        let begins = self.companions.sound().is_none();
         self.companions.advance(pid, time);
-        if sounds {
-            self.hear(start);
-            self.lead_by_sound(now, Frame { shown: time, decoded: time, end, apart: false });
+        if !sounds {
+            return;
         }
+        if let (Some(last), true) = (last, begins) {
+            self.companions.begin_sound(time, last);
+        }
+        self.hear(start);
+        let time = self.companions.shared(time);
+        self.lead_by_sound(now, Frame { shown: time, decoded: time, end: end.unwrap_or(time), apart: false });
     }
 
     /// Notes the format of the sound besides a picture.
@@ -432,7 +443,7 @@ impl Hls {
     /// When the last frame ends.
     fn ends_at(&self) -> Option<i64> {
         let picture = self.leader.as_ref().and_then(Leader::end);
-        let sound = self.companions.sound().and_then(timeline::Track::end);
+        let sound = self.companions.sound_end();
         match (picture, sound) {
             (Some(picture), Some(sound)) if sound - picture <= SILENT => Some(picture),
             (picture, sound) => sound.or(picture),

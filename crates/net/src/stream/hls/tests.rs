@@ -155,6 +155,39 @@ fn sound_alone_that_jumps_and_comes_back_changes_nothing() {
 }
 
 #[test]
+fn sound_alone_that_jumps_and_stays_there_does_not_end_the_picture() {
+    let mut muxer = muxer();
+    muxer.both(0, 3);
+    for n in 0..125 {
+        let time = 3 * HZ + n * FRAME;
+        muxer.picture(time, n % 25 == 0);
+        (0..2).for_each(|half| muxer.sound(60 * HZ + time + half * FRAME / 2));
+    }
+    let (hls, listed) = segments(&muxer);
+    let seconds: Vec<f64> = listed.iter().map(|(seconds, _)| *seconds).collect();
+    assert_eq!(seconds, [1.0; 8]);
+    // The sound waits for more than a second, and then for a key frame.
+    let apart: Vec<bool> = listed.iter().map(|(_, apart)| *apart).collect();
+    assert_eq!(apart, [false, false, false, false, false, true, false, false]);
+    assert_eq!([3, 4, 5, 6].map(|number| count(&hls, number, SOUND)), [0, 0, 150, 50]);
+    assert!((0..8).all(|number| count(&hls, number, PICTURE) == 50), "each has its pictures");
+    // All of it is there.
+    let all: usize = (0..8).map(|number| count(&hls, number, SOUND)).sum();
+    assert_eq!(all, muxer.out.chunks(TS).filter(|packet| packet[2] == 1).count());
+}
+
+#[test]
+fn sound_that_the_multiplexer_sends_early_is_no_other_time_line() {
+    let mut muxer = muxer();
+    muxer.both(0, 3);
+    muxer.sounds(3 * HZ, 6);
+    (0..150).for_each(|n| muxer.picture(3 * HZ + n * FRAME, n % 25 == 0));
+    muxer.both(9 * HZ, 3);
+    let (_, listed) = segments(&muxer);
+    assert_eq!(listed, [(1.0, false); 12]);
+}
+
+#[test]
 fn a_picture_that_is_named_and_never_comes_is_not_waited_for_for_long() {
     let mut muxer = muxer();
     muxer.sounds(0, 20);
