@@ -244,6 +244,19 @@ fn groups_of_20_seconds_and_slides_are_not_divided() {
 }
 
 #[test]
+fn groups_of_250_frames_are_not_divided_behind_a_short_one() {
+    let stream = made!(
+        clip(24, "96x64", 250, "-sc_threshold 0 -force_key_frames 0,3"),
+        "ordinary groups behind a change of the scene"
+    );
+    let mut watcher = Watcher::default();
+    watcher.play(&stream, Span::from_secs(24));
+    watcher.end();
+    near(&watcher.durations(), &[3.0, 10.0, 10.0, 1.0]);
+    assert_eq!((watcher.decode("ordinary", "v"), watcher.discontinuities()), (600, 0));
+}
+
+#[test]
 fn key_frames_without_flags_are_found_and_flags_of_others_are_ignored() {
     for (codec, kind) in [
         ("libx264 -preset ultrafast -bf 2 -g 25", "H.264"),

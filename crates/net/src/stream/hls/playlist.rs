@@ -6,12 +6,12 @@ use std::fmt::Write as _;
 use bytes::Bytes;
 use tidegate_control::units::{Span, Time};
 
-/// Least target duration, seconds: what Apple's authoring rules recommend.
+/// Least target duration, seconds.
 ///
-/// It cannot change later (section 6.2.1), so it leaves room for key frames that become rarer.
-const TARGET: u64 = 6;
-/// Largest target duration, if the first group of pictures is that long. Ordinary encoders set a key frame every 250
-/// frames, 10 s at 25 frames per second.
+/// It cannot change later (section 6.2.1), so it leaves room for key frames that become rarer. Ordinary encoders set one
+/// every 250 frames at least, 10 s at 25 frames per second, and more where the scene changes.
+const TARGET: u64 = 10;
+/// Largest target duration, if the first group of pictures is that long.
 const LARGEST_TARGET: u64 = 30;
 /// Rounded, a segment must not be longer than the target (section 4.3.3.1).
 const ROUNDED: f64 = 0.45;

@@ -213,7 +213,7 @@ fn a_picture_that_stops_leaves_the_sound() {
     let whole: f64 = listed.iter().map(|(seconds, _)| seconds).sum();
     assert!((whole - 18.0).abs() < 0.1, "{listed:?}");
     assert_eq!(listed.iter().filter(|(_, apart)| *apart).count(), 2, "{listed:?}");
-    assert!(listed.iter().all(|(seconds, _)| *seconds < 6.5), "{listed:?}");
+    assert!(listed.iter().all(|(seconds, _)| *seconds < 10.5), "{listed:?}");
 }
 
 #[test]
