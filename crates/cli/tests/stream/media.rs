@@ -21,13 +21,16 @@ pub fn made(seconds: u32) -> Option<Vec<u8>> {
 pub fn made_of(seconds: u32, size: &str, more: &str) -> Option<Vec<u8>> {
     let picture = format!("testsrc2=size={size}:rate=25:duration={seconds}");
     let tone = format!("sine=frequency=440:duration={seconds}");
-    let output = Command::new("ffmpeg")
-        .args(["-v", "error", "-f", "lavfi", "-i", &picture, "-f", "lavfi", "-i", &tone])
-        .args("-c:v libx264 -preset ultrafast -pix_fmt yuv420p -g 25 -b:v 900k".split(' '))
-        .args("-c:a aac -b:a 64k".split(' ').chain(more.split_whitespace()).chain(["-f", "mpegts", "-"]))
-        .stdin(Stdio::null())
-        .output()
-        .ok()?;
+    ffmpeg(&format!(
+        "-f lavfi -i {picture} -f lavfi -i {tone} -c:v libx264 -preset ultrafast -pix_fmt yuv420p -g 25 -b:v 900k \
+         -c:a aac -b:a 64k {more} -f mpegts -"
+    ))
+}
+
+/// The standard output of ffmpeg, in TS packets; `None` without ffmpeg.
+pub fn ffmpeg(arguments: &str) -> Option<Vec<u8>> {
+    let words = ["-v", "error"].into_iter().chain(arguments.split_whitespace());
+    let output = Command::new("ffmpeg").args(words).stdin(Stdio::null()).output().ok()?;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.stdout.len() % TS, 0);
     Some(output.stdout)

@@ -1,6 +1,7 @@
 //! `tidegate stream` with real media: what clients play is what ffmpeg made.
 
 pub mod browser;
+mod contents;
 mod media;
 mod options;
 mod players;

@@ -44,6 +44,11 @@ pub struct Role {
 impl Role {
     /// `arguments` in one text, separated by spaces; then those that hold spaces.
     pub fn start(arguments: &str, more: &[&str]) -> Role {
+        Role::start_with_log(arguments, more, Stdio::inherit())
+    }
+
+    /// The same with a place for its standard error.
+    pub fn start_with_log(arguments: &str, more: &[&str], log: Stdio) -> Role {
         let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
             .arg("stream")
             .args(arguments.split_whitespace())
@@ -51,6 +56,7 @@ impl Role {
             .arg("--json")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .stderr(log)
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());

@@ -15,6 +15,7 @@ use tidegate_stream::{Output, SERVER};
 use tokio::sync::mpsc;
 
 use super::carrier::{Carrier, Channel, Event};
+use super::hls::contents::Survey;
 use super::path::Path;
 use super::{input, quic};
 use crate::clock;
@@ -43,6 +44,8 @@ pub struct Status {
     pub stalled_s: f64,
     /// Bytes of the source that were not TS.
     pub garbage_bytes: u64,
+    /// Each stream of the source's program, subtitles and data included, and how clients pass it on.
+    pub contents: Vec<String>,
     /// Data slices in use.
     pub slices: usize,
     /// The viewers in the trees.
@@ -140,10 +143,12 @@ pub async fn run(
     // A server dials no viewer.
     let (carrier, mut events) = Carrier::open(identity, settings.listen, settings.path, Gate::Public)?;
     let seed = Seed::root(u64::from_le_bytes(random()));
-    let mut live = Live { driver: Driver::new(Server::new(settings.machine, seed, &random())), carrier };
+    let driver = Driver::new(Server::new(settings.machine, seed, &random()));
+    let mut live = Live { driver, carrier, survey: Survey::default() };
     let (to, mut bytes) = mpsc::channel::<Bytes>(INPUT);
-    let source = settings.input.clone();
-    let mut reading = tokio::spawn(async move { input::read(&source, to, say).await });
+    let (source, say) = (settings.input.clone(), Arc::new(say));
+    let warn = say.clone();
+    let mut reading = tokio::spawn(async move { input::read(&source, to, &*warn).await });
     ready(live.carrier.address()?, live.carrier.fingerprint());
     tokio::pin!(stop);
     let mut status_at = clock::now();
@@ -162,7 +167,10 @@ pub async fn run(
                 live.event(event);
                 live.batch(&mut events);
             }
-            Some(Wake::Video(Some(chunk))) => live.driver.machine.video(clock::now(), &chunk),
+            Some(Wake::Video(Some(chunk))) => {
+                live.survey.push(&chunk);
+                live.driver.machine.video(clock::now(), &chunk);
+            }
             // The reader's result follows in the next turn.
             Some(Wake::Video(None)) => ended = Ended::Read,
             Some(Wake::Ended(result)) => {
@@ -183,9 +191,11 @@ pub async fn run(
         if now >= status_at {
             status_at = now + STATUS;
             *shown.lock().expect("the lock is not poisoned") = live.status(now);
+            live.survey.news(now).into_iter().for_each(&*say);
         }
     }
     reading.abort();
+    live.survey.news(clock::now()).into_iter().for_each(&*say);
     let status = live.status(clock::now());
     *shown.lock().expect("the lock is not poisoned") = status.clone();
     live.carrier.close().await;
@@ -216,6 +226,7 @@ enum Wake {
 struct Live {
     driver: Driver<Server>,
     carrier: Carrier,
+    survey: Survey,
 }
 
 impl Handler<Server> for Carrier {
@@ -295,6 +306,7 @@ impl Live {
             rate_bits_per_s: source.rate().0,
             stalled_s: source.stalled(now).as_secs_f64(),
             garbage_bytes: source.garbage(),
+            contents: self.survey.contents(),
             slices: source.active(),
             viewers: std::iter::once(own).chain(viewers).collect(),
             edges: edges.collect(),

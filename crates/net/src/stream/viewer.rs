@@ -95,6 +95,8 @@ pub struct Status {
     pub refused: Option<String>,
     /// Why segments of HLS are missing or hold sound only.
     pub problem: Option<String>,
+    /// Each stream of the program, subtitles and data included, and how players get it.
+    pub contents: Vec<String>,
     /// Packets played, lost, duplicate, late, and recovered from parity.
     pub delivered: u64,
     /// See `delivered`.
@@ -302,12 +304,13 @@ impl Live<'_> {
             Phase::Refused(refusal) => ("refused", Some(refusal.to_string())),
         };
         let hls = self.player.screen.hls.lock().expect("the lock is not poisoned");
-        let problem = hls.problem().map(|problem| problem.to_string());
+        let (problem, contents) = (hls.problem().map(|problem| problem.to_string()), hls.contents());
         drop(hls);
         let status = Status {
             phase: phase.into(),
             refused,
             problem,
+            contents,
             delivered: packets.delivered,
             gaps: packets.gaps,
             duplicates: packets.duplicates,

@@ -3,9 +3,10 @@
 //! A segment begins with the program's tables and a frame where decoding can begin. Its duration comes from time
 //! stamps. Files: `program` chooses the program, `leader` is the stream where segments begin, `companions` are the
 //! others, `entry` looks into frames, `timeline` reads time stamps, `playlist` keeps the window of segments,
-//! `problem` says why segments are missing.
+//! `problem` says why segments are missing, `contents` lists the streams.
 
 mod companions;
+pub(crate) mod contents;
 mod entry;
 mod leader;
 mod playlist;

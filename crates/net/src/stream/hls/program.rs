@@ -91,6 +91,12 @@ impl Tables {
         self.refused.as_deref()
     }
 
+    /// The streams of the chosen program, with their descriptors.
+    pub(crate) fn described(&self) -> Vec<(Stream, Vec<Tag>)> {
+        let map = self.chosen.as_ref().and_then(|(_, map)| parse(map));
+        map.map(|map| streams(&map).collect()).unwrap_or_default()
+    }
+
     /// The PID of the first program map that the association names.
     pub(crate) fn first_map(&self) -> Option<u16> {
         self.maps.keys().next().copied()
@@ -187,18 +193,28 @@ impl Tables {
     }
 }
 
+/// A descriptor: its tag, and its first four bytes if it has so many.
+pub(crate) type Tag = (u8, Option<Vec<u8>>);
+
+fn parse(section: &[u8]) -> Option<PmtSection<'_>> {
+    PmtSection::from_bytes(&section[HEADERS..section.len() - CHECKSUM]).ok()
+}
+
+/// The streams of a map, with their descriptors.
+fn streams(map: &PmtSection<'_>) -> impl Iterator<Item = (Stream, Vec<Tag>)> {
+    map.streams().map(|info| {
+        let kind = info.stream_type().0;
+        let descriptors = info.descriptors::<Raw<'_>>().map_while(Result::ok);
+        let tag = |raw: Raw<'_>| (raw.tag, raw.bytes.get(..4).map(<[u8]>::to_vec));
+        let tags: Vec<Tag> = descriptors.map(tag).collect();
+        (Stream { pid: u16::from(info.elementary_pid()), kind, role: role(kind, &tags) }, tags)
+    })
+}
+
 /// Reads a map; `None` if it is malformed.
 fn read_map(number: u16, map_pid: u16, section: &[u8]) -> Option<Program> {
-    let map = PmtSection::from_bytes(&section[HEADERS..section.len() - CHECKSUM]).ok()?;
-    let mut streams = Vec::new();
-    for info in map.streams() {
-        let kind = info.stream_type().0;
-        let mut tags = Vec::new();
-        for descriptor in info.descriptors::<Raw<'_>>().map_while(Result::ok) {
-            tags.push((descriptor.tag, descriptor.bytes.get(..4).map(<[u8]>::to_vec)));
-        }
-        streams.push(Stream { pid: u16::from(info.elementary_pid()), kind, role: role(kind, &tags) });
-    }
+    let map = parse(section)?;
+    let streams = streams(&map).map(|(stream, _)| stream).collect();
     Some(Program { number, map_pid, clock_pid: u16::from(map.pcr_pid()), streams })
 }
 
@@ -215,7 +231,7 @@ impl<'a> mpeg2ts_reader::descriptor::Descriptor<'a> for Raw<'a> {
 }
 
 /// Stream types of ISO 13818-1 (table 2-34), ATSC, DVB and Blu-ray.
-fn role(kind: u8, tags: &[(u8, Option<Vec<u8>>)]) -> Role {
+fn role(kind: u8, tags: &[Tag]) -> Role {
     let tagged = |tag: u8| tags.iter().any(|(known, _)| *known == tag);
     let registered =
         |name: &[u8; 4]| tags.iter().any(|(tag, bytes)| *tag == 5 && bytes.as_deref() == Some(&name[..]));

@@ -1,0 +1,117 @@
+//! Lists the streams of a program, and says which ones browsers do not show.
+
+use mpeg2ts_reader::packet::Packet;
+use tidegate_control::units::{Span, Time};
+use tidegate_stream::framer::{Framer, TS};
+
+use super::Hls;
+use super::entry::Codec;
+use super::program::{Role, Tables, Tag};
+
+/// The codec or the format of a stream.
+fn format(kind: u8, role: Role, tags: &[Tag]) -> String {
+    let tagged = |wanted: u8| tags.iter().any(|(tag, _)| *tag == wanted);
+    let registered =
+        |name: &[u8; 4]| tags.iter().any(|(tag, bytes)| *tag == 5 && bytes.as_deref() == Some(&name[..]));
+    let name = match (kind, role) {
+        (0x01, Role::Video(_)) => "MPEG-1",
+        (_, Role::Video(Codec::Mpeg2)) => "MPEG-2",
+        (_, Role::Video(Codec::Mpeg4)) => "MPEG-4 part 2",
+        (_, Role::Video(Codec::H264)) => "H.264",
+        (_, Role::Video(Codec::H265)) => "H.265",
+        (0x03 | 0x04, Role::Audio { .. }) => "MPEG",
+        (0x0f | 0x11, Role::Audio { .. }) => "AAC",
+        (0x81, Role::Audio { .. }) => "AC-3",
+        (0x84 | 0x87, Role::Audio { .. }) => "E-AC-3",
+        (0x06, Role::Audio { .. }) if registered(b"Opus") => "Opus",
+        (0x06, Role::Audio { .. }) if tagged(0x6a) || registered(b"AC-3") => "AC-3",
+        (0x06, Role::Audio { .. }) if tagged(0x7a) || registered(b"EAC3") => "E-AC-3",
+        (0x06, Role::Other) if tagged(0x59) => "DVB subtitles",
+        (0x06, Role::Other) if tagged(0x56) || tagged(0x46) => "teletext",
+        (0x06, Role::Other) if registered(b"KLVA") => "KLV metadata",
+        (0x15, Role::Other) if tagged(0x26) => "timed metadata (ID3 or other)",
+        (0x86, Role::Other) => "SCTE-35 cues",
+        (0x90, Role::Other) => "PGS subtitles",
+        (0x92, Role::Other) => "text subtitles",
+        _ => return format!("type {kind:#04x}"),
+    };
+    name.into()
+}
+
+/// The language of a stream: three letters of ISO 639-2.
+fn language(tags: &[Tag]) -> Option<String> {
+    // The descriptors of languages, teletext (also of VBI) and DVB subtitles begin with it.
+    let (_, bytes) = tags.iter().find(|(tag, _)| [0x0a, 0x46, 0x56, 0x59].contains(tag))?;
+    let letters = bytes.as_deref()?.get(..3)?;
+    letters.iter().all(u8::is_ascii_lowercase).then(|| String::from_utf8_lossy(letters).into_owned())
+}
+
+/// Describes the streams of the chosen program, in the order of its map.
+fn contents(tables: &Tables) -> Vec<String> {
+    let leader = tables.program().and_then(|program| program.leader()).map(|stream| stream.pid);
+    let described = tables.described().into_iter().map(|(stream, tags)| {
+        let format = format(stream.kind, stream.role, &tags);
+        let what = match stream.role {
+            Role::Video(_) => " picture",
+            Role::Audio { .. } => " sound",
+            Role::Unknown => " private data",
+            Role::Other => "",
+        };
+        let language = language(&tags).map(|language| format!(" ({language})")).unwrap_or_default();
+        let fate = match stream.role {
+            _ if leader == Some(stream.pid) => "segments begin with it",
+            Role::Video(_) | Role::Audio { .. } => "in segments",
+            _ => "passed on unchanged, also in segments; browsers do not show it",
+        };
+        format!("{format}{what} on PID {:#x}{language}: {fate}", stream.pid)
+    });
+    described.collect()
+}
+
+impl Hls {
+    /// Describes each stream of the program: its format, its language, and how players get it.
+    pub fn contents(&self) -> Vec<String> {
+        contents(&self.tables)
+    }
+}
+
+/// Pause between two messages about other contents.
+const PAUSE: Span = Span::from_secs(10);
+
+/// Reads the tables of a source, to say what it holds.
+#[derive(Debug, Default)]
+pub(crate) struct Survey {
+    framer: Framer,
+    tables: Tables,
+    said: Vec<String>,
+    said_at: Option<Time>,
+}
+
+impl Survey {
+    /// Takes bytes of the source.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        for payload in self.framer.push(bytes) {
+            for packet in payload.chunks_exact(TS).filter_map(Packet::try_new) {
+                if self.tables.are_on(u16::from(packet.pid())) {
+                    self.tables.push(&packet);
+                }
+            }
+        }
+    }
+
+    /// Describes each stream of the source's program.
+    pub(crate) fn contents(&self) -> Vec<String> {
+        contents(&self.tables)
+    }
+
+    /// The list of streams if it changed, at most every 10 s.
+    pub(crate) fn news(&mut self, now: Time) -> Option<String> {
+        let contents = self.contents();
+        let early = self.said_at.is_some_and(|at| now.since(at) < PAUSE);
+        if early || contents.is_empty() || contents == self.said {
+            return None;
+        }
+        (self.said, self.said_at) = (contents, Some(now));
+        Some(format!("holds {}", self.said.join("; ")))
+    }
+}
