@@ -2,6 +2,7 @@
 
 pub mod browser;
 mod contents;
+mod forgers;
 mod media;
 mod options;
 mod players;

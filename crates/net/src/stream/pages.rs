@@ -113,6 +113,11 @@ fn viewer_metrics(status: &viewer::Status) -> Response {
         ("gap_packets_total", "Packets lost", status.gaps as f64),
         ("duplicate_packets_total", "Duplicate packets", status.duplicates as f64),
         ("recovered_packets_total", "Packets recovered from parity", status.recovered as f64),
+        (
+            "forged_total",
+            "Packets and manifests dropped without the server's signature",
+            status.forged as f64,
+        ),
         ("lag_p95_seconds", "Age below which 95 % of packets were played", status.lag_p95_s),
         ("children", "Children over all slices", status.children as f64),
         ("sent_bytes_total", "Bytes sent, all headers included", status.sent_all as f64),

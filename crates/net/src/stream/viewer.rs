@@ -35,10 +35,21 @@ pub struct ViewerConfig {
     pub path: Path,
     /// Configuration of the machine.
     pub machine: viewer::ViewerConfig,
-    /// Forwards no video, to test defences against free riders.
-    pub free_ride: bool,
+    /// Its conduct, to test defences.
+    pub conduct: Conduct,
     /// The viewers that it may forward to.
     pub gate: Gate,
+}
+
+/// The treatment of datagrams that a viewer forwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conduct {
+    /// It forwards them.
+    Honest,
+    /// It forwards exploration packets, but neither video nor manifests.
+    FreeRides,
+    /// It alters those of this account.
+    Forges(Share),
 }
 
 /// The viewer's output, shared with its HTTP pages.
@@ -131,6 +142,8 @@ pub struct Status {
     pub parents: Vec<u16>,
     /// Datagrams and messages that were invalid or from the wrong peer.
     pub strange: u64,
+    /// Packets and manifests that the server did not sign. They are dropped.
+    pub forged: u64,
     /// Processor time of the process.
     pub cpu_s: f64,
 }
@@ -156,18 +169,20 @@ struct Player<'a> {
     carrier: Carrier,
     screen: &'a Screen,
     out: Option<std::sync::mpsc::SyncSender<Bytes>>,
-    free_ride: bool,
+    conduct: Conduct,
     /// When the first byte was played.
     first: Option<Time>,
 }
 
 impl Handler<Viewer> for Player<'_> {
-    fn handle(&mut self, _: &mut Viewer, now: Time, output: Output) {
-        if let Output::Datagram { bytes, .. } = &output
-            && self.free_ride
-            && [Share::Video, Share::Signatures].contains(&packet::share(bytes))
-        {
-            return;
+    fn handle(&mut self, _: &mut Viewer, now: Time, mut output: Output) {
+        if let Output::Datagram { bytes, .. } = &mut output {
+            let share = packet::share(bytes);
+            match self.conduct {
+                Conduct::FreeRides if [Share::Video, Share::Signatures].contains(&share) => return,
+                Conduct::Forges(what) if share == what => *bytes = packet::altered(bytes),
+                _ => {}
+            }
         }
         if let Some(bytes) = self.carrier.act(output) {
             self.play(now, bytes);
@@ -198,11 +213,11 @@ pub async fn run(
     stop: impl Future<Output = ()>,
 ) -> io::Result<Status> {
     let (carrier, mut events) = Carrier::open(identity, settings.listen, settings.path, settings.gate)?;
-    let ViewerConfig { server, fingerprint, machine, free_ride, .. } = settings;
+    let ViewerConfig { server, fingerprint, machine, conduct, .. } = settings;
     let now = clock::now();
     let mut live = Live {
         driver: Driver::new(Viewer::new(machine)),
-        player: Player { carrier, screen: &screen, out, free_ride, first: None },
+        player: Player { carrier, screen: &screen, out, conduct, first: None },
         server,
         fingerprint,
         began: now,
@@ -328,6 +343,7 @@ impl Live<'_> {
             children: self.driver.machine.places().map(|(_, children)| children.len()).sum(),
             parents: self.driver.machine.places().map(|(parent, _)| parent).collect(),
             strange: self.driver.machine.counts().strange,
+            forged: self.driver.machine.counts().forged,
             cpu_s: tidegate_kernel::process_cpu_s(),
         };
         *self.player.screen.status.lock().expect("the lock is not poisoned") = status.clone();

@@ -149,7 +149,7 @@ impl Viewer {
             listen: "127.0.0.1:0".parse().unwrap(),
             path: path(),
             machine,
-            free_ride: false,
+            conduct: viewer::Conduct::Honest,
             gate: Gate::Private,
         };
         let screen = Arc::new(Screen::default());

@@ -378,11 +378,7 @@ impl<'a> World<'a> {
             Conduct::FreeRider(from) if now >= from && [Share::Video, Share::Signatures].contains(&share) => {
                 None
             }
-            Conduct::Forger(from) if now >= from && share == Share::Video => {
-                let mut forged = bytes.to_vec();
-                forged.iter_mut().skip(packet::Video::HEAD + 9).for_each(|byte| *byte ^= 0x55);
-                Some(forged.into())
-            }
+            Conduct::Forger(from) if now >= from && share == Share::Video => Some(packet::altered(&bytes)),
             _ => Some(bytes),
         }
     }

@@ -20,9 +20,10 @@ use tidegate_net::gate::Gate;
 use tidegate_net::identity::{Identity, digest, hex, unhex};
 use tidegate_net::stream::input::Input;
 use tidegate_net::stream::path as net;
-use tidegate_net::stream::viewer::Screen;
+use tidegate_net::stream::viewer::{Conduct, Screen};
 use tidegate_net::stream::{moq, pages, server, viewer};
 use tidegate_net::{http, os};
+use tidegate_stream::packet::Share;
 use tidegate_stream::server::{Overload, ServerConfig};
 use tidegate_stream::signing::SharedChecks;
 use tidegate_stream::viewer::{SKIP_AFTER, ViewerConfig};
@@ -119,8 +120,11 @@ struct ClientArgs {
     #[arg(long, hide = true)]
     claim: Option<Rate>,
     /// Forward exploration packets but not video
-    #[arg(long, hide = true)]
+    #[arg(long, hide = true, conflicts_with = "forge")]
     free_ride: bool,
+    /// Alter the packets or the manifests that are forwarded
+    #[arg(long, hide = true, value_name = "WHAT", value_parser = ["packets", "manifests"])]
+    forge: Option<String>,
     /// Change the uplink to RATE after the time AFTER
     #[arg(long, hide = true, num_args = 2, value_names = ["RATE", "AFTER"])]
     throttle: Option<Vec<String>>,
@@ -367,6 +371,16 @@ fn throttle(given: &[String]) -> Result<(Span, Rate), Failure> {
     })
 }
 
+/// The conduct that hidden options ask for.
+fn conduct(arguments: &ClientArgs) -> Conduct {
+    match arguments.forge.as_deref() {
+        Some("manifests") => Conduct::Forges(Share::Signatures),
+        Some(_) => Conduct::Forges(Share::Video),
+        None if arguments.free_ride => Conduct::FreeRides,
+        None => Conduct::Honest,
+    }
+}
+
 fn watch(arguments: ClientArgs) -> Result<ExitCode, Failure> {
     let found = arguments.server.to_socket_addrs().ok().and_then(|mut all| all.next());
     let server = found.ok_or_else(|| {
@@ -410,8 +424,8 @@ fn watch(arguments: ClientArgs) -> Result<ExitCode, Failure> {
     let later = arguments.throttle.as_deref().map(throttle).transpose()?;
     let path = net::Path { later, ..arguments.path.path(arguments.uplink)? };
     let out = arguments.out.as_deref().map(writer).transpose()?;
-    let (free_ride, gate) = (arguments.free_ride, Gate::allowing_private(arguments.allow_private_addresses));
-    let settings = viewer::ViewerConfig { server, fingerprint, listen, path, machine, free_ride, gate };
+    let (conduct, gate) = (conduct(&arguments), Gate::allowing_private(arguments.allow_private_addresses));
+    let settings = viewer::ViewerConfig { server, fingerprint, listen, path, machine, conduct, gate };
     run(async move {
         let stop = stopped();
         let (listener, page) = page(arguments.page).await?;

@@ -1,0 +1,45 @@
+//! Tests: a client alters the packets that it forwards. No other client plays them, and it becomes a leaf.
+
+use serde_json::Value;
+
+use super::media::{TS, feed, made};
+use super::roles::{Scratch, client, server};
+use super::{audience, await_output, check, number};
+use crate::skipped;
+
+fn plays_true_beside_a_forger(stream: &[u8], what: &str) {
+    let scratch = Scratch::new(&format!("forger-{what}"));
+    // The server carries the stream once. The others hang on clients, most on the one with the largest uplink.
+    let mut server = server("1 Mbit/s", "2 Mbit/s", "");
+    let forger = client(&server, "12 Mbit/s", &format!("--forge {what}"));
+    forger.until("in", |status| status["phase"] == "in");
+    let children = audience(&server, &scratch, 3, "3 Mbit/s", "");
+    server.until("an interior forger", |status| number(&status["viewers"][1], "children") >= 4);
+    let feeding = feed(server.input(), stream.to_vec(), 10);
+    server.until("relegated", |status| number(status, "relegated") > 0);
+    server.until("a leaf", |status| {
+        let edges: &Vec<Value> = status["edges"].as_array().unwrap();
+        !edges.is_empty() && edges.iter().all(|edge| edge[1] != 1)
+    });
+    let input = feeding.join().unwrap();
+    await_output(&scratch, 0..3);
+    let (mut dropped, mut missed) = (0, 0);
+    for (n, child) in children.into_iter().enumerate() {
+        let status = child.end();
+        let output = std::fs::read(scratch.path(&format!("{n}.ts"))).unwrap();
+        // It compares the output with the stream, byte for byte.
+        missed += check(stream, &output, &status);
+        dropped += number(&status, "forged");
+    }
+    assert!(dropped > 0, "{what}: nobody met a forgery");
+    assert!(missed * 100 <= 3 * stream.len() / TS, "{what}: {missed} packets missed");
+    assert!(number(&server.status(), "forged") > 0);
+    drop(input);
+}
+
+#[test]
+fn children_of_a_forger_play_what_the_server_sent_and_it_becomes_a_leaf() {
+    let Some(stream) = made(10) else { return skipped::skipped("a forger among real media", "ffmpeg") };
+    plays_true_beside_a_forger(&stream, "packets");
+    plays_true_beside_a_forger(&stream, "manifests");
+}
