@@ -7,6 +7,7 @@ mod media;
 mod options;
 mod players;
 mod roles;
+mod translated;
 
 use crate::skipped;
 use std::io::Write as _;

@@ -296,6 +296,10 @@ impl Carrier {
         {
             self.places.release(&connection.stable_id());
             self.welcome(peer, connection);
+        } else if self.gate.check(contact.address).is_ok() {
+            // The server introduces both at the same time. If both are behind address translation, each side's datagram
+            // opens its own way in, before one of them dials.
+            self.socket.punch(contact.address);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The socket below QUIC. It can emulate an uplink rate, delay and losses where the kernel cannot. All QUIC
 //! packets pass it, handshakes and acknowledgements included.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
@@ -34,6 +34,10 @@ pub struct Path {
     pub seed: u64,
     /// Changes the uplink rate after this time.
     pub later: Option<(Span, Rate)>,
+    /// Drops incoming datagrams from addresses and ports that nothing was sent to.
+    ///
+    /// So does address translation that keeps one port for all destinations, and filters by address and port (RFC 4787).
+    pub translated: bool,
 }
 
 impl Path {
@@ -55,6 +59,8 @@ pub(crate) struct Socket {
     wake: Notify,
     /// Sent bytes, UDP and IP headers included.
     pub sent: AtomicU64,
+    /// The addresses that something was sent to, if others are filtered.
+    known: Option<Mutex<BTreeSet<SocketAddr>>>,
 }
 
 struct Line {
@@ -85,7 +91,8 @@ impl Socket {
         let change = path.later.map(|(after, rate)| (clock::now() + after, rate));
         let line = Line { path, change, uplink, random, under_way: VecDeque::new(), last: Time::ZERO };
         let line = (!path.is_open()).then(|| Mutex::new(line));
-        let socket = Arc::new(Socket { inner, line, wake: Notify::new(), sent: AtomicU64::new(0) });
+        let known = path.translated.then(Mutex::default);
+        let socket = Arc::new(Socket { inner, line, wake: Notify::new(), sent: AtomicU64::new(0), known });
         if socket.line.is_some() {
             tokio::spawn(socket.clone().carry());
         }
@@ -120,6 +127,13 @@ impl Socket {
         }
     }
 
+    /// Sends one byte, so that address translation lets this address's datagrams in. QUIC ignores it.
+    pub(crate) fn punch(&self, destination: SocketAddr) {
+        let transmit = Transmit { destination, ecn: None, contents: &[0], segment_size: None, src_ip: None };
+        // It may be lost as any datagram.
+        let _ = self.try_send(&transmit);
+    }
+
     /// A full kernel buffer counts as a loss.
     fn send(&self, destination: SocketAddr, contents: &[u8]) {
         let transmit = Transmit { destination, ecn: None, contents, segment_size: None, src_ip: None };
@@ -148,6 +162,9 @@ impl AsyncUdpSocket for Socket {
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        if let Some(known) = &self.known {
+            known.lock().expect("the lock is not poisoned").insert(transmit.destination);
+        }
         let Some(line) = &self.line else {
             self.inner.try_send(transmit)?;
             let size = transmit.segment_size.unwrap_or(transmit.contents.len()).max(1);
@@ -184,7 +201,16 @@ impl AsyncUdpSocket for Socket {
         bufs: &mut [IoSliceMut<'_>],
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
-        self.inner.poll_recv(cx, bufs, meta)
+        let received = self.inner.poll_recv(cx, bufs, meta);
+        if let (Some(known), Poll::Ready(Ok(count))) = (&self.known, &received) {
+            let known = known.lock().expect("the lock is not poisoned");
+            // QUIC ignores an empty datagram.
+            meta[..*count]
+                .iter_mut()
+                .filter(|from| !known.contains(&from.addr))
+                .for_each(|from| from.len = 0);
+        }
+        received
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {

@@ -121,7 +121,15 @@ impl Server {
 }
 
 fn path() -> Path {
-    Path { uplink: Rate::UNLIMITED, delay: Span::ZERO, jitter: Span::ZERO, loss: 0.0, seed: 1, later: None }
+    Path {
+        uplink: Rate::UNLIMITED,
+        delay: Span::ZERO,
+        jitter: Span::ZERO,
+        loss: 0.0,
+        seed: 1,
+        later: None,
+        translated: false,
+    }
 }
 
 /// A viewer in the tree of a server, its edge, and what it plays.

@@ -125,6 +125,9 @@ struct ClientArgs {
     /// Alter the packets or the manifests that are forwarded
     #[arg(long, hide = true, value_name = "WHAT", value_parser = ["packets", "manifests"])]
     forge: Option<String>,
+    /// Drop datagrams from addresses that nothing was sent to, as address translation does
+    #[arg(long, hide = true)]
+    translated: bool,
     /// Change the uplink to RATE after the time AFTER
     #[arg(long, hide = true, num_args = 2, value_names = ["RATE", "AFTER"])]
     throttle: Option<Vec<String>>,
@@ -422,7 +425,8 @@ fn watch(arguments: ClientArgs) -> Result<ExitCode, Failure> {
     }
     arguments.moq.map(check_moq).transpose()?;
     let later = arguments.throttle.as_deref().map(throttle).transpose()?;
-    let path = net::Path { later, ..arguments.path.path(arguments.uplink)? };
+    let path =
+        net::Path { later, translated: arguments.translated, ..arguments.path.path(arguments.uplink)? };
     let out = arguments.out.as_deref().map(writer).transpose()?;
     let (conduct, gate) = (conduct(&arguments), Gate::allowing_private(arguments.allow_private_addresses));
     let settings = viewer::ViewerConfig { server, fingerprint, listen, path, machine, conduct, gate };

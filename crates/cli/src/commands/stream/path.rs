@@ -48,6 +48,6 @@ impl PathArgs {
         if delay.max(jitter) > LONGEST_DELAY {
             return Err(wrong("--delay", "delay or jitter is longer than 10 s", "give at most 10 s"));
         }
-        Ok(path::Path { uplink, delay, jitter, loss, seed, later: None })
+        Ok(path::Path { uplink, delay, jitter, loss, seed, later: None, translated: false })
     }
 }
