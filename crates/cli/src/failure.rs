@@ -11,6 +11,9 @@ pub enum Failure {
     Input(InputError),
     /// Any other error; exit code 1.
     Other(String),
+    /// The user stopped it; exit code 130.
+    #[cfg(feature = "live")]
+    Stopped,
 }
 
 impl Failure {
@@ -25,6 +28,8 @@ impl Failure {
         match self {
             Failure::Input(_) => 2,
             Failure::Other(_) => 1,
+            #[cfg(feature = "live")]
+            Failure::Stopped => 130,
         }
     }
 }
@@ -34,6 +39,8 @@ impl fmt::Display for Failure {
         match self {
             Failure::Input(error) => error.fmt(f),
             Failure::Other(message) => f.write_str(message),
+            #[cfg(feature = "live")]
+            Failure::Stopped => f.write_str("stopped"),
         }
     }
 }

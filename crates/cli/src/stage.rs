@@ -111,7 +111,7 @@ impl Stage {
                 return Ok(found);
             }
             if self.is_stopped() {
-                return Err(Failure::Other("stopped".into()));
+                return Err(Failure::Stopped);
             }
             if clock::now() > end {
                 return Err(Failure::Other(format!("timed out after {STARTING}: waited for {what}")));
@@ -161,7 +161,7 @@ impl Events {
                 }
             }
             if self.stopped.load(Ordering::Relaxed) {
-                return Err(Failure::Other("stopped".into()));
+                return Err(Failure::Stopped);
             }
         }
     }

@@ -123,3 +123,18 @@ fn an_interrupted_demonstration_leaves_no_process() {
 fn a_demonstration_with_a_closed_output_leaves_no_process() {
     end_all(None);
 }
+
+/// One of its roles has started, the others have not.
+#[test]
+fn a_demonstration_that_is_interrupted_while_it_starts_says_so() {
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["overlay", "demo"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    soon("the directory starts", || !children(&demo).is_empty());
+    signal(demo.id(), Signal::INT);
+    soon("it ends", || demo.try_wait().unwrap().is_some());
+    assert_eq!(demo.wait().unwrap().code(), Some(130));
+}
