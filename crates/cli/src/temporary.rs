@@ -1,4 +1,4 @@
-//! Temporary folders, removed when the tool ends, unless it is killed.
+//! Temporary folders, removed when the tool ends. If it is killed, its children remove them.
 
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -43,9 +43,14 @@ impl Drop for Temporary {
     }
 }
 
+/// The folders that exist now.
+pub fn all() -> Vec<PathBuf> {
+    FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+}
+
 /// Removes all of them. Call it before the process exits without dropping them.
 pub fn remove_all() {
-    for path in &*FOLDERS.lock().unwrap_or_else(PoisonError::into_inner) {
+    for path in all() {
         let _ = fs::remove_dir_all(path);
     }
 }
