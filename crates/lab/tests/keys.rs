@@ -16,7 +16,7 @@ impl Monitor for Nobody {}
 const CASES: &str = include_str!("keys.txt");
 
 /// Keys without a case, and why.
-const OTHERS: [(&str, &str); 31] = [
+const OTHERS: [(&str, &str); 28] = [
     ("name", "names the folder of the results"),
     ("title", "a line of the report"),
     ("client[].name", "a name"),
@@ -41,9 +41,6 @@ const OTHERS: [(&str, &str); 31] = [
     ("system[].paths.exclude-families", "needs a consensus with families: `families`"),
     ("system[].paths.exclude-networks", "needs a consensus with addresses: crates/proto paths::selector"),
     ("tor.shared-machines", "needs a consensus with addresses: `families`"),
-    ("system[].mleflow.noise", "crates/control, balance::likelihood"),
-    ("system[].mleflow.variant", "crates/control, balance::likelihood"),
-    ("system[].sbws.cap", "crates/control, balance::sbws"),
     ("tor.compare", "a file that the report shows beside the results"),
     ("underlay.file", "a file: crates/data"),
     ("traffic.<name>.timeout", "of the models, which are files"),
