@@ -50,7 +50,9 @@ impl fmt::Display for DaemonError {
             DaemonError::Identity(cause) => cause.fmt(f),
             DaemonError::Store(cause) => cause.fmt(f),
             DaemonError::Network(cause) => cause.fmt(f),
-            DaemonError::Disk(cause) => write!(f, "cannot write: {cause}"),
+            DaemonError::Disk(cause) => {
+                write!(f, "cannot write {cause}; what is stored stays, so start it again when there is space")
+            }
         }
     }
 }
@@ -526,7 +528,10 @@ impl Daemon {
         let text =
             shared.ledger.file_text((&network[..], consensus_relays), unix, started, shared.config.expiry);
         let text = text.expect("the configuration was checked for what a file must not contain");
-        publish::publish(&shared.config.bandwidth_file, &text, unix, FILES)?;
+        publish::publish(&shared.config.bandwidth_file, &text, unix, FILES).map_err(|cause| {
+            let path = shared.config.bandwidth_file.display();
+            std::io::Error::new(cause.kind(), format!("the bandwidth file {path}: {cause}"))
+        })?;
         let expiry_s = shared.config.expiry.0 / 1_000_000_000;
         let sha256 = digest(text.as_bytes());
         shared.record(&Record::File { unix, started, network, expiry_s, sha256, consensus_relays });

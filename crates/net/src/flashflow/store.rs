@@ -199,9 +199,13 @@ impl Store {
     /// # Errors
     /// If the disk fails. Nothing is written then, and the coordinator must stop measuring.
     pub fn append(&mut self, record: &Record) -> std::io::Result<()> {
-        let transaction = self.connection.transaction().map_err(std::io::Error::other)?;
-        let stored = insert(&transaction, record).and_then(|seq| transaction.commit().map(|()| seq));
-        let seq = stored.map_err(std::io::Error::other)?;
+        let path = PathBuf::from(self.connection.path().unwrap_or(DATABASE));
+        let transaction = self.connection.transaction();
+        let stored = transaction.and_then(|transaction| {
+            let seq = insert(&transaction, record)?;
+            transaction.commit().map(|()| seq)
+        });
+        let seq = stored.map_err(|cause| std::io::Error::other(error(&path, cause)))?;
         // The record is stored. Without the number, only a later loss of it is not noticed.
         let _ = fs::write(&self.last, format!("{seq}\n"));
         Ok(())
@@ -346,7 +350,8 @@ mod tests {
         let pages: i64 = store.connection.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
         store.connection.pragma_update(None, "max_page_count", pages).unwrap();
         let long = Record::Started { unix: 2, version: "x".repeat(100_000), fresh: false };
-        assert!(store.append(&long).unwrap_err().to_string().contains("full"));
+        let why = store.append(&long).unwrap_err().to_string();
+        assert!(why.contains("full") && why.contains(DATABASE), "{why}");
         store.connection.pragma_update(None, "max_page_count", 1_000_000).unwrap();
         store.append(&started(3)).unwrap();
         drop(store);
