@@ -103,6 +103,24 @@ impl Stage {
         }
     }
 
+    /// Runs `work` in a thread, which goes on if the user stops the stage.
+    ///
+    /// # Errors
+    /// That of `work`, or [`Failure::Stopped`] at once when the user stops the stage.
+    pub fn unless_stopped<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let working = thread::spawn(work);
+        while !working.is_finished() {
+            if self.is_stopped() {
+                return Err(Failure::Stopped);
+            }
+            thread::sleep(LOOK);
+        }
+        working.join().expect("downloads do not panic")
+    }
+
     /// Waits until `ready` returns a value; `what` names it in the error.
     pub fn wait_for<T>(&self, what: &str, mut ready: impl FnMut() -> Option<T>) -> Result<T, Failure> {
         let end = clock::now() + STARTING;

@@ -122,17 +122,24 @@ fn a_demonstration_with_a_closed_output_leaves_no_process() {
     end_all(None);
 }
 
-/// One of its roles has started, the others have not.
-#[test]
-fn a_demonstration_that_is_interrupted_while_it_starts_says_so() {
+/// Starts a demonstration with this many processes and interrupts it. Returns its exit code.
+fn interrupted(arguments: &[&str], processes: usize) -> Option<i32> {
     let mut demo = Command::new(env!("CARGO_BIN_EXE_tidegate"))
-        .args(["overlay", "demo"])
+        .args(arguments)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    soon("the directory starts", || !children(&demo).is_empty());
+    soon(&format!("{arguments:?} starts {processes} processes"), || children(&demo).len() >= processes);
     signal(demo.id(), Signal::INT);
-    soon("it ends", || demo.try_wait().unwrap().is_some());
-    assert_eq!(demo.wait().unwrap().code(), Some(130));
+    soon(&format!("{arguments:?} ends"), || demo.try_wait().unwrap().is_some());
+    demo.wait().unwrap().code()
+}
+
+#[test]
+fn a_demonstration_that_is_interrupted_before_its_end_says_so() {
+    // One of seven roles has started.
+    assert_eq!(interrupted(&["overlay", "demo"], 1), Some(130));
+    // The download would take hours.
+    assert_eq!(interrupted(&["overlay", "demo", "--bytes", "90 GB"], 7), Some(130));
 }

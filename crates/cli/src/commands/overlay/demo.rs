@@ -71,9 +71,9 @@ pub fn main(arguments: &OverlayDemoArgs) -> Result<ExitCode, Failure> {
     if let Some(bytes) = arguments.bytes {
         let over = (arguments.circuits, arguments.circuits.into());
         // Build the circuits before the measurement.
-        fetch_over(over, socks, file, 1)?;
+        own.stage.unless_stopped(move || fetch_over(over, socks, file, 1))?;
         let before = statuses(&pages)?;
-        let download = fetch_over(over, socks, file, bytes.0)?;
+        let download = own.stage.unless_stopped(move || fetch_over(over, socks, file, bytes.0))?;
         let facts =
             json!({ "system": arguments.system, "relays": controller_costs(&before, &statuses(&pages)?) });
         return Ok(report(facts, bytes, &own.paths(), &download, arguments.json));
