@@ -168,6 +168,10 @@ impl Events {
         let end = clock::now() + STARTING;
         let mut last = Value::Null;
         loop {
+            // Before the event: a role that answers at once must not hide the user's wish.
+            if self.stopped.load(Ordering::Relaxed) {
+                return Err(Failure::Stopped);
+            }
             match self.events.recv_timeout(LOOK) {
                 Ok(event) if event["event"] == kind => return Ok(event),
                 Ok(event) => last = event,
@@ -177,9 +181,6 @@ impl Events {
                         if last.is_null() { String::new() } else { format!("; its last event is {last}") };
                     return Err(Failure::Other(format!("the {} did not log `{kind}`{said}", self.role)));
                 }
-            }
-            if self.stopped.load(Ordering::Relaxed) {
-                return Err(Failure::Stopped);
             }
         }
     }
