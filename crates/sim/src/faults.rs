@@ -1,7 +1,5 @@
 //! Faults between hosts, as rules that a packet passes through, and outages of hosts.
 
-use std::collections::VecDeque;
-
 use tidegate_control::random::Random;
 use tidegate_control::units::{Span, Time};
 
@@ -87,7 +85,7 @@ impl Outages {
 
 /// The shares of its rate that a host's link carries ([`FaultKind::LinkShare`]), each with the time from which it holds;
 /// the rate is whole before the first.
-pub(crate) fn link_shares(faults: &[Fault], this: u32) -> VecDeque<(Time, f64)> {
+pub(crate) fn link_shares(faults: &[Fault], this: u32) -> Vec<(Time, f64)> {
     let of_this = |fault: &Fault| match fault.kind {
         FaultKind::LinkShare { host, share } if host == this => Some((fault.from, fault.until, share)),
         _ => None,

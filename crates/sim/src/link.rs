@@ -30,9 +30,8 @@ struct Sender {
     busy: Span,
     /// The last packet's bytes and serialisation time at the whole rate, because most packets have one of two sizes.
     last: (u32, Span),
-    /// The shares of the rate that are still to come and the current one, with the time from which each holds. Boxed,
-    /// because almost no link has any.
-    shares: Option<Box<VecDeque<(Time, f64)>>>,
+    /// The shares of the rate, with the time from which each holds. Almost no link has any.
+    shares: Option<Box<[(Time, f64)]>>,
 }
 
 impl Sender {
@@ -51,13 +50,11 @@ impl Sender {
         self.free_at
     }
 
-    /// The share of the rate at `time`, which never decreases; `None` if it is whole.
-    fn share_at(&mut self, time: Time) -> Option<f64> {
-        let shares = self.shares.as_mut()?;
-        while shares.get(1).is_some_and(|(from, _)| *from <= time) {
-            shares.pop_front();
-        }
-        shares.front().filter(|(from, _)| *from <= time).map(|(_, share)| *share)
+    /// The share of the rate at `time`; `None` if it is whole.
+    fn share_at(&self, time: Time) -> Option<f64> {
+        let shares = self.shares.as_ref()?;
+        let begun = shares.partition_point(|(from, _)| *from <= time);
+        Some(shares[begun.checked_sub(1)?].1)
     }
 
     /// Packets and bytes of the first train that do not wait: the packet being sent, and those already sent.
@@ -154,7 +151,7 @@ impl Link {
     }
 
     /// The link with a rate that changes: the shares of its rate, each with the time from which it holds.
-    pub(crate) fn sharing(mut self, shares: VecDeque<(Time, f64)>) -> Link {
+    pub(crate) fn sharing(mut self, shares: &[(Time, f64)]) -> Link {
         self.sender.shares = (!shares.is_empty()).then(|| shares.into());
         self
     }
@@ -419,8 +416,8 @@ mod tests {
 
     #[test]
     fn packets_keep_the_share_of_the_rate_at_which_they_begin() {
-        let shares = [(us(1000), 0.5), (us(4000), 0.25), (us(5000), 1.0)].into();
-        let mut link = link(Rate(8_000_000), NO_LIMIT).sharing(shares);
+        let shares = [(us(1000), 0.5), (us(4000), 0.25), (us(5000), 1.0)];
+        let mut link = link(Rate(8_000_000), NO_LIMIT).sharing(&shares);
         let mut departs = |now| link.offer(us(now), 0, || 0, 1000);
         assert_eq!(departs(0), Offer::Departs(us(1000)));
         // These begin at 1000 and 3000 us; the second crosses into the time with a quarter of the rate.

@@ -122,8 +122,8 @@ impl Site {
         });
         let shares = link_shares(faults, this);
         Site {
-            up: Link::new(&plan.up).sharing(shares.clone()),
-            down: Link::new(&plan.down).sharing(shares),
+            up: Link::new(&plan.up).sharing(&shares),
+            down: Link::new(&plan.down).sharing(&shares),
             outage: unlinked.period(),
             cut: false,
             draws: seed.fork("underlay").fork_index(u64::from(this)).random(),

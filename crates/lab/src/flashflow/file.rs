@@ -242,6 +242,16 @@ impl Hosts {
         })
     }
 
+    /// The measurers, with the guests of their machines unless `guests` is false.
+    fn measurers(&self, guests: Option<bool>) -> Result<Vec<MeasurerPlan>, String> {
+        if guests.is_some() && self.measurers.iter().all(|(_, measurer)| measurer.guests.is_none()) {
+            return Err("guests has no effect, because no measurer's machine has any".into());
+        }
+        let kept = |of: &MeasurerPlan| of.guests.filter(|_| guests != Some(false));
+        let plan = |(_, of): &(String, MeasurerPlan)| MeasurerPlan { guests: kept(of), ..of.clone() };
+        Ok(self.measurers.iter().map(plan).collect())
+    }
+
     /// True capacity of a relay in bit/s: the smallest of its limit, its core and the link.
     fn truth(&self, table: &RelayTable) -> f64 {
         let payload = f64::from(self.tcp.mss) / f64::from(self.tcp.mss + self.tcp.header_bytes);
@@ -370,14 +380,7 @@ impl MeasurementExperiment {
         if table.holds && table.rate.is_none() {
             return Err("a relay that holds cells back needs a rate, what it can decrypt".into());
         }
-        if table.guests.is_some() && hosts.measurers.iter().all(|(_, measurer)| measurer.guests.is_none()) {
-            return Err("guests has no effect, because no measurer's machine has any".into());
-        }
-        let with_guests = table.guests != Some(false);
-        let measurer = |plan: &MeasurerPlan| MeasurerPlan {
-            guests: plan.guests.filter(|_| with_guests),
-            ..plan.clone()
-        };
+        let measurers = hosts.measurers(table.guests)?;
         let truth = hosts.truth(table);
         // As the coordinator allocates, but from the true capacity instead of a guess.
         let wanted = self.factor(at).map(|f| f * truth / team.len() as f64);
@@ -413,7 +416,7 @@ impl MeasurementExperiment {
             plan: Plan {
                 link: link(hosts.link),
                 relays: vec![relay; table.count as usize],
-                measurers: hosts.measurers.iter().map(|(_, plan)| measurer(plan)).collect(),
+                measurers,
                 coordinator_delay: hosts.coordinator_delay,
                 seconds: seconds as u16,
                 background_percent: self.background_percent,
