@@ -213,7 +213,7 @@ impl<T> Underlay<T> {
                 FaultKind::LinkDown { host }
                 | FaultKind::HostDown { host }
                 | FaultKind::Byzantine { host, .. } => (host as usize) < hosts.len(),
-                // A link without a limit has no share to carry, and one that carries nothing is down.
+                // The share of an unlimited link would change nothing, and a link that carries nothing is down.
                 FaultKind::LinkShare { host, share } => {
                     let limited = |link: &LinkPlan| link.rate != Rate::UNLIMITED;
                     hosts.get(host as usize).is_some_and(|host| limited(&host.up) && limited(&host.down))

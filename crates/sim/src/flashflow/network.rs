@@ -95,7 +95,7 @@ impl GuestsPlan {
         let mut guest = |from: Time, draws: &mut Random| {
             changes.extend([(from, 1), (after(from, draws.exponential(stay)), -1)]);
         };
-        // Those who are there at the start: their number has a Poisson distribution, and they stay as long as newcomers.
+        // The number of guests at the start has a Poisson distribution. They stay as long as those that come later.
         let mut sum = draws.exponential(1.0);
         while sum < self.mean {
             guest(Time::ZERO, draws);
@@ -202,7 +202,7 @@ mod tests {
         let share: f64 = periods.iter().map(|period| inside(period).0).sum();
         let mean: f64 = periods.iter().map(inside).map(|(share, busy)| share * busy).sum();
         assert!((mean - 1.2).abs() < 0.03, "{mean}");
-        // A Poisson distribution: nobody is there for exp(-1.2) of the time.
+        // A Poisson distribution: the machine has the link alone for exp(-1.2) of the time.
         assert!((1.0 - share - (-1.2_f64).exp()).abs() < 0.01, "{share}");
         // At the start, too: over many draws the mean is the same.
         let starts = (0..2000).filter_map(|seed| {
