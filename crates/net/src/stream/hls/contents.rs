@@ -6,13 +6,10 @@ use tidegate_stream::framer::{Framer, TS};
 
 use super::Hls;
 use super::entry::Codec;
-use super::program::{Role, Tables, Tag};
+use super::program::{Role, Tables, Tags};
 
 /// The codec or the format of a stream.
-fn format(kind: u8, role: Role, tags: &[Tag]) -> String {
-    let tagged = |wanted: u8| tags.iter().any(|(tag, _)| *tag == wanted);
-    let registered =
-        |name: &[u8; 4]| tags.iter().any(|(tag, bytes)| *tag == 5 && bytes.as_deref() == Some(&name[..]));
+fn format(kind: u8, role: Role, tags: &Tags) -> String {
     let name = match (kind, role) {
         (0x01, Role::Video(_)) => "MPEG-1",
         (_, Role::Video(Codec::Mpeg2)) => "MPEG-2",
@@ -23,13 +20,13 @@ fn format(kind: u8, role: Role, tags: &[Tag]) -> String {
         (0x0f | 0x11, Role::Audio { .. }) => "AAC",
         (0x81, Role::Audio { .. }) => "AC-3",
         (0x84 | 0x87, Role::Audio { .. }) => "E-AC-3",
-        (0x06, Role::Audio { .. }) if registered(b"Opus") => "Opus",
-        (0x06, Role::Audio { .. }) if tagged(0x6a) || registered(b"AC-3") => "AC-3",
-        (0x06, Role::Audio { .. }) if tagged(0x7a) || registered(b"EAC3") => "E-AC-3",
-        (0x06, Role::Other) if tagged(0x59) => "DVB subtitles",
-        (0x06, Role::Other) if tagged(0x56) || tagged(0x46) => "teletext",
-        (0x06, Role::Other) if registered(b"KLVA") => "KLV metadata",
-        (0x15, Role::Other) if tagged(0x26) => "timed metadata (ID3 or other)",
+        (0x06, Role::Audio { .. }) if tags.registers(b"Opus") => "Opus",
+        (0x06, Role::Audio { .. }) if tags.has(0x6a) || tags.registers(b"AC-3") => "AC-3",
+        (0x06, Role::Audio { .. }) if tags.has(0x7a) || tags.registers(b"EAC3") => "E-AC-3",
+        (0x06, Role::Other) if tags.has(0x59) => "DVB subtitles",
+        (0x06, Role::Other) if tags.has(0x56) || tags.has(0x46) => "teletext",
+        (0x06, Role::Other) if tags.registers(b"KLVA") => "KLV metadata",
+        (0x15, Role::Other) if tags.has(0x26) => "timed metadata (ID3 or other)",
         (0x86, Role::Other) => "SCTE-35 cues",
         (0x90, Role::Other) => "PGS subtitles",
         (0x92, Role::Other) => "text subtitles",
@@ -39,10 +36,9 @@ fn format(kind: u8, role: Role, tags: &[Tag]) -> String {
 }
 
 /// The language of a stream: three letters of ISO 639-2.
-fn language(tags: &[Tag]) -> Option<String> {
+fn language(tags: &Tags) -> Option<String> {
     // The descriptors of languages, teletext (also of VBI) and DVB subtitles begin with it.
-    let (_, bytes) = tags.iter().find(|(tag, _)| [0x0a, 0x46, 0x56, 0x59].contains(tag))?;
-    let letters = bytes.as_deref()?.get(..3)?;
+    let letters = tags.first_of(&[0x0a, 0x46, 0x56, 0x59])?.get(..3)?;
     letters.iter().all(u8::is_ascii_lowercase).then(|| String::from_utf8_lossy(letters).into_owned())
 }
 

@@ -92,7 +92,7 @@ impl Tables {
     }
 
     /// The streams of the chosen program, with their descriptors.
-    pub(crate) fn described(&self) -> Vec<(Stream, Vec<Tag>)> {
+    pub(crate) fn described(&self) -> Vec<(Stream, Tags)> {
         let map = self.chosen.as_ref().and_then(|(_, map)| parse(map));
         map.map(|map| streams(&map).collect()).unwrap_or_default()
     }
@@ -193,20 +193,38 @@ impl Tables {
     }
 }
 
-/// A descriptor: its tag, and its first four bytes if it has so many.
-pub(crate) type Tag = (u8, Option<Vec<u8>>);
+/// The descriptors of a stream: the tag of each, and its first four bytes if it has so many.
+pub(crate) struct Tags(Vec<(u8, Option<Vec<u8>>)>);
+
+impl Tags {
+    /// Whether a descriptor has this tag.
+    pub(crate) fn has(&self, tag: u8) -> bool {
+        self.0.iter().any(|(known, _)| *known == tag)
+    }
+
+    /// Whether the registration descriptor (5) has this name.
+    pub(crate) fn registers(&self, name: &[u8; 4]) -> bool {
+        self.0.iter().any(|(tag, bytes)| *tag == 5 && bytes.as_deref() == Some(&name[..]))
+    }
+
+    /// The first bytes of the first descriptor with one of these tags.
+    pub(crate) fn first_of(&self, tags: &[u8]) -> Option<&[u8]> {
+        let (_, bytes) = self.0.iter().find(|(tag, _)| tags.contains(tag))?;
+        bytes.as_deref()
+    }
+}
 
 fn parse(section: &[u8]) -> Option<PmtSection<'_>> {
     PmtSection::from_bytes(&section[HEADERS..section.len() - CHECKSUM]).ok()
 }
 
 /// The streams of a map, with their descriptors.
-fn streams(map: &PmtSection<'_>) -> impl Iterator<Item = (Stream, Vec<Tag>)> {
+fn streams(map: &PmtSection<'_>) -> impl Iterator<Item = (Stream, Tags)> {
     map.streams().map(|info| {
         let kind = info.stream_type().0;
         let descriptors = info.descriptors::<Raw<'_>>().map_while(Result::ok);
         let tag = |raw: Raw<'_>| (raw.tag, raw.bytes.get(..4).map(<[u8]>::to_vec));
-        let tags: Vec<Tag> = descriptors.map(tag).collect();
+        let tags = Tags(descriptors.map(tag).collect());
         (Stream { pid: u16::from(info.elementary_pid()), kind, role: role(kind, &tags) }, tags)
     })
 }
@@ -231,30 +249,27 @@ impl<'a> mpeg2ts_reader::descriptor::Descriptor<'a> for Raw<'a> {
 }
 
 /// Stream types of ISO 13818-1 (table 2-34), ATSC, DVB and Blu-ray.
-fn role(kind: u8, tags: &[Tag]) -> Role {
-    let tagged = |tag: u8| tags.iter().any(|(known, _)| *known == tag);
-    let registered =
-        |name: &[u8; 4]| tags.iter().any(|(tag, bytes)| *tag == 5 && bytes.as_deref() == Some(&name[..]));
+fn role(kind: u8, tags: &Tags) -> Role {
     match kind {
         0x01 | 0x02 => Role::Video(Codec::Mpeg2),
         0x1b => Role::Video(Codec::H264),
         0x24 => Role::Video(Codec::H265),
         0x10 => Role::Video(Codec::Mpeg4),
         0x1e | 0x21 | 0x32 | 0x33 | 0x42 | 0xd1 | 0xea => Role::Video(Codec::Other),
-        0x06 if registered(b"HEVC") => Role::Video(Codec::H265),
-        0x06 if registered(b"AV01") => Role::Video(Codec::Other),
+        0x06 if tags.registers(b"HEVC") => Role::Video(Codec::H265),
+        0x06 if tags.registers(b"AV01") => Role::Video(Codec::Other),
         0x0f => Role::Audio { adts: true },
         0x03 | 0x04 | 0x11 | 0x1c | 0x2d | 0x2e | 0x80..=0x85 | 0x87 => Role::Audio { adts: false },
         // DVB: AC-3, enhanced AC-3, DTS and AAC descriptors.
-        0x06 if [0x6a, 0x7a, 0x7b, 0x7c].into_iter().any(tagged) => Role::Audio { adts: false },
+        0x06 if [0x6a, 0x7a, 0x7b, 0x7c].into_iter().any(|tag| tags.has(tag)) => Role::Audio { adts: false },
         0x06 if [b"Opus", b"AC-3", b"EAC3", b"BSSD", b"DTS1", b"DTS2", b"DTS3"]
             .into_iter()
-            .any(registered) =>
+            .any(|name| tags.registers(name)) =>
         {
             Role::Audio { adts: false }
         }
         // Subtitles and other data have a descriptor that names their kind, besides the one of their language (10).
-        0x06 if tags.iter().all(|(tag, _)| *tag == 10) => Role::Unknown,
+        0x06 if tags.0.iter().all(|(tag, _)| *tag == 10) => Role::Unknown,
         _ => Role::Other,
     }
 }
