@@ -1,8 +1,8 @@
 //! `tidegate scoreboard`: writes the page of recorded results.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use tidegate_lab::input::InputError;
@@ -12,7 +12,10 @@ use tidegate_lab::scoreboard::{Experiment, experiment, record};
 use super::reproduce::data_folder;
 use crate::failure::Failure;
 
-/// Write docs/scoreboard.md from the recorded results in experiments/*/*/result.json
+/// Write docs/scoreboard.md and the tables of other pages from the records in experiments/*/*/result.json
+///
+/// In a page beside it, and in a README.md of an experiment or a folder of experiments, the lines between
+/// `<!-- record PAPER/FIGURE -->` and `<!-- /record -->` become the table of this experiment's rows.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tidegate scoreboard --check")]
 pub struct ScoreboardArgs {
@@ -32,6 +35,9 @@ pub struct ScoreboardArgs {
     #[arg(long)]
     check: bool,
 }
+
+/// Begin of the marker before an experiment's table, and the marker after it.
+const TABLE: [&str; 2] = ["<!-- record ", "<!-- /record -->"];
 
 /// Start and end markers of the summary.
 const MARKS: [&str; 2] = ["<!-- scoreboard -->\n", "<!-- /scoreboard -->"];
@@ -53,12 +59,17 @@ pub fn main(arguments: ScoreboardArgs) -> Result<ExitCode, Failure> {
     // Without a page of effects at its place, none is wanted.
     let shown = read(&arguments.effects)?;
     let drawn = shown.is_some().then(|| read(&picture)).transpose()?.map(Option::unwrap_or_default);
-    let files = [
-        (&arguments.page, Some(page), Some(made.text)),
-        (&arguments.readme, readme, quoted),
-        (&arguments.effects, shown, Some(effects.text)),
-        (&picture, drawn, Some(effects.picture)),
+    let mut files = vec![
+        (arguments.page.clone(), Some(page), Some(made.text)),
+        (arguments.readme, readme, quoted),
+        (arguments.effects, shown, Some(effects.text)),
+        (picture, drawn, Some(effects.picture)),
     ];
+    for path in pages(&arguments.page, &experiments) {
+        let Some(old) = read(&path)? else { continue };
+        let new = with_tables(&path, &old, &made.records)?;
+        files.push((path, Some(old), Some(new)));
+    }
     let mut stale = false;
     for (path, old, new) in files {
         let (Some(old), Some(new)) = (old, new) else { continue };
@@ -70,7 +81,7 @@ pub fn main(arguments: ScoreboardArgs) -> Result<ExitCode, Failure> {
             println!("{} is out of date:", path.display());
             differences(&old, &new).iter().for_each(|line| println!("{line}"));
         } else {
-            record::replace(path, &new)
+            record::replace(&path, &new)
                 .map_err(|cause| InputError::new(path.display().to_string(), cause.to_string(), ""))?;
             println!("updated {}", path.display());
         }
@@ -122,6 +133,42 @@ fn read(path: &PathBuf) -> Result<Option<String>, Failure> {
     }
 }
 
+/// Pages that may hold tables of records: those beside the scoreboard's, and the READMEs of experiments.
+fn pages(scoreboard: &Path, experiments: &[Experiment]) -> BTreeSet<PathBuf> {
+    let beside = scoreboard.parent().and_then(|folder| fs::read_dir(folder).ok());
+    let mut pages: BTreeSet<PathBuf> =
+        beside.into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    pages.retain(|path| path != scoreboard && path.extension().is_some_and(|ending| ending == "md"));
+    let folders = experiments.iter().flat_map(|one| [Some(one.folder.as_path()), one.folder.parent()]);
+    pages.extend(folders.flatten().map(|folder| folder.join("README.md")));
+    pages
+}
+
+/// Replaces the lines between the markers of each table.
+fn with_tables(path: &Path, page: &str, records: &BTreeMap<String, String>) -> Result<String, InputError> {
+    let wrong = |cause: String, cure: &str| InputError::new(path.display().to_string(), cause, cure);
+    let mut text = String::new();
+    let mut rest = page;
+    while let Some((before, after)) = rest.split_once(TABLE[0]) {
+        let Some((name, after)) = after.split_once(" -->\n") else {
+            return Err(wrong(
+                format!("`{}` without an end", TABLE[0]),
+                "write `<!-- record PAPER/FIGURE -->`",
+            ));
+        };
+        let Some((_, after)) = after.split_once(TABLE[1]) else {
+            return Err(wrong(format!("no `{}` follows `{}{name} -->`", TABLE[1], TABLE[0]), "add it"));
+        };
+        let Some(table) = records.get(name) else {
+            let cure = format!("run `tidegate reproduce {name} --record`, or remove the table");
+            return Err(wrong(format!("`{name}` is not a recorded experiment"), &cure));
+        };
+        text += &format!("{before}{}{name} -->\n{table}{}", TABLE[0], TABLE[1]);
+        rest = after;
+    }
+    Ok(text + rest)
+}
+
 /// Replaces the text between the markers; returns `None` if there are no markers.
 fn quote(text: &str, summary: &str) -> Option<String> {
     let begin = text.find(MARKS[0])? + MARKS[0].len();
@@ -142,6 +189,20 @@ fn differences(old: &str, new: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tables_are_replaced_between_their_markers() {
+        let records = BTreeMap::from([("a/b".to_owned(), "| new |\n".to_owned())]);
+        let with_tables = |page: &str| with_tables(Path::new("x.md"), page, &records);
+        let page = "one\n<!-- record a/b -->\nold\n<!-- /record -->\ntwo\n";
+        let new = "one\n<!-- record a/b -->\n| new |\n<!-- /record -->\ntwo\n";
+        assert_eq!(with_tables(page).unwrap(), new);
+        assert_eq!(with_tables(new).unwrap(), new);
+        assert_eq!(with_tables("no marks").unwrap(), "no marks");
+        for wrong in ["<!-- record a/b", "<!-- record a/b -->\n", "<!-- record a/c -->\n<!-- /record -->"] {
+            assert!(with_tables(wrong).unwrap_err().to_string().starts_with("x.md"), "{wrong}");
+        }
+    }
 
     #[test]
     fn the_summary_is_replaced_between_its_markers() {

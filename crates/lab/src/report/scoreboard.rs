@@ -92,6 +92,8 @@ pub struct ScoreboardPage {
     pub text: String,
     /// A table with a row per paper: how many distinct published claims hold, differ and are undecided.
     pub summary: String,
+    /// For other pages: each recorded experiment's rows as a table, by the name that `tidegate reproduce` takes.
+    pub records: BTreeMap<String, String>,
 }
 
 /// Follows a commit that is not in this history.
@@ -114,9 +116,12 @@ pub fn page(experiments: &[Experiment], strangers: &BTreeSet<String>) -> Result<
     let mut sections = String::new();
     let mut papers: Vec<(&str, Paper)> = Vec::new();
     let all = experiments.iter().map(Judged::of).collect::<Result<Vec<_>, _>>()?;
-    let mut verdicts = Verdicts::new();
+    let (mut verdicts, mut records) = (Verdicts::new(), BTreeMap::new());
     for judged in &all {
         let id = format!("{}/{}", judged.experiment.paper, judged.experiment.figure);
+        if let Some(recorded) = &judged.recorded {
+            records.insert(id.clone(), record_table(recorded, &judged.rows));
+        }
         for (row, found) in &judged.rows {
             let verdict = found.as_ref().map(|found| found.verdict);
             verdicts.insert((id.clone(), row.file.quantity.clone()), verdict);
@@ -164,7 +169,25 @@ pub fn page(experiments: &[Experiment], strangers: &BTreeSet<String>) -> Result<
          | paper | provenance | rows | hold | differ | undecided | no data | not comparable | not recorded |\n\
          |---|---|---|---|---|---|---|---|---|\n{overview}{sections}"
     );
-    Ok(ScoreboardPage { text, summary })
+    Ok(ScoreboardPage { text, summary, records })
+}
+
+/// The table of an experiment's rows for a page that explains them, with the command that repeats the record.
+fn record_table(recorded: &Recorded, rows: &[(PublishedRow, Option<RecordedRow>)]) -> String {
+    let mut text = String::from("| quantity | recorded | n | verdict | note |\n|---|---|---|---|---|\n");
+    for (row, found) in rows {
+        // The page says what the quantities are, so they need no provenance.
+        let cells = cells(row, RowKind::Paper, found.as_ref(), None, None);
+        let [quantity, _, ours, n, verdict, note] = cells.map(|cell| escaped(&cell));
+        let _ = writeln!(text, "| {quantity} | {ours} | {n} | {verdict} | {note} |");
+    }
+    let _ = write!(text, "\nRecorded at commit {} by `{}`.\n", recorded.commit, recorded.command);
+    text
+}
+
+/// A cell of a Markdown table.
+fn escaped(cell: &str) -> String {
+    cell.replace('|', "\\|").replace('\n', " ")
 }
 
 /// Appends one experiment's table and counts its rows and claims.
@@ -222,7 +245,7 @@ fn section(
                 let _ = write!(note, "{between}cause: {} ({}: \"{}\" {said})", cause.why, of.0, of.1);
             }
         }
-        let cells = cells.map(|cell| cell.replace('|', "\\|").replace('\n', " "));
+        let cells = cells.map(|cell| escaped(&cell));
         let _ = writeln!(text, "| {} |", cells.join(" | "));
     }
     Ok(())
