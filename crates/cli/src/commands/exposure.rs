@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use tidegate_data::formats::CONSENSUSES;
 use tidegate_data::{microdescriptor, open};
-use tidegate_lab::exposure::{self, Adversary, ExposureSettings, UserModel};
+use tidegate_lab::exposure::{self, Adversary, ExposureSettings, StreamPaths, UserModel};
 use tidegate_lab::input::InputError;
 
 use crate::console::{Console, notice};
@@ -42,6 +42,13 @@ pub struct ExposureArgs {
     /// Send streams over two linked circuits with different guards (Conflux)
     #[arg(long)]
     conflux: bool,
+    /// Move each circuit this often to another middle, as `switching = "circuit"` does
+    #[arg(long, value_name = "N", conflicts_with = "conflux", value_parser = clap::value_parser!(u8).range(1..=100))]
+    moves: Option<u8>,
+    /// Let the packets of each stream take N paths, each with its own entry, middle and exit (no guards)
+    #[arg(long, value_name = "N", conflicts_with_all = ["conflux", "moves", "guards"],
+        value_parser = clap::value_parser!(u8).range(1..=100))]
+    packet_paths: Option<u8>,
     /// Simulate this many days
     #[arg(long, default_value_t = 180, value_parser = clap::value_parser!(u32).range(1..=3_650))]
     days: u32,
@@ -110,7 +117,12 @@ fn settings(arguments: &ExposureArgs) -> Result<ExposureSettings, InputError> {
     };
     settings.use_guards(arguments.guards.map(usize::from));
     settings.user = arguments.user;
-    settings.conflux = arguments.conflux;
+    settings.paths = match (arguments.conflux, arguments.moves, arguments.packet_paths) {
+        (true, ..) => StreamPaths::Conflux,
+        (_, Some(moves), _) => StreamPaths::Moving(moves),
+        (_, _, Some(paths)) => StreamPaths::PerPacket(paths),
+        _ => StreamPaths::Circuit,
+    };
     settings.days = arguments.days;
     settings.samples = arguments.samples;
     settings.seed = arguments.seed;

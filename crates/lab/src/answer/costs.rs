@@ -4,7 +4,7 @@ use tidegate_control::units::Span;
 
 use super::settings::AnswerSettings;
 use crate::correlation::Ends;
-use crate::exposure::{self, Adversary, ExposureSettings};
+use crate::exposure::{self, Adversary, ExposureSettings, StreamPaths};
 use crate::monitor::Monitor;
 use crate::results::look_up;
 use crate::runs::Run;
@@ -84,7 +84,7 @@ pub(super) fn exposed(
             one.adversary = Adversary { share: settings.share, ..Adversary::default() };
             (one.days, one.samples) = (settings.days, settings.clients);
             one.seed = settings.seed.wrapping_add(number);
-            one.conflux = conflux;
+            one.paths = if conflux { StreamPaths::Conflux } else { StreamPaths::Circuit };
             let seen = exposure::run(&one, monitor)?.ok_or(RunError::Stopped)?;
             let shares = if conflux { &mut exposed.linked } else { &mut exposed.single };
             shares.push(seen.stream_shares()[0].mean);

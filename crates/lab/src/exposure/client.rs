@@ -6,6 +6,7 @@ use tidegate_control::random::{Random, Seed};
 
 use super::guards::{DAY, GuardParameters, Guards};
 use super::network::{Network, Roster};
+use super::settings::StreamPaths;
 use super::user::UserModel;
 
 /// Seconds for which a used circuit takes new streams (tor: `MaxCircuitDirtiness`).
@@ -19,8 +20,7 @@ pub(super) struct World {
     pub(super) days: Vec<Arc<Network>>,
     pub(super) guards: GuardParameters,
     pub(super) user: UserModel,
-    /// Circuits of a set: 1, or 2 linked ones (Conflux).
-    pub(super) legs: u8,
+    pub(super) paths: StreamPaths,
 }
 
 /// The adversary's view of one client. Times are days since the start.
@@ -50,13 +50,16 @@ pub(super) struct ClientExposure {
     pub(super) failed: u64,
 }
 
-/// A set of linked circuits to one exit.
+/// A circuit, or several that carry the same streams.
 #[derive(Clone, Copy, Debug)]
 struct Circuit {
     dirty_since: i64,
+    /// The exit that decides which further streams fit.
     exit: u32,
     /// Whether the adversary runs a guard.
     at_guard: bool,
+    /// Whether the adversary runs an exit.
+    at_exit: bool,
     /// Whether the adversary runs a middle.
     at_middle: bool,
 }
@@ -75,18 +78,23 @@ pub(super) fn simulate(world: &World, seed: Seed) -> ClientExposure {
             circuits.retain(|circuit| now - circuit.dirty_since < DIRTINESS);
             // tor prefers the circuit that is dirty for the shortest time.
             let fitting = circuits.iter().rev().find(|circuit| world.roster.exits_to(circuit.exit, port));
-            let circuit = match fitting {
-                Some(circuit) => Some(*circuit),
-                None => build(world, (now, network, port), &mut guards, &mut used, &mut paths),
+            let circuit = match (fitting, world.paths) {
+                (Some(circuit), _) => Some(*circuit),
+                (None, StreamPaths::PerPacket(count)) => {
+                    scatter(world, (now, network, port), count, &mut used, &mut paths)
+                }
+                (None, _) => build(world, (now, network, port), &mut guards, &mut used, &mut paths),
             };
             let Some(circuit) = circuit else {
                 seen.failed += 1;
                 continue;
             };
-            if circuit.dirty_since == now && fitting.is_none() {
+            // Per-packet paths are drawn for every stream, so no stream takes those of another.
+            let kept = !matches!(world.paths, StreamPaths::PerPacket(_));
+            if circuit.dirty_since == now && fitting.is_none() && kept {
                 circuits.push(circuit);
             }
-            seen.note(now as f64 / DAY as f64, circuit, world.roster.adversary[circuit.exit as usize]);
+            seen.note(now as f64 / DAY as f64, circuit);
         }
     }
     seen.guards_since = used.into_iter().map(|(_, since)| since).collect();
@@ -95,9 +103,9 @@ pub(super) fn simulate(world: &World, seed: Seed) -> ClientExposure {
 
 impl ClientExposure {
     /// Counts a stream.
-    fn note(&mut self, time: f64, circuit: Circuit, at_exit: bool) {
+    fn note(&mut self, time: f64, circuit: Circuit) {
         self.streams += 1;
-        let Circuit { at_guard, at_middle, .. } = circuit;
+        let Circuit { at_guard, at_exit, at_middle, .. } = circuit;
         for (seen, count, first) in [
             (at_guard, &mut self.at_guard, &mut self.first_at_guard),
             (at_exit, &mut self.at_exit, &mut self.first_at_exit),
@@ -124,7 +132,12 @@ fn build(
     let exit = network.exits[port].draw(random, |_| true)?;
     let (mut at_guard, mut at_middle, mut first) = (false, false, None);
     let mut taken = vec![exit];
-    for _ in 0..world.legs {
+    let (legs, moves) = match world.paths {
+        StreamPaths::Conflux => (2, 0),
+        StreamPaths::Moving(moves) => (1, moves),
+        StreamPaths::Circuit | StreamPaths::PerPacket(_) => (1, 0),
+    };
+    for _ in 0..legs {
         let guard = guards.choose((now, network, roster), (exit, first), &world.guards, random)?;
         first = Some(guard);
         taken.push(guard);
@@ -137,5 +150,44 @@ fn build(
             used.push((guard, now as f64 / DAY as f64));
         }
     }
-    Some(Circuit { dirty_since: now, exit, at_guard, at_middle })
+    for _ in 0..moves {
+        let last = *taken.last().expect("a path has relays");
+        let free = |relay: u32| relay != last && !taken[..2].iter().any(|other| roster.clash(relay, *other));
+        let middle = network.middles.draw(random, free)?;
+        at_middle |= roster.adversary[middle as usize];
+        taken.push(middle);
+    }
+    let at_exit = roster.adversary[exit as usize];
+    Some(Circuit { dirty_since: now, exit, at_guard, at_exit, at_middle })
+}
+
+/// Draws `count` independent paths by weight that together carry a stream to this port.
+fn scatter(
+    world: &World,
+    (now, network, port): (i64, &Network, usize),
+    count: u8,
+    used: &mut Vec<(u32, f64)>,
+    random: &mut Random,
+) -> Option<Circuit> {
+    let roster = &world.roster;
+    let mut all: Option<Circuit> = None;
+    for _ in 0..count {
+        let exit = network.exits[port].draw(random, |_| true)?;
+        let entry = network.guards.draw(random, |relay| !roster.clash(relay, exit))?;
+        let free = |relay: u32| ![entry, exit].iter().any(|other| roster.clash(relay, *other));
+        let middle = network.middles.draw(random, free)?;
+        if !used.iter().any(|(known, _)| *known == entry) {
+            used.push((entry, now as f64 / DAY as f64));
+        }
+        let [at_guard, at_exit, at_middle] =
+            [entry, exit, middle].map(|relay| roster.adversary[relay as usize]);
+        let path = Circuit { dirty_since: now, exit, at_guard, at_exit, at_middle };
+        all = Some(all.map_or(path, |all| Circuit {
+            at_guard: all.at_guard || at_guard,
+            at_exit: all.at_exit || at_exit,
+            at_middle: all.at_middle || at_middle,
+            ..all
+        }));
+    }
+    all
 }

@@ -18,7 +18,7 @@ mod user;
 
 pub use self::adversary::Adversary;
 pub use self::report::Exposure;
-pub use self::settings::{ExposureSettings, builtin_consensus};
+pub use self::settings::{ExposureSettings, StreamPaths, builtin_consensus};
 pub use self::simulation::run;
 pub use self::user::UserModel;
 

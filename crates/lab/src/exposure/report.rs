@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use tidegate_data::document::day;
 
 use super::client::{ClientExposure, World};
-use super::settings::ExposureSettings;
+use super::guards::GuardParameters;
+use super::settings::{ExposureSettings, StreamPaths};
 use super::survival::Survival;
 use super::user::PORTS;
 use crate::statistics::Estimate;
@@ -45,7 +46,7 @@ impl Exposure {
         let theirs = |relay: u32| world.roster.adversary[relay as usize];
         let exits: Vec<f64> = first.exits.iter().map(|exits| exits.share(theirs)).collect();
         Exposure {
-            conditions: conditions(settings, world),
+            conditions: conditions(settings),
             days: settings.days,
             clients,
             guard_probability: first.guards.share(theirs),
@@ -70,6 +71,11 @@ impl Exposure {
         let counts: [fn(&ClientExposure) -> u64; 3] =
             [|client| client.at_both, |client| client.at_guard, |client| client.at_exit];
         counts.map(|count| self.share(count))
+    }
+
+    /// The share of streams over the adversary's middle.
+    pub(super) fn streams_over_middles(&self) -> Estimate {
+        self.share(|client| client.at_middle)
     }
 
     /// The time to the first compromised stream.
@@ -191,7 +197,7 @@ fn limits([share, low, high]: [f64; 3]) -> Value {
 }
 
 /// The simulation in sentences.
-fn conditions(settings: &ExposureSettings, world: &World) -> Vec<String> {
+fn conditions(settings: &ExposureSettings) -> Vec<String> {
     let ExposureSettings { consensuses, adversary, guards, days, samples, seed, .. } = settings;
     let relays =
         consensuses.iter().map(|one| format!("{} ({} relays)", day(one.valid_after), one.relays.len()));
@@ -219,15 +225,7 @@ fn conditions(settings: &ExposureSettings, world: &World) -> Vec<String> {
     vec![
         format!("Clients: {samples}, for {days} days, seed {seed}. User: {}.", settings.user.description()),
         format!("Network: {rule}; {exits}; one relay of a /16 per circuit; {families}."),
-        format!(
-            "Guards: {} in use of {} primary ones; sampled for {} days, used ones at least {} days, unlisted ones {} days.{}",
-            guards.used,
-            guards.primary,
-            guards.lifetime_days,
-            guards.confirmed_days,
-            guards.unlisted_days,
-            if world.legs == 2 { " Conflux: two linked circuits with different guards." } else { "" }
-        ),
+        relays_of_streams(guards, settings.paths),
         format!(
             "Adversary: {} of all weight, {} of it on {} guards and the rest on {} exits; position weights include it. \
              Ports: {PORTS:?}.",
@@ -237,4 +235,22 @@ fn conditions(settings: &ExposureSettings, world: &World) -> Vec<String> {
             adversary.relays
         ),
     ]
+}
+
+/// How streams choose relays, in a sentence.
+fn relays_of_streams(guards: &GuardParameters, paths: StreamPaths) -> String {
+    let more = match paths {
+        StreamPaths::PerPacket(count) => {
+            return format!(
+                "No guards: packets of a stream take {count} paths, each with an entry, a middle and an exit of its own."
+            );
+        }
+        StreamPaths::Circuit => String::new(),
+        StreamPaths::Conflux => " Conflux: two linked circuits with different guards.".into(),
+        StreamPaths::Moving(moves) => format!(" A circuit moves {moves} times to another middle."),
+    };
+    format!(
+        "Guards: {} in use of {} primary ones; sampled for {} days, used ones at least {} days, unlisted ones {} days.{more}",
+        guards.used, guards.primary, guards.lifetime_days, guards.confirmed_days, guards.unlisted_days,
+    )
 }

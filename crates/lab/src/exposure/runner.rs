@@ -17,7 +17,7 @@ use tidegate_data::formats::CONSENSUSES;
 
 use super::adversary::Adversary;
 use super::report::Exposure;
-use super::settings::{ExposureSettings, builtin_consensus};
+use super::settings::{ExposureSettings, StreamPaths, builtin_consensus};
 use super::simulation;
 use super::user::UserModel;
 use crate::input::InputError;
@@ -56,9 +56,26 @@ struct Case {
     /// Guards in use; default: the consensus's.
     guards: Option<usize>,
     conflux: bool,
+    /// Moves of a circuit to another middle.
+    moves: u8,
+    /// Paths that the packets of a stream take; none for circuits.
+    packet_paths: u8,
 }
 
 impl Case {
+    fn paths(&self) -> Result<StreamPaths, InputError> {
+        match (self.conflux, self.moves, self.packet_paths) {
+            (false, 0, 0) => Ok(StreamPaths::Circuit),
+            (true, 0, 0) => Ok(StreamPaths::Conflux),
+            (false, moves, 0) => Ok(StreamPaths::Moving(moves)),
+            (false, 0, paths) if self.guards.is_none() => Ok(StreamPaths::PerPacket(paths)),
+            _ => {
+                let cause = "a case has two of `conflux`, `moves` and `packet-paths`, or `packet-paths` with `guards`";
+                Err(InputError::new("[parameters.cases]", cause, "give one of them"))
+            }
+        }
+    }
+
     fn settings(
         &self,
         experiment: &Experiment,
@@ -72,7 +89,7 @@ impl Case {
         let mut settings = ExposureSettings::new(consensuses)?;
         settings.use_guards(self.guards);
         settings.user = UserModel::Typical;
-        settings.conflux = self.conflux;
+        settings.paths = self.paths()?;
         (settings.days, settings.samples) = (parameters.days, parameters.clients);
         Ok(settings)
     }
@@ -156,7 +173,10 @@ fn conditions(settings: &ExposureSettings) -> String {
 /// Adds one seed's quantities.
 fn push(measured: &mut Measured, name: &str, exposure: &Exposure, milestones: &[u32]) {
     let [both, guard, exit] = exposure.stream_shares().map(|share| share.mean);
-    for (quantity, value) in [("streams", both), ("streams.guard", guard), ("streams.exit", exit)] {
+    let middle = exposure.streams_over_middles().mean;
+    let shares =
+        [("streams", both), ("streams.guard", guard), ("streams.exit", exit), ("streams.middle", middle)];
+    for (quantity, value) in shares {
         measured.push(format!("{name}.{quantity}"), value);
     }
     let (compromised, at_guard) = (exposure.first_compromise(), exposure.first_bad_guard());

@@ -11,6 +11,20 @@ use super::user::UserModel;
 use crate::input::InputError;
 use crate::network::builtin;
 
+/// The relays that carry a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamPaths {
+    /// One circuit.
+    Circuit,
+    /// Two linked circuits with different guards (proposal 329).
+    Conflux,
+    /// A circuit that moves this often to another middle, as `switching = "circuit"` does.
+    Moving(u8),
+    /// This many paths, each with an entry, a middle and an exit of its own. Packets take them in turn, and there are no
+    /// guards, as with per-packet paths.
+    PerPacket(u8),
+}
+
 /// What to simulate.
 #[derive(Clone, Debug)]
 pub struct ExposureSettings {
@@ -24,8 +38,8 @@ pub struct ExposureSettings {
     pub user: UserModel,
     /// Rules of guards.
     pub(super) guards: GuardParameters,
-    /// Whether streams use two linked circuits with different guards (proposal 329).
-    pub conflux: bool,
+    /// The relays that carry a stream.
+    pub paths: StreamPaths,
     /// Simulated days.
     pub days: u32,
     /// Number of clients.
@@ -53,7 +67,7 @@ impl ExposureSettings {
             adversary: Adversary::default(),
             user: UserModel::Typical,
             guards: GuardParameters::of(&guards),
-            conflux: false,
+            paths: StreamPaths::Circuit,
             days: 180,
             samples: 1000,
             seed: 1,

@@ -54,8 +54,7 @@ pub(super) fn world(settings: &ExposureSettings) -> World {
         (settings.days, PORTS.len()),
         seed,
     );
-    let legs = if settings.conflux { 2 } else { 1 };
-    World { roster, days, guards: settings.guards, user: settings.user, legs }
+    World { roster, days, guards: settings.guards, user: settings.user, paths: settings.paths }
 }
 
 fn empty_position(network: &Network) -> Option<&'static str> {

@@ -11,10 +11,11 @@ use super::adversary::Adversary;
 use super::client::ClientExposure;
 use super::network::{Network, Roster, WeightedRelays};
 use super::report::Exposure;
-use super::settings::ExposureSettings;
+use super::settings::{ExposureSettings, StreamPaths};
 use super::simulation::{run, world};
 use super::user::{PORTS, UserModel};
 use crate::monitor::Monitor;
+use crate::statistics::Estimate;
 
 /// A monitor with a number of threads.
 struct Threads(usize);
@@ -240,7 +241,8 @@ fn a_second_period_of_guards_doubles_the_chances() {
 #[test]
 fn two_guards_and_conflux_show_more_clients_to_guards() {
     let of = |used: usize, conflux: bool| {
-        let mut settings = ExposureSettings { conflux, ..closed_form(3, 2000) };
+        let paths = if conflux { StreamPaths::Conflux } else { StreamPaths::Circuit };
+        let mut settings = ExposureSettings { paths, ..closed_form(3, 2000) };
         settings.guards.used = used;
         simulated(&settings)
     };
@@ -259,6 +261,28 @@ fn two_guards_and_conflux_show_more_clients_to_guards() {
             "{compromised:?}, {streams}"
         );
     }
+}
+
+#[test]
+fn per_packet_paths_and_moves_show_more_relays() {
+    let of = |paths| simulated(&ExposureSettings { paths, ..closed_form(3, 500) });
+    let near = |estimate: Estimate, expected: f64| {
+        let width = 1.6 * estimate.ci95.unwrap();
+        assert!((estimate.mean - expected).abs() < width, "{estimate:?}, {expected}");
+    };
+    let of_any = |share: f64, count: i32| 1.0 - (1.0 - share).powi(count);
+    let single = of(StreamPaths::Circuit);
+    let (g, e) = (single.guard_probability, single.exit_probability);
+    let eight = of(StreamPaths::PerPacket(8));
+    for (estimate, expected) in
+        eight.stream_shares().into_iter().zip([of_any(g, 8) * of_any(e, 8), of_any(g, 8), of_any(e, 8)])
+    {
+        near(estimate, expected);
+    }
+    // A moved circuit shows its guard to further middles, and nothing to both ends.
+    let moved = of(StreamPaths::Moving(2));
+    near(moved.streams_over_middles(), of_any(single.streams_over_middles().mean, 3));
+    near(moved.stream_shares()[0], g * e);
 }
 
 #[test]
