@@ -1,5 +1,6 @@
 //! The registry of path policies: from the name in a system's `paths` table to the policy.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -76,19 +77,27 @@ pub(crate) fn policy(
         source.error(paths.policy.span(), cause, suggest(name, &unknown.known))
     })?;
     let policy = (part.make)(paths, source, folder)?;
-    let refused = |given: &Option<Placed<u32>>, key: &str, with: &str| match given {
-        Some(value) => {
+    let refused = |place: Option<Range<usize>>, key: &str, with: &str| match place {
+        Some(place) => {
             let cause = format!("`{key}` has no effect with `policy = \"{name}\"`");
-            Err(source.error(value.span(), cause, format!("drop it, or use policy = {with}")))
+            Err(source.error(place, cause, format!("drop it, or use policy = {with}")))
         }
         None => Ok(()),
     };
     let comparison = policy.comparison();
     if comparison.is_none() {
-        refused(&paths.compared, "compared", "\"latency-aware\" or \"congestion-aware\"")?;
+        let place = paths.compared.as_ref().map(Placed::span);
+        refused(place, "compared", "\"latency-aware\" or \"congestion-aware\"")?;
     }
     if comparison.is_none_or(|rule| rule.probes == 0) {
-        refused(&paths.probes, "probes", "\"congestion-aware\"")?;
+        refused(paths.probes.as_ref().map(Placed::span), "probes", "\"congestion-aware\"")?;
+    }
+    if name != "bandwidth-file" {
+        refused(paths.file.as_ref().map(Placed::span), "file", "\"bandwidth-file\"")?;
+    }
+    if name != "pinned" {
+        let first = paths.relays.as_ref().map(|[guard, ..]| guard.span());
+        refused(first, "relays", "\"pinned\"")?;
     }
     Ok(policy)
 }

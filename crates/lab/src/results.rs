@@ -22,7 +22,16 @@ const QUANTILES: [(&str, f64); 5] = [("p10", 0.1), ("p25", 0.25), ("p50", 0.5), 
 
 /// Below this share of capacity in use a network is idle: cells hardly wait at relays. Tor uses 0.47 to 0.51 of its
 /// advertised bandwidth.
-pub(crate) const IDLE: f64 = 0.1;
+const IDLE: f64 = 0.1;
+
+/// The mean number of cells in a relay's circuit queues above which a network is not idle, whatever share of its capacity
+/// is in use: losses, delays or a single full relay hold cells up. A circuit window of tor holds 1,000 cells.
+const QUEUED: f64 = 10.0;
+
+/// Whether cells hardly wait at relays, so that the choice of a scheduler has little effect.
+pub(crate) fn is_idle(used: f64, queued_cells: f64) -> bool {
+    used < IDLE && queued_cells < QUEUED
+}
 
 /// Results of all systems of a scenario.
 pub struct Results<'a> {
@@ -138,7 +147,7 @@ impl<'a> Results<'a> {
         };
         let (busy, queue) =
             (self.most(&["utilisation", "network"]), self.most(&["queue_mean_cells_per_relay"]));
-        let idle = if busy < IDLE {
+        let idle = if is_idle(busy, queue) {
             format!(
                 "The network is nearly idle, so schedulers hardly matter (mean circuit queue: {} cells). ",
                 format_number(queue)

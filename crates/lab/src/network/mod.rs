@@ -148,6 +148,17 @@ fn check_paths(scenario: &Scenario, plan: &Plan) -> Result<(), InputError> {
         return Ok(());
     }
     for (system, table) in scenario.systems.iter().zip(&scenario.file.system) {
+        if system.paths.policy.is_foreign(&plan.directory) {
+            let paths = &table.paths;
+            let (file, relays) =
+                (paths.file.as_deref().map_or("", String::as_str), plan.directory.relays.len());
+            let cause = format!(
+                "system `{}`: `paths.file` = \"{file}\" names none of the network's {relays} relays",
+                system.name
+            );
+            let cure = "give a bandwidth file of the same network and date as the consensus";
+            return Err(scenario.source.error(paths.policy.span(), cause, cure));
+        }
         Selector::new(&plan.directory, &system.paths).map_err(|none| {
             let cause = format!("system `{}`: {none}", system.name);
             let whole = scenario.file.tor.as_ref().is_none_or(|tor| tor.fraction >= 1.0);

@@ -3,7 +3,7 @@
 use super::page::Ratio;
 use crate::metrics::RelayRow;
 use crate::number::{format_number, rate_unit, size_unit};
-use crate::results::{IDLE, Results, SystemResult, flatten, look_up};
+use crate::results::{Results, SystemResult, flatten, is_idle, look_up};
 use crate::runs::Run;
 use crate::scoreboard::sequence::Sequence;
 use crate::scoreboard::verdict::ALPHA;
@@ -198,7 +198,8 @@ fn load(results: &Results<'_>) -> String {
     };
     let mean = shares.iter().sum::<f64>() / shares.len() as f64;
     let busiest = shares.iter().copied().fold(0.0, f64::max);
-    let idle = if mean < IDLE && busiest < 0.9 {
+    let queued = results.most(&["queue_mean_cells_per_relay"]);
+    let idle = if is_idle(mean, queued) && busiest < 0.9 {
         " The network is nearly idle, so schedulers hardly matter."
     } else {
         ""

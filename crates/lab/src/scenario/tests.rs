@@ -434,11 +434,19 @@ fn systems_differ_in_their_paths() {
         ("paths = { policy = \"bandwidth-file\" }", "needs a `file`"),
         ("paths = { policy = \"bandwidth-file\", file = \"/nowhere\" }", "/nowhere: cannot be read"),
         ("paths = { policy = \"pinned\" }", "needs `relays`"),
+        ("paths = { file = \"/nowhere\" }", "`file` has no effect with `policy = \"tor\"`"),
+        ("paths = { relays = [\"a\", \"b\", \"c\"] }", "`relays` has no effect with `policy = \"tor\"`"),
         ("paths = { build-timeout = \"0 s\" }", "`build-timeout` is zero"),
     ] {
         let error = with(bad).unwrap_err().to_string();
         assert!(error.contains(said), "{error}");
     }
+    let foreign = std::env::temp_dir().join(format!("tidegate-foreign-{}.bw", std::process::id()));
+    std::fs::write(&foreign, format!("1500000000\nnode_id=${} bw=7\n", "AB".repeat(20))).unwrap();
+    let keys = format!("paths = {{ policy = \"bandwidth-file\", file = {foreign:?} }}");
+    let error = crate::network::build(&with(&keys).unwrap(), Seed::root(1)).unwrap_err().to_string();
+    std::fs::remove_file(&foreign).unwrap();
+    assert!(error.contains("names none of the network's"), "{error}");
     let nobody =
         with("paths = { policy = \"pinned\", relays = [\"relay1\", \"relay2\", \"nobody\"] }").unwrap();
     let error = crate::network::build(&nobody, Seed::root(1)).unwrap_err().to_string();

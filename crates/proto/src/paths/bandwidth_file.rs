@@ -22,4 +22,8 @@ impl Policy for BandwidthFile {
         let weighed = directory.relays.iter().map(|relay| (relay.class, weight(relay)));
         by_positions(directory, &PositionWeights::balancing(weighed), weight)
     }
+
+    fn is_foreign(&self, directory: &Directory) -> bool {
+        !directory.relays.iter().any(|relay| self.weights.contains_key(&relay.identity))
+    }
 }

@@ -86,6 +86,10 @@ pub struct Known<'a> {
 pub trait Policy: fmt::Debug + Send + Sync {
     /// All relays that can be drawn.
     fn candidates(&self, directory: &Directory) -> Candidates;
+    /// Whether the policy has a list of relays, and it is that of another network: it names none of these relays.
+    fn is_foreign(&self, _directory: &Directory) -> bool {
+        false
+    }
     /// How a client compares paths; `None`: it uses the first that it draws.
     fn comparison(&self) -> Option<Comparison> {
         None
