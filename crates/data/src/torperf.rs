@@ -90,8 +90,12 @@ pub(crate) fn is_summary(document: &Document) -> bool {
     document.text().trim_start().starts_with('{') && document.text().contains("\"download_times\"")
 }
 
-/// Checks and sorts measurements.
-pub(crate) fn check(document: &Document, mut measured: Measured) -> Result<Measured, DataError> {
+/// Checks and sorts measurements. `onion` downloads from onion services were left out.
+pub(crate) fn check(document: &Document, mut measured: Measured, onion: u64) -> Result<Measured, DataError> {
+    if onion > 0 && measured.requests.is_some_and(|requests| requests.made == 0) {
+        let cause = format!("holds only downloads from onion services ({onion})");
+        return Err(document.error(cause, "give measurements of public servers"));
+    }
     measured.downloads.retain(|download| !download.ttlb_s.is_empty());
     if measured.downloads.is_empty() {
         let of = measured.requests.map_or(String::new(), |requests| {
@@ -103,11 +107,12 @@ pub(crate) fn check(document: &Document, mut measured: Measured) -> Result<Measu
     }
     measured.downloads.sort_by_key(|download| download.bytes);
     for download in &mut measured.downloads {
-        sort(document, &mut download.ttfb_s)?;
-        sort(document, &mut download.ttlb_s)?;
+        let of = format!("of a download of {} bytes", download.bytes);
+        sort(document, &mut download.ttfb_s, &format!("first byte {of}"))?;
+        sort(document, &mut download.ttlb_s, &format!("last byte {of}"))?;
     }
-    sort(document, &mut measured.circuit_build_s)?;
-    sort(document, &mut measured.round_trip_s)?;
+    sort(document, &mut measured.circuit_build_s, "time to build a circuit")?;
+    sort(document, &mut measured.round_trip_s, "round-trip time")?;
     Ok(measured)
 }
 
@@ -159,9 +164,10 @@ fn name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> 
     }))
 }
 
-fn sort(document: &Document, seconds: &mut [f64]) -> Result<(), DataError> {
+fn sort(document: &Document, seconds: &mut [f64], what: &str) -> Result<(), DataError> {
     if let Some(bad) = seconds.iter().find(|value| !(value.is_finite() && **value >= 0.0)) {
-        return Err(document.error(format!("{bad} is not a duration in seconds"), "correct it"));
+        let cause = format!("the {what} is {bad} s, which is not a duration");
+        return Err(document.error(cause, "remove this measurement, or fetch the file again"));
     }
     seconds.sort_by(f64::total_cmp);
     Ok(())
@@ -244,12 +250,14 @@ pub fn summary(document: &Document, part: Part) -> Result<Measured, DataError> {
     for day in year.daily_counts.keys() {
         measured.date(timestamp(&format!("{day} 00:00:00")).map(|time| time as f64));
     }
-    check(document, measured)
+    check(document, measured, 0)
 }
 
 #[derive(Deserialize)]
 struct Analysis {
     data: BTreeMap<String, Host>,
+    #[serde(default, deserialize_with = "number")]
+    version: Option<f64>,
     /// What `onionperf filter` did, by the filtered things.
     #[serde(default)]
     filters: BTreeMap<String, Vec<IgnoredAny>>,
@@ -463,6 +471,9 @@ impl Measured {
     }
 }
 
+/// The latest version of OnionPerf's analyses that is known (4.0 in July 2024).
+const LATEST: f64 = 4.0;
+
 /// Reads an OnionPerf analysis of version 1 to 4.
 ///
 /// As at Tor Metrics since 2020, the time until the first 50 KiB (1 MiB) of a stream counts as a download of that size.
@@ -473,6 +484,11 @@ impl Measured {
 /// If the document is not such an analysis, or does not hold any successful download.
 pub(crate) fn analysis(document: &Document) -> Result<Measured, DataError> {
     let analysis: Analysis = json(document)?;
+    if let Some(version) = analysis.version.filter(|version| *version >= LATEST + 1.0) {
+        let cause =
+            format!("is of version {version} of OnionPerf's analyses; versions 1 to {LATEST} are known");
+        return Err(document.error(cause, "analyse the logs with an earlier OnionPerf"));
+    }
     let filtered = analysis.filters.get("tor/circuits").is_some_and(|filters| !filters.is_empty());
     let mut measured = Measured::default();
     let mut requests = Requests { made: 0, timed_out: 0, failed: 0 };
@@ -501,11 +517,7 @@ pub(crate) fn analysis(document: &Document) -> Result<Measured, DataError> {
         measured.circuit_build_s.extend(circuits.filter_map(|circuit| circuit.buildtime_seconds));
     }
     measured.requests = Some(requests);
-    if onion > 0 && requests.made == 0 {
-        let cause = format!("holds only downloads from onion services ({onion})");
-        return Err(document.error(cause, "give measurements of public servers"));
-    }
-    check(document, measured)
+    check(document, measured, onion)
 }
 
 #[cfg(test)]
@@ -585,6 +597,10 @@ mod tests {
             "elapsed_seconds": {"payload_bytes_recv": {"51200": 1.0, "1048576": null}}}"#;
         let measured = of(good).unwrap();
         assert_eq!((measured.downloads.len(), measured.downloads[0].ttfb_s[0]), (1, 0.7));
+        let later = r#"{"type": "onionperf", "version": "5.0", "data": {}}"#;
+        assert!(read_text(later).unwrap_err().cause.contains("is of version 5"));
+        let negative = good.replace("1.0", "-1.0");
+        assert!(of(&negative).unwrap_err().cause.contains("last byte of a download of 51200 bytes is -1 s"));
         let late = of(r#"{"is_success": false, "stream_info": {"error": "TIMEOUT"}}"#).unwrap_err();
         assert!(late.cause.ends_with("1 of 1 requests timed out, 0 failed"), "{late}");
         let bom = Document::new("x.json", "\u{feff}{\"download_times\": {\"51200\": [1]}}").unwrap();

@@ -14,10 +14,11 @@ fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     line.split_ascii_whitespace().find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='))
 }
 
-/// Whether the first download has a size and a start.
+/// Whether the file says that it has this format, or its first download has a size or a start.
 pub(crate) fn looks_like(document: &Document) -> bool {
+    let says = document.text().trim_start().starts_with("@type torperf ");
     let first = downloads(document).next();
-    first.is_some_and(|(_, line)| value(line, "FILESIZE").is_some() && value(line, "START").is_some())
+    says || first.is_some_and(|(_, line)| value(line, "FILESIZE").or(value(line, "START")).is_some())
 }
 
 /// Reads the downloads from public servers.
@@ -27,6 +28,7 @@ pub(crate) fn looks_like(document: &Document) -> bool {
 pub(crate) fn read(document: &Document) -> Result<Measured, DataError> {
     let mut measured = Measured::default();
     let mut requests = Requests { made: 0, timed_out: 0, failed: 0 };
+    let mut onion = 0;
     for (number, line) in downloads(document) {
         let seconds = |key: &str| {
             let text = value(line, key);
@@ -38,6 +40,7 @@ pub(crate) fn read(document: &Document) -> Result<Measured, DataError> {
         let missing =
             |key: &str| document.error_at(number, format!("`{key}` is missing or not a number"), CURE);
         if torperf::is_onion(value(line, "ENDPOINTREMOTE")) {
+            onion += 1;
             continue;
         }
         let bytes = value(line, "FILESIZE").and_then(|text| text.parse().ok());
@@ -63,7 +66,7 @@ pub(crate) fn read(document: &Document) -> Result<Measured, DataError> {
         measured.circuit_build_s.extend(built);
     }
     measured.requests = Some(requests);
-    torperf::check(document, measured)
+    torperf::check(document, measured, onion)
 }
 
 #[cfg(test)]
@@ -99,5 +102,9 @@ mod tests {
         let error = read_text(&text.replace("DATACOMPLETE=1001.25", "DATACOMPLETE=x")).unwrap_err();
         assert!(error.line == Some(2) && error.cause.contains("not a number"), "{error}");
         assert!(read_text(&(line("") + "FILESIZE=x START=1\n")).unwrap_err().cause.contains("`FILESIZE`"));
+        let error = read_text("@type torperf 1.1\nSOURCE=op START=1000.0\n").unwrap_err();
+        assert!(error.line == Some(2) && error.cause.contains("`FILESIZE` is missing"), "{error}");
+        let onion = line("DATACOMPLETE=1009.0 ENDPOINTREMOTE=abc.onion:0.0.0.0:80");
+        assert!(read_text(&onion).unwrap_err().cause.contains("only downloads from onion services (1)"));
     }
 }

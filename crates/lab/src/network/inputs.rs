@@ -122,6 +122,13 @@ impl Inputs {
             text += &format!("; {timed_out} of {made} requests timed out, {failed} failed");
         }
         self.compare_source = text + ".";
+        let sizes: Vec<u64> = measured.downloads.iter().map(|download| download.bytes).collect();
+        if !sizes.is_empty() && !sizes.iter().any(|bytes| torperf::SIZES.contains(bytes)) {
+            self.notices.push(format!(
+                "{file}: holds downloads of {sizes:?} bytes; only those of 50 KiB, 1 MiB and 5 MiB ({:?} bytes) are compared",
+                torperf::SIZES
+            ));
+        }
         // A table of relays lacks a date.
         let Some(network) =
             self.consensus.as_ref().map(|consensus| consensus.valid_after).filter(|time| *time > 0)
@@ -200,6 +207,8 @@ fn consensus_of(table: &BTreeMap<Identity, Capacity>) -> Consensus {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_data::torperf::Download;
+
     use super::*;
 
     #[test]
@@ -220,6 +229,14 @@ mod tests {
             let source = "Measured: x.json, 2019-01-01 to 2019-10-28; 2 of 10 requests timed out, 1 failed.";
             assert_eq!(inputs.compare_source, source);
             assert_eq!(inputs.notices.len(), usize::from(apart), "{network}: {:?}", inputs.notices);
+        }
+        let download = |bytes| Download { bytes, ttlb_s: vec![1.0], ..Download::default() };
+        for (sizes, noticed) in [(vec![12_345], true), (vec![12_345, 51_200], false)] {
+            let downloads = sizes.into_iter().map(download).collect();
+            let compare = Some(Measured { downloads, ..Measured::default() });
+            let mut inputs = Inputs { compare, ..Inputs::default() };
+            inputs.date_measurements("x.json");
+            assert_eq!(inputs.notices.len(), usize::from(noticed), "{:?}", inputs.notices);
         }
     }
 }
