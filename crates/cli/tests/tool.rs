@@ -94,6 +94,17 @@ fn a_run_prints_json_and_leaves_a_folder() {
 }
 
 #[test]
+fn a_score_needs_a_network_of_tor() {
+    let scratch = Scratch::new("measured");
+    let file = scratch.path("x.tpf");
+    std::fs::write(&file, "FILESIZE=51200 START=1000.00 DATACOMPLETE=1001.25\n").unwrap();
+    let output = tidegate(&["score", "scenarios/bottleneck.toml", "--measured", &file]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("bottleneck.toml: has relays of its own"), "{said}");
+}
+
+#[test]
 fn manual_pages_and_completions_are_written() {
     let scratch = Scratch::new("manual");
     let out = scratch.path("manual");

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde_json::{Map, Value, json};
+use tidegate_lab::input::InputError;
 use tidegate_lab::results::Results;
 use tidegate_lab::scenario::Scenario;
 use tidegate_lab::score::{QUANTILES, Score};
@@ -41,16 +42,31 @@ pub struct ScoreArgs {
 /// Runs the subcommand.
 pub fn main(arguments: ScoreArgs) -> Result<ExitCode, Failure> {
     let mut overrides = arguments.overrides;
+    let given = overrides.len();
     if let Some(file) = &arguments.measured {
         let absolute = std::path::absolute(file).map_err(|error| Failure::Other(error.to_string()))?;
         overrides.push(format!("tor.compare = {}", Value::from(absolute.to_string_lossy().into_owned())));
     }
-    let mut scenario = Scenario::load(&arguments.scenario, &overrides)?;
+    let mut scenario = Scenario::load(&arguments.scenario, &overrides).map_err(|error| {
+        // The override of --measured is not the user's, so an error about it names the option.
+        let without = Scenario::load(&arguments.scenario, &overrides[..given]);
+        match without {
+            Ok(alone) if arguments.measured.is_some() && alone.file.tor.is_none() => {
+                let cause = "has relays of its own, but measured downloads are those of Tor";
+                InputError::new(
+                    &alone.source.file,
+                    cause,
+                    "use a scenario with [tor], such as scenarios/tor-score.toml",
+                )
+            }
+            _ => error,
+        }
+    })?;
     scenario.inputs.notices.iter().for_each(|text| notice(text));
     if scenario.inputs.compare.is_none() {
         let cause = "has no measured downloads to compare with";
         let cure = "name a file with --measured or the [tor] key `compare`";
-        return Err(Failure::Input(tidegate_lab::input::InputError::new(&scenario.source.file, cause, cure)));
+        return Err(InputError::new(&scenario.source.file, cause, cure).into());
     }
     let console = Console::new(scenario.systems.len() * arguments.seeds as usize, arguments.jobs);
     load::settle(&mut scenario, &console)?;

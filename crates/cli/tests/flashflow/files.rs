@@ -111,6 +111,9 @@ fn weights_are_compared_with_a_consensus() {
         fs::write(scratch.0.join(name), content).unwrap();
         assert_eq!(run(&["compare", &a, &scratch.file(name)]).status.code(), Some(2), "{name}");
     }
+    let output = run(&["compare", &a, &file("zero", [0, 0, 0])]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    assert!(text(&output).contains("3 relays, 0 of them with a weight above 0"), "{}", text(&output));
     // Weights of the live network in two years, if the data is available.
     let data = std::env::var("TIDEGATE_DATA").unwrap_or_else(|_| "../../../shared/data".into());
     let at = |name: &str| format!("{data}/consensus/{name}-consensus-microdesc.xz");

@@ -71,11 +71,25 @@ fn read(path: &Path) -> Result<Weights, Failure> {
     Ok(BANDWIDTH_FILES.read(path, &document).map_err(InputError::from)?)
 }
 
+/// The number of relays, and how many of them have a weight.
+fn weighed(weights: &Weights) -> String {
+    let count = weights.values().filter(|weight| **weight > 0).count();
+    format!("{} relays, {count} of them with a weight above 0", weights.len())
+}
+
 /// Runs the subcommand.
 pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (ours, theirs) = (read(&arguments.ours)?, read(&arguments.theirs)?);
     let Some(result) = compare(&ours, &theirs) else {
-        return Err(Failure::Other("the two have no relay with a weight in common".into()));
+        let cause = format!(
+            "{} has {}, {} has {}, and none is in both",
+            arguments.ours.display(),
+            weighed(&ours),
+            arguments.theirs.display(),
+            weighed(&theirs)
+        );
+        let cure = "give files of the same network and of about the same time";
+        return Err(InputError::new("the weights", cause, cure).into());
     };
     let shown = &result.shares[..arguments.most.min(result.shares.len())];
     if arguments.json {
