@@ -185,7 +185,7 @@ fn texts(value: Value) -> Vec<String> {
 
 fn readme(experiments: &[&Experiment], scale: Scale) -> String {
     let mut text = format!(
-        "# Artifact of Tidegate {} ({COMMIT})\n\nMade by `{}`, at {scale} scale: {}.\n\n",
+        "# Artifact of Tidegate {} ({COMMIT})\n\nMade by `{}`, at {}.\n\n",
         env!("CARGO_PKG_VERSION"),
         command_line(),
         scale.headline()
@@ -193,7 +193,7 @@ fn readme(experiments: &[&Experiment], scale: Scale) -> String {
     text += "| file | contents |\n|---|---|\n\
         | `results/report.html` | every published number beside the measured one, with figures |\n\
         | `results/scoreboard.json` | the same as data |\n\
-        | `results/*.svg` | published figures with the measured points |\n\
+        | `results/*.svg` | published figures with the measured points, if the experiments have any |\n\
         | `experiments/` | the experiments and their recorded results |\n\
         | `inputs.sha256` | SHA-256 of every input; `data/` are measured data, which the archive does not contain |\n\
         | `environment.json` | version, commit, command, system |\n\n\

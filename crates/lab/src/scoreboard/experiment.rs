@@ -34,8 +34,8 @@ impl Scale {
     pub fn headline(self) -> &'static str {
         match self {
             Scale::Smoke => {
-                "smoke scale shows that everything runs and has the right shape; its seeds and seconds are too few for \
-                 the published numbers of large networks, which count as not comparable"
+                "smoke scale shows that everything runs and has the right shape; where its seeds and seconds are too few \
+                 for the published numbers, rows count as not comparable"
             }
             Scale::Medium => "medium scale: every published row is compared, with fewer seeds or seconds",
             Scale::Full => "full scale: the published size",

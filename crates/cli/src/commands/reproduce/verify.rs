@@ -9,7 +9,7 @@ use tidegate_lab::scoreboard::record::{self, Recorded};
 
 use super::planned::PlannedExperiment;
 use super::until;
-use crate::console::Console;
+use crate::console::{Console, notice};
 use crate::failure::Failure;
 
 /// Verifies `count` records. Each took at most an equal share of the budget.
@@ -36,6 +36,12 @@ pub fn main(
     }
     // Another sample at each run.
     Seed::root(unix_s()).random().shuffle(&mut candidates);
+    if candidates.len() < count {
+        let few = candidates.len();
+        notice(&format!(
+            "{few} of {count} records are repeated: others lack a digest or cost more than {share:.0} s each"
+        ));
+    }
     candidates.truncate(count);
     let mut wrong = 0;
     for ((mut planned, recorded), number) in candidates.into_iter().zip(1..) {
