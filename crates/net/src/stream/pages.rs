@@ -1,6 +1,7 @@
 //! HTTP pages of a viewer and a server: the stream, a player, the trees, status and metrics.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
@@ -21,6 +22,18 @@ use crate::http::{self, Number, Page};
 /// CSP: scripts and media come from this origin only; hls.js feeds the video from memory.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; media-src 'self' blob:";
 
+/// The files of the page that reads Media over QUIC.
+const LIVE: [(&str, &[u8]); 8] = [
+    ("/live/page.js", include_bytes!("assets/live/page.js")),
+    ("/live/player.js", include_bytes!("assets/live/player.js")),
+    ("/live/subscriber.js", include_bytes!("assets/live/subscriber.js")),
+    ("/live/demuxer.js", include_bytes!("assets/live/demuxer.js")),
+    ("/live/formats.js", include_bytes!("assets/live/formats.js")),
+    ("/live/clock.js", include_bytes!("assets/live/clock.js")),
+    ("/live/picture.js", include_bytes!("assets/live/picture.js")),
+    ("/live/sound.js", include_bytes!("assets/live/sound.js")),
+];
+
 fn fixed(kind: &'static str, content: &'static [u8]) -> axum::routing::MethodRouter<()> {
     get(move || async move { ([(CONTENT_TYPE, kind), (CONTENT_SECURITY_POLICY, POLICY)], content) })
 }
@@ -31,17 +44,22 @@ const JSON: &str = "application/json";
 
 /// A viewer's pages.
 pub fn of_viewer(screen: Arc<Screen>) -> Router {
-    let live = Router::new()
+    let mut live = Router::new()
         .route("/stream.ts", get(live))
         .route("/hls/live.m3u8", get(playlist))
         .route("/hls/{segment}", get(segment))
         .route_layer(middleware::from_fn(http::share_on_loopback))
         .route("/status.json", get(|State(screen): State<Arc<Screen>>| async move { json(&screen.status) }))
+        .route("/moq.json", get(|State(screen): State<Arc<Screen>>| async move { json(&screen.edge) }))
+        .route("/live.html", get(live_page))
         .route(
             "/metrics",
             get(|State(screen): State<Arc<Screen>>| async move { viewer_metrics(&lock(&screen.status)) }),
         )
         .with_state(screen);
+    for (path, script) in LIVE {
+        live = live.route(path, fixed(SCRIPT, script));
+    }
     live.route("/", fixed(HTML, include_bytes!("assets/player.html")))
         .route("/player.js", fixed(SCRIPT, include_bytes!("assets/player.js")))
         .route("/hls.js", fixed(SCRIPT, include_bytes!("assets/hls.light.min.js")))
@@ -81,6 +99,20 @@ async fn live(State(screen): State<Arc<Screen>>) -> Response {
         }
     });
     ([(CONTENT_TYPE, "video/mp2t")], Body::from_stream(payloads)).into_response()
+}
+
+/// The page that reads Media over QUIC. It may connect to the viewer's edge, too.
+async fn live_page(State(screen): State<Arc<Screen>>) -> Response {
+    let policy = lock(&screen.edge).map_or_else(|| POLICY.to_owned(), |edge| policy_for(edge.address));
+    let headers = [(CONTENT_TYPE, HTML), (CONTENT_SECURITY_POLICY, policy.as_str())];
+    (headers, include_str!("assets/live.html")).into_response()
+}
+
+/// The CSP of a page that may also connect to an edge.
+fn policy_for(edge: SocketAddr) -> String {
+    // Content security policies cannot name IPv6 addresses.
+    let origin = if edge.is_ipv4() { format!("https://{edge}") } else { "https:".to_owned() };
+    POLICY.replace("connect-src 'self'", &format!("connect-src 'self' {origin}"))
 }
 
 async fn playlist(State(screen): State<Arc<Screen>>) -> Response {

@@ -17,6 +17,7 @@ use tokio::sync::{broadcast, mpsc};
 
 use super::carrier::{Carrier, Channel, Event};
 use super::hls::{Hls, Part};
+use super::moq::Advertised;
 use super::path::Path;
 use crate::clock;
 use crate::driver::{Driver, Handler};
@@ -60,6 +61,8 @@ pub struct Screen {
     pub hls: Mutex<Hls>,
     /// The last status.
     pub status: Mutex<Status>,
+    /// The edge of Media over QUIC, for the page that reads from it.
+    pub(crate) edge: Mutex<Option<Advertised>>,
     /// Takes the segments as they grow.
     pub(crate) follower: Mutex<Option<Follower>>,
 }
@@ -72,8 +75,8 @@ const BEHIND: usize = 2048;
 
 impl Default for Screen {
     fn default() -> Screen {
-        let (hls, status, follower) = Default::default();
-        Screen { live: broadcast::channel(BEHIND).0, hls, status, follower }
+        let (hls, status, edge, follower) = Default::default();
+        Screen { live: broadcast::channel(BEHIND).0, hls, status, edge, follower }
     }
 }
 

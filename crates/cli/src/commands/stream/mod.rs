@@ -320,7 +320,7 @@ fn check_moq(address: SocketAddr) -> Result<(), Failure> {
 }
 
 /// Serves Media over QUIC and says where.
-fn serve_moq(address: SocketAddr, screen: &Arc<Screen>, json: bool) -> Result<(), Failure> {
+fn serve_moq(address: SocketAddr, screen: &Arc<Screen>, page: SocketAddr, json: bool) -> Result<(), Failure> {
     let what = format!("Media over QUIC on {address}");
     let renewed = move |renewal| say_renewal(renewal, json);
     let edge = moq::serve(address, screen, moq::Lifetimes::default(), renewed);
@@ -330,12 +330,13 @@ fn serve_moq(address: SocketAddr, screen: &Arc<Screen>, json: bool) -> Result<()
     if json {
         println!(
             "{}",
-            json!({ "event": "moq", "address": address, "certificate": certificate, "broadcast": broadcast, "track": track })
+            json!({ "event": "moq", "address": address, "certificate": certificate, "broadcast": broadcast, "track": track, "page": format!("http://{page}/live.html") })
         );
     } else {
         eprintln!(
             "Media over QUIC: https://{address}/ broadcast {broadcast} track {track} certificate {certificate}"
         );
+        eprintln!("watch with less delay on http://{page}/live.html");
     }
     Ok(())
 }
@@ -441,7 +442,7 @@ fn watch(arguments: ClientArgs) -> Result<ExitCode, Failure> {
         } else if arguments.out.as_deref() != Some(Path::new("-")) {
             println!("watch on http://{page}/ or http://{page}/stream.ts");
         }
-        arguments.moq.map(|address| serve_moq(address, &screen, json)).transpose()?;
+        arguments.moq.map(|address| serve_moq(address, &screen, page, json)).transpose()?;
         let (sender, thread) = match out {
             Some((sender, thread)) => (Some(sender), Some(thread)),
             None => (None, None),

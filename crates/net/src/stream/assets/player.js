@@ -3,6 +3,11 @@ const video = document.getElementById("video");
 const playlist = "hls/live.m3u8";
 document.getElementById("ts").textContent = new URL("stream.ts", location.href);
 
+// With an edge of Media over QUIC, another page shows the stream sooner.
+fetch("moq.json").then((answer) => answer.json()).then((edge) => {
+  document.getElementById("live").hidden = edge === null;
+}).catch(() => { /* the client has ended, as the status shows */ });
+
 // The player stays two segments behind the end of the playlist, whatever its target duration.
 let behind = 6;
 let hls;

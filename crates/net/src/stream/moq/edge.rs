@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use serde::Serialize;
 use tidegate_control::units::Span;
 
 /// Name of the broadcast.
@@ -18,6 +19,19 @@ pub struct Edge {
     pub address: SocketAddr,
     /// SHA-256 of its first certificate. Browsers accept it as `serverCertificateHashes`.
     pub certificate: [u8; 32],
+}
+
+/// What a page needs to subscribe.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Advertised {
+    /// The edge's UDP address.
+    pub address: SocketAddr,
+    /// The broadcast and the track.
+    pub broadcast: &'static str,
+    /// See `broadcast`.
+    pub track: &'static str,
+    /// SHA-256 of the certificate in use, and of the next one once it is announced, in hexadecimal.
+    pub certificates: Vec<String>,
 }
 
 /// Ages of a certificate, from when it is made.

@@ -16,6 +16,7 @@ mod publisher;
 #[cfg(feature = "moq")]
 mod subscribers;
 
+pub(crate) use edge::Advertised;
 pub use edge::{BROADCAST, Edge, IS_BUILT, Lifetimes, Renewal, TRACK};
 #[cfg(not(feature = "moq"))]
 pub(crate) use missing::read;

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::{Bytes, BytesMut};
 use moq_net::{Server, Timestamp, group, origin, track};
@@ -12,10 +12,11 @@ use tidegate_control::units::{Span, Time};
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
-use super::edge::{BROADCAST, Edge, Lifetimes, Renewal, TRACK};
+use super::edge::{Advertised, BROADCAST, Edge, Lifetimes, Renewal, TRACK};
 use super::endpoint::{self, HANDSHAKE};
 use crate::admission::Admission;
 use crate::clock;
+use crate::identity::hex;
 use crate::stream::hls::Part;
 use crate::stream::viewer::Screen;
 
@@ -46,13 +47,20 @@ pub fn serve(
 ) -> io::Result<Edge> {
     let opened = endpoint::open(listen, WINDOW, lifetimes)?;
     let (endpoint, edge) = (opened.endpoint.clone(), opened.edge);
-    spawn_local(opened.renew(say));
+    *lock(&screen.edge) = Some(advertised(edge));
+    let shown = screen.clone();
+    spawn_local(opened.renew(move |renewal| {
+        if let Some(advertised) = &mut *lock(&shown.edge) {
+            renew(&mut advertised.certificates, renewal);
+        }
+        say(renewal);
+    }));
     let (origin, driver) = endpoint::origin();
     spawn_local(moq_net::time::run(driver));
     let mut stream = Stream::new(&origin).map_err(io::Error::other)?;
-    screen.hls.lock().expect("the lock is not poisoned").follow();
+    lock(&screen.hls).follow();
     let follower = Box::new(move |now, part| stream.push(now, part));
-    *screen.follower.lock().expect("the lock is not poisoned") = Some(follower);
+    *lock(&screen.follower) = Some(follower);
     spawn_local(async move {
         let admission = Rc::new(Admission::new(SUBSCRIBERS));
         while let Some(incoming) = endpoint.accept().await {
@@ -64,6 +72,24 @@ pub fn serve(
         }
     });
     Ok(edge)
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().expect("the lock is not poisoned")
+}
+
+/// What pages need of an edge that begins.
+fn advertised(edge: Edge) -> Advertised {
+    let certificates = vec![hex(&edge.certificate)];
+    Advertised { address: edge.address, broadcast: BROADCAST, track: TRACK, certificates }
+}
+
+/// Renews the certificates that pages may meet: the one in use, and its successor.
+fn renew(certificates: &mut Vec<String>, renewal: Renewal) {
+    match renewal {
+        Renewal::Announced { certificate, .. } => certificates.push(hex(&certificate)),
+        Renewal::Replaced { certificate } => *certificates = vec![hex(&certificate)],
+    }
 }
 
 /// Serves one subscriber until it leaves or sends too much.
@@ -167,5 +193,19 @@ impl Group {
             return Ok(());
         }
         self.group.write_frame(time, self.waiting.split().freeze())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_get_the_certificate_in_use_and_the_next_one() {
+        let mut certificates = vec![hex(&[1; 32])];
+        renew(&mut certificates, Renewal::Announced { certificate: [2; 32], from: 0 });
+        assert_eq!(certificates, [hex(&[1; 32]), hex(&[2; 32])]);
+        renew(&mut certificates, Renewal::Replaced { certificate: [2; 32] });
+        assert_eq!(certificates, [hex(&[2; 32])]);
     }
 }
