@@ -82,6 +82,14 @@ impl Browser {
         }
     }
 
+    /// Waits until the page is as wide as a screen of that width, so that nothing sticks out. The picture is named `name`.
+    pub fn fit(&mut self, width: u32, name: &str) {
+        self.resize(width, name);
+        let fits =
+            format!("innerWidth == {width} && document.documentElement.scrollWidth <= {width} ? 1 : 0");
+        self.until_above(&fits, 0.0);
+    }
+
     /// The page as on a screen of that width. The picture, in base64, goes to the folder that TIDEGATE_PICTURES names.
     pub fn resize(&mut self, width: u32, name: &str) {
         let (height, mobile) = (if width < 500 { 844 } else { 900 }, width < 500);

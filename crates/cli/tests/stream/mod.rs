@@ -3,6 +3,7 @@
 pub mod browser;
 mod contents;
 mod forgers;
+mod live_page;
 mod media;
 mod options;
 mod players;
@@ -308,13 +309,8 @@ fn a_browser_plays_and_draws_on_any_screen() {
     let begun = player.until_above(time, 0.1);
     player.until_above(time, begun + 1.0);
     assert_eq!(player.read("document.querySelector('video').videoWidth"), 320);
-    // The page is as wide as the screen, and nothing sticks out.
-    let fits = |width: u32| {
-        format!("innerWidth == {width} && document.documentElement.scrollWidth <= {width} ? 1 : 0")
-    };
     for (width, name) in [(1280, "player.png.base64"), (390, "player-phone.png.base64")] {
-        player.resize(width, name);
-        player.until_above(&fits(width), 0.0);
+        player.fit(width, name);
     }
     player.until_above("document.querySelector('video').videoWidth == 256 ? 1 : 0", 0.0);
     let restarted = player.until_above(time, begun + 1.0);
@@ -326,8 +322,7 @@ fn a_browser_plays_and_draws_on_any_screen() {
     dashboard.until_above("document.querySelectorAll('svg circle').length", 21.0);
     dashboard.until_above("document.querySelectorAll('#viewers tr').length", 1.0);
     for (width, name) in [(1280, "dashboard.png.base64"), (390, "dashboard-phone.png.base64")] {
-        dashboard.resize(width, name);
-        dashboard.until_above(&fits(width), 0.0);
+        dashboard.fit(width, name);
     }
     // The feeder ends with the server.
     drop((dashboard, viewer, server));

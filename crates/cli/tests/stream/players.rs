@@ -1,15 +1,10 @@
-//! Tests: a stock player plays what a client offers, and a browser reads it by WebTransport.
+//! Tests: a stock player plays what a client offers.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
-use tidegate_net::stream::moq;
-
-use super::browser::Browser;
 use super::media::{feed, made, made_of};
-use super::roles::{Scratch, client, get, server};
-use super::{number, pause};
+use super::pause;
+use super::roles::{client, get, server};
 use crate::skipped;
 
 /// The clock of ffplay, seconds of the stream, as it prints it while it plays.
@@ -51,49 +46,4 @@ fn ffplay_plays_over_a_restart_to_the_end() {
         let highest = |clocks: &[f64]| clocks.iter().copied().fold(0.0, f64::max);
         assert!(highest(before) > 6.0 && highest(after) > 6.0, "{path}: {before:?}, {after:?}");
     }
-}
-
-/// A page of this machine without a content security policy, from which scripts may connect anywhere.
-fn blank_page() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}/", listener.local_addr().unwrap());
-    std::thread::spawn(move || {
-        for mut tcp in listener.incoming().flatten() {
-            let answer = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<body>";
-            // The browser may have gone.
-            let _ = tcp.read(&mut [0; 4096]).and_then(|_| tcp.write_all(answer.as_bytes()));
-        }
-    });
-    url
-}
-
-#[test]
-fn a_browser_reads_media_over_quic_by_web_transport() {
-    if !moq::IS_BUILT {
-        return skipped::skipped("a browser on WebTransport", "`cargo test --workspace`, which builds `moq`");
-    }
-    let Some(stream) = made(20) else { return skipped::skipped("a browser on WebTransport", "ffmpeg") };
-    let mut server = server("1 Mbit/s", "6 Mbit/s", "");
-    let mut viewer = client(&server, "3 Mbit/s", "--moq 127.0.0.1:0");
-    let edge = viewer.event();
-    let feeding = feed(server.input(), stream, 20);
-    viewer.until("playing", |status| number(status, "delivered") > 200);
-    let scratch = Scratch::new("web-transport");
-    let Some(mut browser) = Browser::open(&blank_page(), &scratch.path("profile")) else {
-        return skipped::skipped("a browser on WebTransport", "chromium");
-    };
-    browser.until_above("document.body && isSecureContext ? 1 : 0", 0.0);
-    let [address, certificate] = ["address", "certificate"].map(|key| edge[key].as_str().unwrap());
-    let script = include_str!("subscriber.js").replace("ADDRESS", address);
-    browser.read(&script.replace("CERTIFICATE", certificate));
-    browser.until_above("seen.error === '' ? seen.groups : 9", 3.0);
-    let seen = browser.read("seen");
-    assert!(seen["error"] == "" && seen["protocol"] == "moq-lite-04" && seen["broken"] == 0, "{seen}");
-    // Groups begin with the program association table. Playing begins in the middle of one, without waiting for the next.
-    let starts: Vec<u64> =
-        seen["starts"].as_array().unwrap().iter().map(|byte| byte.as_u64().unwrap()).collect();
-    assert!(starts.chunks(3).all(|start| start == [0x47, 0x40, 0]), "{seen}");
-    assert!(seen["wait_ms"].as_f64().unwrap() < 1000.0, "{seen}");
-    drop((browser, viewer, server));
-    let _ = feeding.join();
 }

@@ -21,7 +21,7 @@ pub struct Edge {
     pub certificate: [u8; 32],
 }
 
-/// What a page needs to subscribe.
+/// The data that a page needs to subscribe.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Advertised {
     /// The edge's UDP address.

@@ -78,7 +78,7 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().expect("the lock is not poisoned")
 }
 
-/// What pages need of an edge that begins.
+/// The data that pages need to subscribe to an edge that begins.
 fn advertised(edge: Edge) -> Advertised {
     let certificates = vec![hex(&edge.certificate)];
     Advertised { address: edge.address, broadcast: BROADCAST, track: TRACK, certificates }

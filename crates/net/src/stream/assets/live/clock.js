@@ -7,7 +7,7 @@ const BACKWARDS = 1000;
 const FORWARDS = 10_000;
 // So is a key frame that is to be shown by this much before earlier pictures.
 const BEFORE = 250;
-// Without a picture for this long, the sound leads.
+// If the last picture is older than this, the sound leads.
 const ALONE = 5000;
 
 // The buffer: at least, at most, and beyond the slowest frame of the last seconds.
@@ -22,7 +22,7 @@ const SLEW = 0.01;
 const TOO_LONG = 500;
 // After this time without a frame in time, the stream is late, not the frames.
 const LATE = 1000;
-// What waited before the subscription arrives at once. That is over when frames no longer gain on the clock by this.
+// A new subscription gets older frames at once. That is over when frames stop to gain on the clock by this, three times.
 const GAIN = 5;
 const CALM = 3;
 
@@ -62,7 +62,7 @@ export class Timeline {
     return Math.abs(time - this.last) > FORWARDS ? null : time + this.shift;
   }
 
-  // Whether there is no picture that sound could follow.
+  // Whether the picture is missing, so that sound cannot follow it.
   isLedBySound(now) {
     return now - this.ledAt > ALONE;
   }
@@ -73,7 +73,7 @@ export class Timeline {
     const step = this.last === null ? Infinity : decoded - this.last;
     const isBefore = isKey && decoded + ahead + this.shift < this.latest - BEFORE;
     if (step < -BACKWARDS || step > FORWARDS || isBefore) {
-      // What begins again arrives as fast as what went before, and is shown behind it.
+      // The new part arrives as fast as the old one, and is shown behind it.
       const wanted = Math.max(now - this.clock.fastest(), this.latest + 1);
       this.shift = (Number.isFinite(wanted) ? wanted : 0) - decoded;
       this.jumps += 1;
@@ -93,7 +93,7 @@ export class Clock {
     this.begin();
   }
 
-  // Begins to measure anew: what arrives next may have waited somewhere.
+  // Begins to measure again: the next frames may have waited somewhere.
   begin() {
     this.parts = [];
     this.isSettling = true;

@@ -54,7 +54,7 @@ function codecOfH265(bytes, at) {
   return [...parts, ...constraints.map((byte) => byte.toString(16))].join(".");
 }
 
-// What the units of a codec are: `kind` of a unit, and whether it is a parameter set, a slice or a slice of a key frame.
+// Units by codec: `kind` of a unit, and whether it is a parameter set, a slice or a slice of a key frame.
 const CODECS = {
   h264: {
     kind: (byte) => byte & 0x1f,
@@ -82,7 +82,7 @@ export class Pictures {
     this.parameters = new Uint8Array(0);
   }
 
-  // The codec string so far, whether decoding can begin with the picture, and its bytes. Null if it has no slice.
+  // The codec string so far, whether decoding can begin with the picture, and its bytes. Null without a slice.
   read(bytes) {
     const begins = [];
     let [slice, codec] = [null, null];
@@ -125,7 +125,7 @@ function concatenated(first, second) {
 
 const AAC_RATES = [96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000, 7350];
 
-// The head of a frame of AAC in ADTS (ISO 13818-7, section 6.2). Null if there is none.
+// The head of a frame of AAC in ADTS (ISO 13818-7, section 6.2), or null.
 function adts(bytes, at) {
   if (bytes[at] !== 0xff || (bytes[at + 1] & 0xf6) !== 0xf0) return null;
   const rate = AAC_RATES[bytes[at + 2] >> 2 & 0x0f];
@@ -147,7 +147,7 @@ const BITRATES = {
   "2.3": [8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160],
 };
 
-// The head of a frame of MPEG audio, layers 1 to 3 (ISO 11172-3, section 2.4.1.3). Null if there is none.
+// The head of a frame of MPEG audio, layers 1 to 3 (ISO 11172-3, section 2.4.1.3), or null.
 function mpeg(bytes, at) {
   if (bytes[at] !== 0xff || (bytes[at + 1] & 0xe0) !== 0xe0) return null;
   const version = bytes[at + 1] >> 3 & 3;

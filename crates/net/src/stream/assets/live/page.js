@@ -14,13 +14,13 @@ const SILENT = 3000;
 
 const player = new Player(element("picture"));
 let session = { state: "connecting", error: null };
-// What the client says about itself; null while it does not answer.
+// The client's status; null while it does not answer.
 let client = null;
 let unanswered = 0;
 
 const pause = (time) => new Promise((wake) => setTimeout(wake, time));
 
-// What the browser lacks; null if it has everything.
+// Names the features that the browser lacks; null if it has all.
 function missing() {
   const needed = { WebTransport: window.WebTransport, WebCodecs: window.VideoDecoder && window.AudioDecoder };
   const names = Object.keys(needed).filter((name) => !needed[name]);

@@ -23,7 +23,7 @@ export class Picture {
     this.delays = [];
     this.codec = null;
     this.decoder = null;
-    // What the page says if it cannot show pictures.
+    // The reason why pictures cannot be shown.
     this.problem = null;
     this.queue = [];
     this.bytes = 0;
@@ -40,13 +40,20 @@ export class Picture {
     this.keyAt = null;
   }
 
+  // Other streams begin. The last picture stays until the next one, if there is one.
+  restart(goesOn) {
+    this.problem = null;
+    this.gap();
+    if (!goesOn) this.context.clearRect(0, 0, this.canvas.width, this.canvas.height);
+  }
+
   // Takes a coded picture: `codec`, `isKey`, `bytes`, `shown` on the line of time, `arrived`.
   push(coded, now) {
     this.keyAt = coded.isKey || this.keyAt === null ? now : this.keyAt;
     if (now - this.keyAt > WITHOUT_KEY) {
       this.problem = "The picture has no key frames (IDR) that this browser can begin with.";
     }
-    // Without parameters there is nothing to decode with.
+    // A picture before the first parameter set cannot be decoded.
     if (coded.codec === null) return this.drop(1);
     this.queue.push(coded);
     this.bytes += coded.bytes.length;

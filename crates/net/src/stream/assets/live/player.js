@@ -12,7 +12,7 @@ export class Player {
     this.timeline = new Timeline(this.clock);
     this.picture = new Picture(canvas, this.clock);
     this.sound = new Sound(this.clock);
-    // What the tables name: kinds of picture and sound.
+    // The kinds of picture and sound that the tables name.
     this.named = null;
     this.arrivedAt = null;
     this.apartSince = null;
@@ -50,6 +50,8 @@ export class Player {
     this.pictures = named.picture?.codec ? new Pictures(named.picture.codec) : null;
     this.sounds = named.sound?.codec ? new Sounds(named.sound.codec) : null;
     this.apartSince = null;
+    this.picture.restart(this.pictures !== null);
+    this.sound.restart();
   }
 
   pictureUnit(unit) {
@@ -81,7 +83,7 @@ export class Player {
     this.sound.tick(now);
   }
 
-  // What it cannot play, in plain words; null if there is nothing to say.
+  // Says in plain words which parts of the stream it cannot play, or null.
   problem(now) {
     if (!this.named) return null;
     const said = [];

@@ -7,7 +7,7 @@ const AHEAD = 200;
 const NEAR = 0.06;
 // How fast that difference is made up for, per second.
 const GAIN = 0.3;
-// More than this is no latency of a loudspeaker, seconds.
+// Upper bound of the latency that the browser reports, seconds.
 const MOST_LATENCY = 0.3;
 
 export class Sound {
@@ -33,7 +33,13 @@ export class Sound {
     await (isOn ? this.context.resume() : this.context.suspend());
   }
 
-  // What was decoded is not played: something is missing, or the sound was off.
+  // Other streams begin.
+  restart() {
+    this.problem = null;
+    this.codec = null;
+  }
+
+  // Drops decoded sound, because frames are missing or the sound was off.
   gap() {
     this.pieces = [];
     this.codec = null;

@@ -3,7 +3,7 @@
 const PROTOCOL = "moq-lite-04";
 // Groups older than this are not worth sending, milliseconds.
 const AGE = 2000;
-// A group that does not end is given up when its successor has waited for this long, milliseconds.
+// A successor waits this time for a group to end, which is then given up, milliseconds.
 const PATIENCE = 500;
 // Bytes of groups that wait for their predecessor, and the longest frame.
 const MOST_WAITING = 32 << 20;
