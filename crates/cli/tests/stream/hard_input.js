@@ -25,53 +25,56 @@ function changed(change) {
   return Uint8Array.from(packets);
 }
 
-async function run() {
-  const { Demuxer } = await import("/live/demuxer.js");
-  const { Pictures, Sounds } = await import("/live/formats.js");
-  const { Clock, Timeline } = await import("/live/clock.js");
+// The page's modules.
+let Demuxer, Pictures, Sounds, Clock, Timeline;
 
-  // A demuxer that counts.
-  const begin = () => {
-    const found = { programs: 0, pictures: 0, keys: 0, frames: 0, codec: null };
-    let [pictures, sounds] = [null, null];
-    found.demuxer = new Demuxer({
-      program(named) {
-        found.programs += 1;
-        pictures = named.picture?.codec && new Pictures(named.picture.codec);
-        sounds = named.sound?.codec && new Sounds(named.sound.codec);
-      },
-      picture(unit) {
-        const coded = pictures.read(unit.bytes);
-        found.pictures += 1;
-        found.keys += coded?.isKey ? 1 : 0;
-        found.codec = coded?.codec ?? found.codec;
-      },
-      sound(unit) {
-        found.frames += sounds.read(unit).length;
-      },
-    });
-    return found;
-  };
-  const read = (bytes, size = 6 * PACKET, found = begin()) => {
-    for (let at = 0; at < bytes.length; at += size) found.demuxer.push(bytes.subarray(at, at + size), 0);
-    return found;
-  };
-  const check = (name, holds) => {
-    try {
-      if (!holds()) hard.wrong.push(name);
-    } catch (error) {
-      hard.wrong.push(`${name}: ${error}`);
-    }
-  };
-  const isWhole = (found) => found.pictures >= 49 && found.keys === 2 && found.frames >= 80 && found.codec !== null;
-  // Whatever came before: the next stream is read as ever.
-  const recovers = (found) => {
-    const before = found.pictures;
-    read(stream, 6 * PACKET, found);
-    const whole = read(stream);
-    return isWhole(whole) && found.pictures - before >= whole.pictures - 1;
-  };
+// A demuxer that counts.
+function begin() {
+  const found = { programs: 0, pictures: 0, keys: 0, frames: 0, codec: null };
+  let [pictures, sounds] = [null, null];
+  found.demuxer = new Demuxer({
+    program(named) {
+      found.programs += 1;
+      pictures = named.picture?.codec && new Pictures(named.picture.codec);
+      sounds = named.sound?.codec && new Sounds(named.sound.codec);
+    },
+    picture(unit) {
+      const coded = pictures.read(unit.bytes);
+      found.pictures += 1;
+      found.keys += coded?.isKey ? 1 : 0;
+      found.codec = coded?.codec ?? found.codec;
+    },
+    sound(unit) {
+      found.frames += sounds.read(unit).length;
+    },
+  });
+  return found;
+}
 
+function read(bytes, size = 6 * PACKET, found = begin()) {
+  for (let at = 0; at < bytes.length; at += size) found.demuxer.push(bytes.subarray(at, at + size), 0);
+  return found;
+}
+
+// Notes a case that does not hold.
+function check(name, holds) {
+  try {
+    if (!holds()) hard.wrong.push(name);
+  } catch (error) {
+    hard.wrong.push(`${name}: ${error}`);
+  }
+}
+
+const isWhole = (found) => found.pictures >= 49 && found.keys === 2 && found.frames >= 80 && found.codec !== null;
+// Whatever came before: the next stream is read as ever.
+const recovers = (found) => {
+  const before = found.pictures;
+  read(stream, 6 * PACKET, found);
+  const whole = read(stream);
+  return isWhole(whole) && found.pictures - before >= whole.pictures - 1;
+};
+
+function damage() {
   for (const size of [1, 7, PACKET - 1, PACKET, PACKET + 1, stream.length]) {
     check(`pieces of ${size} bytes`, () => isWhole(read(stream, size)));
   }
@@ -91,6 +94,9 @@ async function run() {
     if (pid(packet) === 0x1000) packet[20] ^= 1;
     return packet;
   })).programs === 0);
+}
+
+function lyingLengths() {
   check("lengths of sections", () => recovers(read(changed((packet) => {
     if (pid(packet) === 0x1000) [packet[6], packet[7]] = [0xbf, 0xff];
     return packet;
@@ -114,6 +120,9 @@ async function run() {
     if (isUnit(packet)) [packet[head(packet) + 4], packet[head(packet) + 5]] = [random(2) * random(256), random(256)];
     return packet;
   }))));
+}
+
+function endlessUnits() {
   check("a picture without an end", () => {
     const found = read(stream);
     const endless = changed((packet) => pid(packet) === 0x100 && !(packet[1] & 0x40) ? packet : null);
@@ -134,7 +143,9 @@ async function run() {
     }
     return sounds.every((reader) => reader.rest.length < 1 << 14);
   });
+}
 
+function timeStamps() {
   // Time stamps: 25 pictures per second, each arriving when it is shown.
   const times = (stamps) => {
     const clock = new Clock();
@@ -164,6 +175,13 @@ async function run() {
       return clock.buffer() <= 2001;
     });
   });
+}
+
+async function run() {
+  ({ Demuxer } = await import("/live/demuxer.js"));
+  ({ Pictures, Sounds } = await import("/live/formats.js"));
+  ({ Clock, Timeline } = await import("/live/clock.js"));
+  for (const cases of [damage, lyingLengths, endlessUnits, timeStamps]) cases();
   hard.isDone = 1;
 }
 

@@ -13,11 +13,14 @@ use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures_util::stream;
+use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
 
+use super::moq::{BROADCAST, TRACK};
 use super::server;
 use super::viewer::{self, Screen};
 use crate::http::{self, Number, Page};
+use crate::identity::hex;
 
 /// CSP: scripts and media come from this origin only; hls.js feeds the video from memory.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; media-src 'self' blob:";
@@ -50,7 +53,7 @@ pub fn of_viewer(screen: Arc<Screen>) -> Router {
         .route("/hls/{segment}", get(segment))
         .route_layer(middleware::from_fn(http::share_on_loopback))
         .route("/status.json", get(|State(screen): State<Arc<Screen>>| async move { json(&screen.status) }))
-        .route("/moq.json", get(|State(screen): State<Arc<Screen>>| async move { json(&screen.edge) }))
+        .route("/moq.json", get(moq_edge))
         .route("/live.html", get(live_page))
         .route(
             "/metrics",
@@ -101,9 +104,18 @@ async fn live(State(screen): State<Arc<Screen>>) -> Response {
     ([(CONTENT_TYPE, "video/mp2t")], Body::from_stream(payloads)).into_response()
 }
 
+/// Tells pages how to subscribe by Media over QUIC; null without an edge.
+async fn moq_edge(State(screen): State<Arc<Screen>>) -> Response {
+    let edge = lock(&screen.edge).map(|(address, certificates)| {
+        let certificates: Vec<String> = certificates.iter().map(|hash| hex(hash)).collect();
+        json!({ "address": address, "broadcast": BROADCAST, "track": TRACK, "certificates": certificates })
+    });
+    ([(CONTENT_TYPE, JSON)], json!(edge).to_string()).into_response()
+}
+
 /// The page that reads Media over QUIC. It may connect to the viewer's edge, too.
 async fn live_page(State(screen): State<Arc<Screen>>) -> Response {
-    let policy = lock(&screen.edge).map_or_else(|| POLICY.to_owned(), |edge| policy_for(edge.address));
+    let policy = lock(&screen.edge).map_or_else(|| POLICY.to_owned(), |(address, _)| policy_for(address));
     let headers = [(CONTENT_TYPE, HTML), (CONTENT_SECURITY_POLICY, policy.as_str())];
     (headers, include_str!("assets/live.html")).into_response()
 }

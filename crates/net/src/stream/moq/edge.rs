@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 
-use serde::Serialize;
 use tidegate_control::units::Span;
 
 /// Name of the broadcast.
@@ -21,18 +20,8 @@ pub struct Edge {
     pub certificate: [u8; 32],
 }
 
-/// The data that a page needs to subscribe.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Advertised {
-    /// The edge's UDP address.
-    pub address: SocketAddr,
-    /// The broadcast and the track.
-    pub broadcast: &'static str,
-    /// See `broadcast`.
-    pub track: &'static str,
-    /// SHA-256 of the certificate in use, and of the next one once it is announced, in hexadecimal.
-    pub certificates: Vec<String>,
-}
+/// Where pages find an edge: its UDP address, and SHA-256 of the certificate in use and of the announced next one.
+pub(crate) type Advertised = (SocketAddr, Vec<[u8; 32]>);
 
 /// Ages of a certificate, from when it is made.
 #[derive(Clone, Copy, Debug)]

@@ -12,11 +12,10 @@ use tidegate_control::units::{Span, Time};
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
-use super::edge::{Advertised, BROADCAST, Edge, Lifetimes, Renewal, TRACK};
+use super::edge::{BROADCAST, Edge, Lifetimes, Renewal, TRACK};
 use super::endpoint::{self, HANDSHAKE};
 use crate::admission::Admission;
 use crate::clock;
-use crate::identity::hex;
 use crate::stream::hls::Part;
 use crate::stream::viewer::Screen;
 
@@ -47,11 +46,11 @@ pub fn serve(
 ) -> io::Result<Edge> {
     let opened = endpoint::open(listen, WINDOW, lifetimes)?;
     let (endpoint, edge) = (opened.endpoint.clone(), opened.edge);
-    *lock(&screen.edge) = Some(advertised(edge));
+    *lock(&screen.edge) = Some((edge.address, vec![edge.certificate]));
     let shown = screen.clone();
     spawn_local(opened.renew(move |renewal| {
-        if let Some(advertised) = &mut *lock(&shown.edge) {
-            renew(&mut advertised.certificates, renewal);
+        if let Some((_, certificates)) = &mut *lock(&shown.edge) {
+            renew(certificates, renewal);
         }
         say(renewal);
     }));
@@ -78,17 +77,11 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().expect("the lock is not poisoned")
 }
 
-/// The data that pages need to subscribe to an edge that begins.
-fn advertised(edge: Edge) -> Advertised {
-    let certificates = vec![hex(&edge.certificate)];
-    Advertised { address: edge.address, broadcast: BROADCAST, track: TRACK, certificates }
-}
-
 /// Renews the certificates that pages may meet: the one in use, and its successor.
-fn renew(certificates: &mut Vec<String>, renewal: Renewal) {
+fn renew(certificates: &mut Vec<[u8; 32]>, renewal: Renewal) {
     match renewal {
-        Renewal::Announced { certificate, .. } => certificates.push(hex(&certificate)),
-        Renewal::Replaced { certificate } => *certificates = vec![hex(&certificate)],
+        Renewal::Announced { certificate, .. } => certificates.push(certificate),
+        Renewal::Replaced { certificate } => *certificates = vec![certificate],
     }
 }
 
@@ -202,10 +195,10 @@ mod tests {
 
     #[test]
     fn pages_get_the_certificate_in_use_and_the_next_one() {
-        let mut certificates = vec![hex(&[1; 32])];
+        let mut certificates = vec![[1; 32]];
         renew(&mut certificates, Renewal::Announced { certificate: [2; 32], from: 0 });
-        assert_eq!(certificates, [hex(&[1; 32]), hex(&[2; 32])]);
+        assert_eq!(certificates, [[1; 32], [2; 32]]);
         renew(&mut certificates, Renewal::Replaced { certificate: [2; 32] });
-        assert_eq!(certificates, [hex(&[2; 32])]);
+        assert_eq!(certificates, [[2; 32]]);
     }
 }
