@@ -68,9 +68,9 @@ pub struct Emission {
 /// The observation of an emission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Observation {
-    /// tgen's `+`: a packet from the client to the server, or a new stream.
+    /// tgen's `+` (in old stream models `$`): a packet from the client to the server, or a new stream.
     ToServer,
-    /// tgen's `-` (in stream models also `$`): a packet from the server to the client, or a new stream.
+    /// tgen's `-`: a packet from the server to the client, or a new stream.
     ToOrigin,
     /// tgen's `F`: the end.
     End,

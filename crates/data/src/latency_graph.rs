@@ -9,7 +9,7 @@ use crate::country::Country;
 use crate::document::{DataError, Document, quote};
 use crate::graph::{Attributes, Graph};
 use crate::latency::{LatencyTable, Location, Path, Routing, check_size};
-use crate::shadow_yaml::text_rate;
+use crate::shadow_yaml::{RATES, text_rate};
 
 /// Meaning of a number without a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,7 +134,7 @@ impl Reader<'_> {
         }
         text_rate(text)
             .map(Some)
-            .map_err(|error| self.document.error_at(line, format!("bandwidth {error}"), "correct it"))
+            .map_err(|error| self.document.error_at(line, format!("bandwidth {error}"), RATES))
     }
 }
 

@@ -88,6 +88,10 @@ fn unpack_within(name: &str, bytes: Vec<u8>, limit: u64) -> Result<Document, Dat
     if plain.len() as u64 > limit {
         return Err(fail(format!("is longer than {limit} bytes unpacked"), "give a smaller file"));
     }
+    // The magic of POSIX and GNU archives.
+    if plain.get(257..262) == Some(b"ustar") {
+        return Err(fail("is a tar archive".into(), "unpack it with `tar xf`, and name the files in it"));
+    }
     if let Some(at) = plain.iter().position(|byte| *byte == 0) {
         return Err(fail(format!("is not text: byte {at} is zero"), "give a text file"));
     }
@@ -146,6 +150,12 @@ mod tests {
         assert!(unpack_within("x", bomb.clone(), 9_999).unwrap_err().cause.contains("longer"));
         assert!(unpack_within("x", bomb, 10_000).is_ok());
         assert!(unpack("x", vec![7, 0, 255, 3]).unwrap_err().cause.contains("not text"));
+        let mut tar = vec![0; 512];
+        tar[257..262].copy_from_slice(b"ustar");
+        for archive in [gz(&tar), tar] {
+            let error = unpack("x", archive).unwrap_err();
+            assert!(error.cause == "is a tar archive" && error.cure.contains("tar xf"), "{error}");
+        }
         assert!(unpack("x", Vec::new()).unwrap_err().cause.contains("empty"));
         assert!(unpack("x", b"PK\x03\x04...".to_vec()).unwrap_err().cause.contains("zip"));
         assert!(open(Path::new("/nonexistent")).unwrap_err().cause.contains("cannot be read"));

@@ -45,6 +45,8 @@ pub struct Host {
     pub count: u32,
     /// Its node of the graph.
     pub node: Option<String>,
+    /// Line of the configuration that names the node.
+    pub(crate) line: Option<usize>,
     /// Its country, if the configuration gives it.
     pub country: Option<Country>,
     /// Its address, or a hint of it.
@@ -64,7 +66,17 @@ pub struct Process {
     pub program: String,
     /// Its arguments, separated by spaces.
     pub arguments: String,
+    /// Number of such processes on the host (Shadow 2's `quantity`).
+    pub count: u32,
 }
+
+/// Largest `quantity` of hosts or processes.
+const MOST: u64 = 1_000_000;
+/// The cure of a wrong `quantity`.
+pub(crate) const QUANTITY: &str = "write a whole number from 1 to 1000000";
+
+/// Programs of tor that are not tor itself.
+const TOOLS_OF_TOR: [&str; 4] = ["tor-resolve", "tor-gencert", "tor-print-ed-signing-cert", "tor-fw-helper"];
 
 /// The role of a host in a network of Tor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,10 +99,24 @@ pub enum Role {
     Other,
 }
 
+impl Process {
+    /// Whether it is this program, or a build of it such as `tor-0.4.8`.
+    pub fn is(&self, program: &str) -> bool {
+        let rest = self.program.strip_prefix(program);
+        rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphabetic()))
+            && !TOOLS_OF_TOR.contains(&self.program.as_str())
+    }
+}
+
 impl Host {
+    /// Its processes of a program.
+    pub fn running<'h>(&'h self, program: &'h str) -> impl Iterator<Item = &'h Process> {
+        self.processes.iter().filter(move |process| process.is(program))
+    }
+
     /// Whether it runs a program.
-    pub(crate) fn runs(&self, program: &str) -> bool {
-        self.processes.iter().any(|process| process.program == program)
+    fn runs(&self, program: &str) -> bool {
+        self.running(program).next().is_some()
     }
 
     /// Its role, by its programs and by the names that tornettools and Shadow's examples give.
@@ -118,6 +144,12 @@ impl Host {
 /// A time in seconds; none beyond 300 years: 64 bits of nanoseconds hold 584.
 pub(crate) fn seconds(seconds: u64) -> Option<Span> {
     (seconds < 10_000_000_000).then(|| Span::from_secs(seconds))
+}
+
+/// Reads a `quantity`; none if it is not a whole number from 1 to a million.
+pub(crate) fn quantity(text: &str) -> Option<u32> {
+    let number = text.trim().parse().ok()?;
+    (1..=MOST).contains(&number).then_some(number as u32)
 }
 
 /// Name of a program, without its folder.
@@ -149,6 +181,10 @@ mod tests {
             ("client", &["tgen"], Role::DirectClient),
             ("client", &["curl"], Role::Other),
             ("idleclient", &["tor"], Role::Other),
+            ("relay1", &["tor-0.4.8"], Role::Relay),
+            ("relay1", &["tor_patched", "tor-gencert"], Role::Relay),
+            ("torclient", &["tor0.4.7", "tgen-1.1"], Role::Client),
+            ("exit1", &["torsocks", "tor-resolve", "oniontrace", "tgentools"], Role::Other),
         ] {
             assert_eq!(host(name, programs).role(), role, "{name} {programs:?}");
         }

@@ -131,6 +131,15 @@ impl Folder {
         places.find(|place| place.is_file())
     }
 
+    /// Whether the configuration lacks a graph, or names a file that does not exist here.
+    pub fn lacks_graph(&self) -> bool {
+        match &self.config.graph {
+            NetworkGraph::Absent => true,
+            NetworkGraph::File(path) => self.find("", path).is_none(),
+            NetworkGraph::BuiltIn(_) | NetworkGraph::Inline(_) => false,
+        }
+    }
+
     /// The document of the graph, its contents, and what bare numbers mean in it.
     fn graph(&self) -> Result<&(Document, Graph, BareNumbers), DataError> {
         if let Some(graph) = self.graph.get() {
@@ -154,6 +163,14 @@ impl Folder {
         } else {
             (gml::read(&document)?, BareNumbers::Refused)
         };
+        let known: BTreeSet<&str> = graph.nodes.iter().map(|node| node.id.as_str()).collect();
+        let lost = |host: &&Host| host.node.as_deref().is_some_and(|node| !known.contains(node));
+        if let Some(host) = self.config.hosts.iter().filter(lost).min_by_key(|host| host.line) {
+            let (name, node) = (quote(&host.name), host.node.as_deref().unwrap_or_default());
+            let cause = format!("host {name} is at node {node}, which {} lacks", document.name());
+            let cure = "correct its `network_node_id`, or add the node to the graph".into();
+            return Err(DataError { line: host.line, cure, ..self.fail(cause) });
+        }
         if self.config.direct {
             // Shadow 1 has the same choice in the graph.
             graph.attributes.insert("preferdirectpaths".into(), "true".into());
@@ -232,11 +249,9 @@ impl Folder {
     /// The options of a host's tor, from its files and its command line.
     fn options(&self, host: &Host) -> Options {
         let mut options = Options::new();
-        let tor = host.processes.iter().find(|process| process.program == "tor");
-        let words: Vec<&str> = tor.map_or(Vec::new(), |tor| tor.arguments.split_whitespace().collect());
+        let words = words_of_tor(host);
         // Options of the file override its defaults, and the command line overrides both.
-        for (flag, usual) in [("--defaults-torrc", "torrc-defaults"), ("-f", "torrc")] {
-            let named = words.windows(2).find(|pair| pair[0] == flag).map(|pair| pair[1]);
+        for (named, usual) in named_torrcs(&words).into_iter().zip(["torrc-defaults", "torrc"]) {
             if let Some(file) = self.find(&host.name, named.unwrap_or(usual)) {
                 torrc::read_options(&file, &mut options);
             }
@@ -256,17 +271,31 @@ impl Folder {
     /// Reads the relays, with their links, limits, weights and flags.
     ///
     /// # Errors
-    /// If no host is a relay, a relay lacks a bandwidth, or the bandwidth file is malformed.
+    /// If no host is a relay, a relay lacks a bandwidth, or the graph or the bandwidth file is malformed.
     pub fn relays(&self) -> Result<Relays, DataError> {
         let hosts = self.relay_hosts();
         if hosts.is_empty() {
             return Err(self.fail(no_relay(&self.config)));
+        }
+        if !self.lacks_graph() {
+            self.graph()?;
         }
         let weights = self.weights().map(|path| open(&path)).transpose()?;
         let weighed = weights.as_ref().map(weights_by_name).transpose()?;
         let mut found = Relays::default();
         let guards = self.guards();
         let (mut unweighed, mut total) = (0, 0.0);
+        let lacks_torrc = |host: &&Cow<Host>| {
+            let named = named_torrcs(&words_of_tor(host)).into_iter().flatten();
+            named.into_iter().any(|path| self.find(&host.name, path).is_none())
+        };
+        let lacking: Vec<&str> = hosts.iter().filter(lacks_torrc).map(|host| host.name.as_str()).collect();
+        if let [first, ..] = lacking[..] {
+            found.assumed.push(format!(
+                "relays whose torrc does not exist: {} ({first} is one); tor's defaults stand in",
+                lacking.len()
+            ));
+        }
         for host in hosts {
             let mut capacity = self.capacity(&host, guards.as_deref())?;
             let named = weighed.as_ref().and_then(|weighed| weighed.get(host.name.as_str()));
@@ -340,6 +369,17 @@ impl Folder {
             exit: share(of_name("exit") || accepts),
         })
     }
+}
+
+/// The arguments of a host's tor.
+fn words_of_tor(host: &Host) -> Vec<&str> {
+    let tor = host.running("tor").next();
+    tor.map_or(Vec::new(), |tor| tor.arguments.split_whitespace().collect())
+}
+
+/// The files that these arguments of tor name: those of defaults, then of options.
+fn named_torrcs<'a>(words: &[&'a str]) -> [Option<&'a str>; 2] {
+    ["--defaults-torrc", "-f"].map(|flag| words.windows(2).find(|pair| pair[0] == flag).map(|pair| pair[1]))
 }
 
 /// Whether a tor with these options is a client.
@@ -486,7 +526,8 @@ mod tests {
         let config = "network: {graph: {type: 1_gbit_switch}}\nhosts:\n\
             \x20 middle: {network_node_id: 0, quantity: 3, processes: [{path: tor}]}\n\
             \x20 visitor: {network_node_id: 0, processes: [{path: tor}, {path: curl}]}\n\
-            \x20 walker: {network_node_id: 0, processes: [{path: tor, args: --ClientOnly 1}]}\n";
+            \x20 walker: {network_node_id: 0, processes: [{path: tor, args: --ClientOnly 1}]}\n\
+            \x20 builds: {network_node_id: 0, processes: [{path: /opt/tor-0.4.8, args: -f conf/no.torrc}]}\n";
         let place = Place::new(
             "alike",
             &[("shadow.yaml", config), ("shadow.data.template/hosts/visitor/torrc", "ORPort 0\n")],
@@ -501,9 +542,11 @@ mod tests {
             .collect::<BTreeSet<_>>()
             .into_iter()
             .collect();
-        assert_eq!(names, ["middle1", "middle2", "middle3"]);
+        assert_eq!(names, ["builds", "middle1", "middle2", "middle3"]);
+        let assumed = folder.relays().unwrap().assumed.join("\n");
+        assert!(assumed.contains("torrc does not exist: 1 (builds is one)"), "{assumed}");
         let roles: Vec<Role> = folder.config.hosts.iter().map(|host| folder.role(host)).collect();
-        assert_eq!(roles, [Role::Relay, Role::Other, Role::Other]);
+        assert_eq!(roles, [Role::Relay, Role::Relay, Role::Other, Role::Other]);
     }
 
     #[test]
@@ -517,6 +560,22 @@ mod tests {
             let place = Place::new(name, &[("shadow.yaml", config)]);
             let refused = place.open().relays().unwrap_err();
             assert!(refused.cause.contains(cause), "{refused}");
+        }
+        // The graph lacks node 7 of the configuration; the other graph is cut off.
+        for (name, graph, file, line, cause) in [
+            (
+                "node",
+                NODES.replace("id 7", "id 8").replace(" 7", " 8"),
+                "shadow.config.yaml",
+                20,
+                "at node 7, which",
+            ),
+            ("cut", NODES[..100].to_owned(), "network.gml", 1, "lacks a value"),
+        ] {
+            let place = Place::new(name, &[("shadow.config.yaml", CONFIG), ("conf/network.gml", &graph)]);
+            let refused = place.open().relays().unwrap_err();
+            assert!(refused.cause.contains(cause) && refused.file.ends_with(file), "{refused}");
+            assert_eq!(refused.line, Some(line), "{refused}");
         }
         let place = Place::new("none", &[("readme", "x")]);
         assert!(Folder::open(&place.0).err().unwrap().file.ends_with("shadow.config.yaml"));

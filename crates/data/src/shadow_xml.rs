@@ -42,8 +42,8 @@ pub(crate) fn read(document: &Document) -> Result<Config, DataError> {
                 "process" | "application" => {
                     if let Some(host) = config.hosts.last_mut() {
                         let of = |key| attribute(&element, key).unwrap_or_default();
-                        host.processes
-                            .push(Process { program: program(&of("plugin")), arguments: of("arguments") });
+                        let (program, arguments) = (program(&of("plugin")), of("arguments"));
+                        host.processes.push(Process { program, arguments, count: 1 });
                     }
                 }
                 _ => {}
@@ -75,14 +75,22 @@ fn host(document: &Document, at: usize, element: &BytesStart<'_>) -> Result<Host
     let rate = |key: &str| -> Result<Option<Rate>, DataError> {
         Ok(number(key)?.map(|kib| Rate::from_bytes_per_s(u64::from(kib) * 1024)))
     };
+    let quantity = attribute(element, "quantity").map(|text| {
+        shadow::quantity(&text).ok_or_else(|| {
+            let cause = format!("`quantity` of host {} is {}", quote(&name), quote(&text));
+            document.error_at_byte(at, cause, shadow::QUANTITY)
+        })
+    });
+    let quantity = quantity.transpose()?;
     Ok(Host {
-        count: number("quantity")?.unwrap_or(1),
+        count: quantity.unwrap_or(1),
         country: attribute(element, "countrycodehint").as_deref().and_then(Country::from_code),
         address: attribute(element, "iphint").and_then(|text| text.parse().ok()),
         up: rate("bandwidthup")?,
         down: rate("bandwidthdown")?,
         name,
         node: None,
+        line: None,
         processes: Vec::new(),
     })
 }
@@ -123,6 +131,7 @@ mod tests {
             ("<shadow", "is not well-formed"),
             ("<shadow><host id=\"a\" bandwidthup=\"x\"/></shadow>", "`bandwidthup` of host `a` is `x`"),
             ("<shadow><host id=\"a\" quantity=\"-1\"/></shadow>", "`quantity` of host"),
+            ("<shadow><host id=\"a\" quantity=\"0\"/></shadow>", "`quantity` of host `a` is `0`"),
         ] {
             let refused = parse(bad).unwrap_err();
             assert!(refused.cause.contains(cause), "{bad}: {refused}");

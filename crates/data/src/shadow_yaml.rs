@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use serde::Deserialize;
+use serde_saphyr::Spanned;
 use tidegate_control::units::Rate;
 
 use crate::country::Country;
@@ -11,6 +12,10 @@ use crate::document::{DataError, Document, quote};
 use crate::shadow::{self, Config, Host, NetworkGraph, Process, program};
 
 const CURE: &str = "give the configuration of a Shadow simulation, such as shadow.config.yaml";
+
+/// The cure of a rate that Shadow does not know.
+pub(crate) const RATES: &str = "write a number and bit, kilobit (Kbit), megabit (Mbit), gigabit (Gbit) or terabit (Tbit), \
+     or kibibit (Kibit) and so on; a bare number is bits per second";
 
 /// The used part of the file.
 #[derive(Deserialize)]
@@ -51,11 +56,11 @@ struct GraphFile {
 
 #[derive(Deserialize)]
 struct FileHost {
-    network_node_id: Option<u64>,
-    bandwidth_up: Option<Text>,
-    bandwidth_down: Option<Text>,
+    network_node_id: Option<Spanned<u64>>,
+    bandwidth_up: Option<Spanned<Text>>,
+    bandwidth_down: Option<Spanned<Text>>,
     ip_addr: Option<String>,
-    quantity: Option<u32>,
+    quantity: Option<Spanned<Text>>,
     #[serde(default)]
     options: Hints,
     #[serde(default)]
@@ -75,6 +80,7 @@ struct FileProcess {
     path: String,
     #[serde(default)]
     args: Arguments,
+    quantity: Option<Spanned<Text>>,
 }
 
 #[derive(Deserialize)]
@@ -95,6 +101,7 @@ impl Default for Arguments {
 #[serde(untagged)]
 enum Text {
     Number(u64),
+    Real(f64),
     Text(String),
 }
 
@@ -102,6 +109,7 @@ impl Text {
     fn to_text(&self) -> String {
         match self {
             Text::Number(number) => number.to_string(),
+            Text::Real(number) => number.to_string(),
             Text::Text(text) => text.clone(),
         }
     }
@@ -118,15 +126,7 @@ pub(crate) fn looks_like(document: &Document) -> bool {
 /// # Errors
 /// If the document is not YAML of Shadow 2 or 3, or a quantity is malformed.
 pub(crate) fn read(document: &Document) -> Result<Config, DataError> {
-    let file: File = serde_saphyr::from_str(document.text()).map_err(|error| {
-        let line = error.location().map(|place| place.line() as usize);
-        let cause = error.without_snippet().to_string();
-        let cause = format!("is not a configuration of Shadow: {}", cause.lines().next().unwrap_or_default());
-        match line.filter(|line| *line > 0) {
-            Some(line) => document.error_at(line, cause, CURE),
-            None => document.error(cause, CURE),
-        }
-    })?;
+    let file: File = serde_saphyr::from_str(document.text()).map_err(|error| malformed(document, &error))?;
     let Graph { kind, path, file: graph, inline } = file.network.graph;
     let graph = match (inline, path.or(graph.map(|graph| graph.path)), kind) {
         (Some(text), ..) => NetworkGraph::Inline(text),
@@ -141,36 +141,69 @@ pub(crate) fn read(document: &Document) -> Result<Config, DataError> {
         direct: file.network.use_shortest_path == Some(false),
         stop: file.general.stop_time.and_then(|time| match time {
             Text::Number(seconds) => shadow::seconds(seconds),
-            Text::Text(text) => text.parse().ok(),
+            other => other.to_text().parse().ok(),
         }),
     })
 }
 
+/// The error of a document that is not YAML, or lacks the structure of a configuration.
+fn malformed(document: &Document, error: &serde_saphyr::Error) -> DataError {
+    let text = error.without_snippet().to_string();
+    // The library's text ends with the place, and its hint is about its own options.
+    let text = text.lines().next().unwrap_or_default().split(" at line ").next().unwrap_or_default();
+    let (cause, cure) = match text.split_once(", set DuplicateKeyPolicy") {
+        Some((cause, _)) => (cause, "keep one of them"),
+        None => (text, CURE),
+    };
+    let cause = format!("is not a configuration of Shadow: {cause}");
+    match error.location().filter(|place| place.line() > 0) {
+        Some(place) => DataError {
+            line: Some(place.line() as usize),
+            column: Some(place.column() as usize),
+            ..document.error(cause, cure)
+        },
+        None => document.error(cause, cure),
+    }
+}
+
 fn read_host(document: &Document, name: String, host: FileHost) -> Result<Host, DataError> {
-    let rate = |rate: Option<Text>| match rate {
-        None => Ok(None),
-        Some(Text::Number(bits)) => Ok(Some(Rate(bits))),
-        Some(Text::Text(text)) => text_rate(&text)
+    let fail = |place: &Spanned<Text>, cause: String, cure: &str| {
+        let cause = format!("host {} {cause}", quote(&name));
+        document.error_at(place.referenced.line() as usize, cause, cure)
+    };
+    let rate = |rate: Option<Spanned<Text>>| {
+        let Some(rate) = rate else { return Ok(None) };
+        text_rate(&rate.value.to_text())
             .map(Some)
-            .map_err(|why| document.error(format!("host {} has a bad bandwidth: {why}", quote(&name)), CURE)),
+            .map_err(|cause| fail(&rate, format!("has a bad bandwidth: {cause}"), RATES))
+    };
+    let quantity = |number: Option<Spanned<Text>>| {
+        let Some(number) = number else { return Ok(1) };
+        let text = number.value.to_text();
+        let cause = || format!("has the `quantity` {}", quote(&text));
+        shadow::quantity(&text).ok_or_else(|| fail(&number, cause(), shadow::QUANTITY))
     };
     // Old tornettools writes hints, current versions the node of the graph.
     let address = host.ip_addr.or(host.options.ip_address_hint);
-    let process = |process: FileProcess| Process {
-        program: program(&process.path),
-        arguments: match process.args {
-            Arguments::Line(line) => line,
-            Arguments::List(words) => words.iter().map(Text::to_text).collect::<Vec<_>>().join(" "),
-        },
+    let process = |process: FileProcess| {
+        Ok(Process {
+            program: program(&process.path),
+            arguments: match process.args {
+                Arguments::Line(line) => line,
+                Arguments::List(words) => words.iter().map(Text::to_text).collect::<Vec<_>>().join(" "),
+            },
+            count: quantity(process.quantity)?,
+        })
     };
     Ok(Host {
-        count: host.quantity.unwrap_or(1),
-        node: host.network_node_id.map(|node| node.to_string()),
+        count: quantity(host.quantity)?,
+        line: host.network_node_id.as_ref().map(|node| node.referenced.line() as usize),
+        node: host.network_node_id.map(|node| node.value.to_string()),
         country: host.options.country_code_hint.as_deref().and_then(Country::from_code),
         address: address.and_then(|text| text.parse::<Ipv4Addr>().ok()),
         up: rate(host.bandwidth_up)?,
         down: rate(host.bandwidth_down)?,
-        processes: host.processes.into_iter().map(process).collect(),
+        processes: host.processes.into_iter().map(process).collect::<Result<_, _>>()?,
         name,
     })
 }
@@ -192,7 +225,7 @@ pub(crate) fn text_rate(text: &str) -> Result<Rate, String> {
     ];
     let short = long.iter().fold(text.to_owned(), |text, (long, short)| text.replace(long, short));
     let short = short.replace("bits", "bit").replace("Kbit", "kbit");
-    short.parse().map_err(|error| format!("{error}"))
+    short.parse().map_err(|_| format!("{} is not a rate", quote(text)))
 }
 
 #[cfg(test)]
@@ -239,7 +272,8 @@ mod tests {
         assert_eq!(config.hosts.len(), 2);
         let host = &config.hosts[1];
         assert_eq!((host.up, host.count), (Some(Rate(1_000_000)), 3));
-        assert_eq!(host.processes[0], Process { program: "curl".into(), arguments: "-s 5".into() });
+        let curl = Process { program: "curl".into(), arguments: "-s 5".into(), count: 1 };
+        assert_eq!(host.processes[0], curl);
         let built_in = parse("network: {graph: {type: 1_gbit_switch}}\nhosts: {}").unwrap();
         assert_eq!(built_in.graph, NetworkGraph::BuiltIn("1_gbit_switch".into()));
     }
@@ -272,5 +306,25 @@ mod tests {
         }
         let line = parse("hosts:\n  relay1:\n    network_node_id: x\n").unwrap_err();
         assert_eq!(line.line, Some(3), "{line}");
+    }
+
+    #[test]
+    fn wrong_values_have_their_line_and_the_cure_of_shadow() {
+        let processes = "processes:\n    - {path: tor, quantity: 0}";
+        for (key, cause, cure) in [
+            ("bandwidth_up: 95 furlong", "`95 furlong` is not a rate", "megabit (Mbit)"),
+            ("bandwidth_down: 1.5", "`1.5` is not a rate", "megabit (Mbit)"),
+            ("quantity: -2", "host `relay1` has the `quantity` `-2`", "from 1 to 1000000"),
+            ("quantity: 0", "`quantity` `0`", "from 1 to 1000000"),
+            ("quantity: 9000000000", "`quantity` `9000000000`", "from 1 to 1000000"),
+            (processes, "host `relay1` has the `quantity` `0`", "from 1 to 1000000"),
+        ] {
+            let error = parse(&format!("hosts:\n  relay1:\n    {key}\n")).unwrap_err();
+            assert!(error.cause.contains(cause) && error.cure.contains(cure), "{key}: {error}");
+            assert_eq!(error.line, Some(3 + key.matches('\n').count()), "{key}: {error}");
+        }
+        let twice = parse("hosts:\n  a: {}\n  b: {}\n  a: {}\n").unwrap_err();
+        assert_eq!((twice.line, twice.column, twice.cure.as_str()), (Some(4), Some(3), "keep one of them"));
+        assert!(twice.cause.ends_with("duplicate mapping key: a"), "{twice}");
     }
 }

@@ -114,8 +114,9 @@ impl Reader<'_> {
         match (node.attributes.get("type").map(String::as_str), name) {
             // The start state lacks a type in the old dialect.
             (Some("state"), _) | (None, "start") => Ok(Vertex::State(index)),
-            (Some("observation"), "+") => Ok(Vertex::Observation(Observation::ToServer)),
-            (Some("observation"), "-" | "$") => Ok(Vertex::Observation(Observation::ToOrigin)),
+            // `$` is a new stream in the old dialect, as `+` is today.
+            (Some("observation"), "+" | "$") => Ok(Vertex::Observation(Observation::ToServer)),
+            (Some("observation"), "-") => Ok(Vertex::Observation(Observation::ToOrigin)),
             (Some("observation"), "F") => Ok(Vertex::Observation(Observation::End)),
             (Some("observation"), other) => {
                 Err(self.fail(node.line, format!("observation {} is not `+`, `-` or `F`", quote(other))))
@@ -274,7 +275,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(model.states()[1].emissions[0].delay, Delay::Exponential { rate: 0.25 });
-        assert_eq!(model.states()[1].emissions[0].observation, Observation::ToOrigin);
+        assert_eq!(model.states()[1].emissions[0].observation, Observation::ToServer, "a new stream");
         assert_eq!(model.states()[model.start()].transitions, [(1, 1.0)]);
         assert_eq!(model.ceiling(), Span::from_secs(60));
     }

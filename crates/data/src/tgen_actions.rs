@@ -4,6 +4,8 @@
 //! it contains, as in tgen. Attributes mean different things for different actions: `time` is a pause's duration and
 //! a condition of `end`.
 
+use std::collections::BTreeSet;
+
 use tidegate_control::units::Span;
 
 use crate::document::{DataError, Document, quote};
@@ -89,7 +91,15 @@ pub fn read(document: &Document) -> Result<Actions, DataError> {
     };
     let reader = Reader { document, graph: &graph, start };
     let mut actions = Actions::default();
-    graph.nodes.iter().enumerate().try_for_each(|(at, node)| reader.action(at, node, &mut actions))?;
+    let reached = reader.reached();
+    for (at, node) in graph.nodes.iter().enumerate() {
+        if reached.contains(&at) {
+            reader.action(at, node, &mut actions)?;
+        } else {
+            let cause = "no edges lead to it from `start`, so that tgen never comes to it";
+            actions.left.push(format!("the action `{}`: {cause}", node.id));
+        }
+    }
     reader.sort_peers(&mut actions);
     reader.say_order(&mut actions);
     reader.say_stallout(&mut actions);
@@ -106,6 +116,21 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
+    /// The nodes to which edges lead from `start`, and `start` itself.
+    fn reached(&self) -> BTreeSet<usize> {
+        let edges = &self.graph.edges;
+        let begin = self.graph.nodes.iter().position(|node| std::ptr::eq(node, self.start));
+        let (mut reached, mut next) = (BTreeSet::new(), Vec::from_iter(begin));
+        while let Some(at) = next.pop() {
+            if reached.insert(at) {
+                let out = edges.iter().filter(|edge| edge.source == at).map(|edge| edge.target);
+                let back = edges.iter().filter(|edge| !self.graph.directed && edge.target == at);
+                next.extend(out.chain(back.map(|edge| edge.source)));
+            }
+        }
+        reached
+    }
+
     fn action(&self, at: usize, node: &Node, actions: &mut Actions) -> Result<(), DataError> {
         match kind(node) {
             Some("start") => {
@@ -216,11 +241,12 @@ impl Reader<'_> {
         let again = self.graph.edges.iter().any(|edge| edge.source == at && edge.target == at);
         let times: Vec<Span> = text.split(',').map(|text| self.time(node, text)).collect::<Result<_, _>>()?;
         let longest = times.iter().copied().max().unwrap_or_default();
-        let pause = Pause { time: [times.iter().copied().min().unwrap_or_default(), longest], again };
-        if times.len() > 2 {
-            actions
-                .left
-                .push(format!("the list of times of `{}`: the pause is drawn from its range", node.id));
+        let shortest = times.iter().copied().min().unwrap_or_default();
+        let pause = Pause { time: [shortest, longest], again };
+        if shortest < longest {
+            let instead =
+                if again { "the interval is the shortest" } else { "the pause is drawn from its range" };
+            actions.left.push(format!("the list of times of `{}`: {instead}", node.id));
         }
         match actions.pause {
             None => actions.pause = Some(pause),
@@ -353,8 +379,12 @@ mod tests {
             ["time", "recvsize", "sendsize", "timeout", "stallout", "peers", "weight", "serverport"]
                 .map(|key| format!("<key id='{key}' attr.name='{key}'/>"))
                 .concat();
+        // Without edges of its own, every action of a test follows `start`.
+        let ids = nodes.split("<node id='").skip(1).filter_map(|node| node.split('\'').next());
+        let ids = ids.filter(|id| edges.is_empty() && nodes.contains("'start'") && !id.contains("start"));
+        let all: String = ids.map(|id| format!("<edge source='start' target='{id}'/>")).collect();
         let text =
-            format!("<graphml>{keys}<graph edgedefault='directed'>\n{nodes}\n{edges}</graph></graphml>");
+            format!("<graphml>{keys}<graph edgedefault='directed'>\n{nodes}\n{edges}{all}</graph></graphml>");
         read(&Document::new("x", text)?)
     }
 
@@ -420,8 +450,8 @@ mod tests {
         let nodes = node("start", &[("peers", "server:80"), ("time", ""), ("timeout", "")])
             + &node("stream", &[("recvsize", "1 MiB"), ("sendsize", ""), ("peers", "")])
             + &node("pause", &[("time", " ")]);
-        let edge = "<edge source='start' target='stream'><data key='weight'/></edge>";
-        let actions = graph(&nodes, edge).unwrap();
+        let edges = "<edge source='start' target='stream'><data key='weight'/></edge><edge source='start' target='pause'/>";
+        let actions = graph(&nodes, edges).unwrap();
         let request =
             Request { name: "stream".into(), size: 1 << 20, sent: None, timeout: None, weight: 1.0 };
         assert_eq!((actions.requests, actions.pause), (vec![request], None));
@@ -478,6 +508,36 @@ mod tests {
         }
         let modelled = graph(&(start + &node("stream", &[("sendsize", "50 KiB")])), "").unwrap();
         assert!(modelled.left[0].contains("lacks `recvsize`") && modelled.requests.is_empty());
+    }
+
+    #[test]
+    fn actions_that_tgen_never_reaches_are_left_out() {
+        let nodes = node("start", &[("peers", "a:1")])
+            + &node("stream", &[("recvsize", "100 KiB")])
+            + &node("stream2", &[("recvsize", "9 MiB")])
+            + &node("pause", &[("time", "5 s")]);
+        let edge = |from: &str, to: &str| format!("<edge source='{from}' target='{to}'/>");
+        let back = edge("stream", "pause") + &edge("pause", "start");
+        let actions = graph(&nodes, &(edge("start", "stream") + &back)).unwrap();
+        assert_eq!(actions.requests.iter().map(|one| one.size).collect::<Vec<_>>(), [102_400]);
+        assert!(actions.pause.is_some());
+        assert_eq!(actions.left.len(), 1, "{:?}", actions.left);
+        assert!(
+            actions.left[0].contains("`stream2`: no edges lead to it from `start`"),
+            "{:?}",
+            actions.left
+        );
+        let none = graph(&nodes, &back).unwrap();
+        assert!(none.requests.is_empty() && none.pause.is_none() && none.left.len() == 3, "{none:?}");
+    }
+
+    #[test]
+    fn a_list_of_times_is_a_range_and_says_so() {
+        for (times, said) in [("5,10", true), ("5, 5", false), ("5", false)] {
+            let nodes = node("start", &[("peers", "a:1")]) + &node("pause", &[("time", times)]);
+            let actions = graph(&nodes, "").unwrap();
+            assert_eq!(actions.left.join(" ").contains("list of times"), said, "{times}: {:?}", actions.left);
+        }
     }
 
     #[test]
