@@ -128,7 +128,7 @@ fn unsupported_parts_of_an_import_are_named() {
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains(wanted) && !Path::new(&out).exists(), "{said}");
     };
-    refused(&["import", &file, "--out", &out], "contain nothing that can be imported");
+    refused(&["import", &file, "--out", &out], "is of an unknown kind");
     refused(&["import", "no-such.gml", "--out", &out], "cannot be read");
     let there = tidegate(&["import", &file, "--out", &file]);
     assert!(String::from_utf8_lossy(&there.stderr).contains("exists already"));

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tidegate import tornet-0.01 --out imported.toml")]
 pub struct ImportArgs {
-    /// Read these files or folders: the folder of a Shadow simulation, its YAML or XML configuration, relayinfo_staging_*.json, server descriptors, *.gml, *.graphml
+    /// Read these files or folders: the folder of a Shadow simulation, its YAML or XML configuration, relayinfo_staging_*.json, *.gml, *.graphml
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// Write the scenario to this file, which must not exist
@@ -43,8 +43,8 @@ pub fn main(arguments: &ImportArgs) -> Result<ExitCode, Failure> {
     imported.taken.iter().for_each(|line| eprintln!("imported: {line}"));
     imported.left.iter().for_each(|line| eprintln!("ignored: {line}"));
     imported.counts.iter().for_each(|count| eprintln!("{}", compared(count)));
-    // Check the scenario now, so that the error appears here and not in the next command.
-    let source = SourceFile { file: place.clone(), text: imported.text.clone() };
+    // Check the scenario now, so that the error appears here and not in the next command. It is not written yet.
+    let source = SourceFile { file: format!("the scenario for {place}"), text: imported.text.clone() };
     Scenario::parse(source, out.parent().unwrap_or(Path::new("")).to_owned(), &[])?;
     fs::write(out, imported.text).map_err(|cause| {
         InputError::new(&place, format!("cannot be written: {cause}"), "choose another place")

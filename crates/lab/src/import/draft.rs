@@ -1,19 +1,24 @@
 //! The parts of a scenario that an import collects.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use tidegate_control::units::Rate;
+use tidegate_data::consensus::Identity;
+use tidegate_data::relays::Capacity;
+
+use crate::network::LEAST;
 
 /// The parts of a scenario collected so far.
 #[derive(Default)]
 pub(super) struct Draft {
     pub relays: Option<PathBuf>,
     pub latency: Option<PathBuf>,
-    /// Stream model and packet model.
-    pub models: [Option<PathBuf>; 2],
-    /// `[traffic]` tables by name.
-    pub traffic: Vec<(String, String)>,
+    /// Markov models that no client names.
+    pub found: Vec<Model>,
+    /// Stream model and packet model of users that browse.
+    pub models: Option<[PathBuf; 2]>,
+    pub traffic: Vec<Table>,
     pub users: Vec<Users>,
     /// The Shadow simulation, if there is one.
     pub network: Option<Whole>,
@@ -21,9 +26,26 @@ pub(super) struct Draft {
     pub named: Vec<PathBuf>,
     /// Files that the simulation names and that are read with it.
     pub used: BTreeSet<PathBuf>,
+    /// Flow models of its clients.
+    pub flow_models: BTreeSet<PathBuf>,
     pub counts: Vec<Count>,
     pub taken: Vec<String>,
     pub left: Vec<String>,
+}
+
+/// A Markov model of streams or of packets.
+pub(super) struct Model {
+    pub file: PathBuf,
+    /// Whether it sends packets from the server, as no stream model needs to.
+    pub from_server: bool,
+}
+
+/// A `[traffic]` table.
+pub(super) struct Table {
+    pub name: String,
+    pub text: String,
+    /// The action graph, unless clients of the simulation name it.
+    pub file: Option<PathBuf>,
 }
 
 /// Quantities of a network that is simulated as a whole.
@@ -66,4 +88,24 @@ pub struct Count {
     pub scenario: u64,
     /// Why the numbers differ.
     pub why: Option<String>,
+}
+
+impl Draft {
+    /// Adds a line that compares the source with the scenario.
+    pub(super) fn count(&mut self, what: impl Into<String>, source: u64, scenario: u64, why: &str) {
+        let why = (source != scenario).then(|| why.to_owned());
+        self.counts.push(Count { what: what.into(), source, scenario, why });
+    }
+
+    /// Says how many relays are slower than the simulator's slowest.
+    pub(super) fn say_least(&mut self, name: &str, relays: &BTreeMap<Identity, Capacity>) {
+        let carried = |relay: &Capacity| relay.capacity_bytes_per_s.min(relay.rate_bytes_per_s);
+        let slow = relays.values().filter(|relay| (carried(relay) as f64) < LEAST).count();
+        if slow > 0 {
+            let least = LEAST / 1000.0;
+            self.left.push(format!(
+                "{name}: capacities below {least} kB/s: {slow}; {least} kB/s, the least of a relay here, stand in"
+            ));
+        }
+    }
 }

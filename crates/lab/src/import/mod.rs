@@ -5,20 +5,31 @@
 mod draft;
 mod network;
 mod requests;
+#[cfg(test)]
+mod tests;
 mod text;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use tidegate_control::markov::Observation;
 use tidegate_data::document::Document;
 use tidegate_data::formats::{self, LATENCIES};
+use tidegate_data::sample::{Representative, sample};
 use tidegate_data::tgen_actions::{self, Actions};
 use tidegate_data::{kinds, open, shadow_file, shadow_folder, tgen};
 
 use crate::input::InputError;
-use draft::{Behaviour, Draft, Users};
-use text::table;
+use crate::network::inputs::consensus_of;
+use draft::{Behaviour, Draft, Model, Table, Users};
+use text::{FRACTION, OLD_TOR, table};
 
 pub use draft::Count;
+
+const CURE: &str =
+    "name files or the folder of `tornettools stage` or `generate`, or tgen's models or action graphs";
+/// Number of mistakes that are shown, one of each file, if nothing can be imported.
+const SHOWN: usize = 5;
 
 /// The result of an import.
 pub struct Imported {
@@ -61,22 +72,46 @@ pub fn import(places: &[PathBuf]) -> Result<Imported, InputError> {
             files.push(place.clone());
         }
     }
+    let mut skipped = Vec::new();
     for file in &files {
         if draft.used.contains(&whole(file)) {
             continue;
         }
         match draft.take(file)? {
-            Ok(what) => draft.taken.push(format!("{}: {what}", file.display())),
-            Err(why) => draft.left.push(format!("{}: {why}", file.display())),
+            Ok(Some(what)) => draft.taken.push(format!("{}: {what}", file.display())),
+            Ok(None) => {}
+            Err(why) => skipped.push(why),
         }
     }
+    draft.settle_models(&mut skipped)?;
+    draft.settle_traffic(&mut skipped);
     if draft.taken.is_empty() {
-        let why = draft.left.first().map_or(String::new(), |first| format!("; {first}"));
-        let cure = "name files or the folder of `tornettools stage` or `generate`, or tgen's models or action graphs";
-        return Err(InputError::new("the files", format!("contain nothing that can be imported{why}"), cure));
+        return Err(nothing(places, skipped));
     }
+    draft.left.extend(skipped.iter().map(line));
     let text = draft.scenario();
     Ok(Imported { text, counts: draft.counts, taken: draft.taken, left: draft.left })
+}
+
+/// An error as one line.
+fn line(error: &InputError) -> String {
+    error.to_string().replace("\n  help: ", "; ")
+}
+
+/// The error if nothing can be imported: of the file, if the user names a single one.
+fn nothing(places: &[PathBuf], mut skipped: Vec<InputError>) -> InputError {
+    match places {
+        [file] if !file.is_dir() && skipped.len() == 1 => skipped.remove(0),
+        _ => {
+            let named: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+            let why: String = skipped.iter().map(|error| format!("; {}", line(error))).take(SHOWN).collect();
+            let cause = format!(
+                "nothing that can be imported is in {}{why}",
+                if places.len() == 1 { "it" } else { "them" }
+            );
+            InputError::new(named.join(", "), cause, CURE)
+        }
+    }
 }
 
 /// A path without links and `..`, to compare.
@@ -102,52 +137,83 @@ fn keep(slot: &mut Option<PathBuf>, file: &Path) -> Result<(), InputError> {
 }
 
 impl Draft {
-    /// Imports a file; the inner error is the reason for skipping it.
-    fn take(&mut self, file: &Path) -> Result<Result<&'static str, String>, InputError> {
+    /// Imports a file; the inner error is the reason for skipping it. Nothing is said of models and action graphs,
+    /// which the scenario uses only if others complete them.
+    fn take(&mut self, file: &Path) -> Result<Result<Option<&'static str>, InputError>, InputError> {
         let name = file.file_name().map_or_else(String::new, |name| name.to_string_lossy().to_lowercase());
         let document = match open::open(file) {
             Ok(document) => document,
-            Err(error) => return Ok(Err(error.cause)),
+            Err(error) => return Ok(Err(error.into())),
         };
+        let skip =
+            |cause: &str, cure: &str| Ok(Err(InputError::new(file.display().to_string(), cause, cure)));
         let Some(kind) = kinds::of(&document) else {
-            return Ok(Err("unknown kind of file".into()));
+            return skip("is of an unknown kind", CURE);
         };
         match kind.name {
-            kinds::STAGED | kinds::DESCRIPTORS => {
-                formats::open_relays(file)?;
-                keep(&mut self.relays, file)?;
-                Ok(Ok("relays, their capacities and countries"))
+            kinds::STAGED => {
+                self.take_staged(file)?;
+                Ok(Ok(Some("relays, their capacities and countries")))
             }
+            kinds::DESCRIPTORS => skip(
+                "has server descriptors, which lack the flags and weights of relays",
+                "run a scenario with a consensus (`tidegate run SCENARIO --consensus FILE`), and name the descriptors \
+                 by `capacity` in its [tor]",
+            ),
             kinds::GML | kinds::SHADOW1_GRAPH => {
                 if let Err(error) = LATENCIES.read(file, &document) {
-                    return Ok(Err(format!("{}: {}", error.cause, error.cure)));
+                    return Ok(Err(error.into()));
                 }
                 keep(&mut self.latency, file)?;
-                Ok(Ok("latencies"))
+                Ok(Ok(Some("latencies")))
             }
             kinds::MARKOV => self.take_model(&document, file, &name),
-            kinds::ACTIONS => Ok(self.take_actions(&document, file, &name)),
-            kinds::STAGED_USERS => {
-                Ok(Err("users' countries: clients are placed by the built-in shares".into()))
+            kinds::ACTIONS => Ok(self.take_actions(&document, file, &name).map(|()| None)),
+            kinds::STAGED_USERS => skip(
+                "has users' countries, and clients are placed by the built-in shares",
+                "set `countries` of the users",
+            ),
+            kinds::BANDWIDTH_FILE if self.network.is_some() => {
+                Ok(Ok(Some("weights of the network's relays")))
             }
-            kinds::BANDWIDTH_FILE | kinds::TORRC if self.network.is_some() => {
-                Ok(Err("read with its network".into()))
+            kinds::TORRC if self.network.is_some() => {
+                Ok(Ok(Some("options of the network's tors: bandwidths, exit policies and roles")))
             }
-            _ => Ok(Err(format!("{}: {}", kind.name, kind.read_by))),
+            _ => skip(&format!("is {}", kind.name), kind.read_by),
         }
     }
 
+    /// Imports relays of `tornettools stage`.
+    fn take_staged(&mut self, file: &Path) -> Result<(), InputError> {
+        let relays = formats::open_relays(file)?;
+        keep(&mut self.relays, file)?;
+        self.say_least(&file.display().to_string(), &relays);
+        let sampled = sample(&consensus_of(&relays).relays, FRACTION, Representative::Median).len() as u64;
+        let why = format!("`fraction = {FRACTION}` takes this share of each class of the relays that run");
+        self.count("relays", relays.len() as u64, sampled, &why);
+        self.left.push(format!(
+            "{}: the version of tor, which it does not say; {OLD_TOR}; name a consensus of its month by `consensus` in [tor]",
+            file.display()
+        ));
+        Ok(())
+    }
+
     /// Imports an action graph; the error is the reason for skipping it.
-    fn take_actions(&mut self, document: &Document, file: &Path, name: &str) -> Result<&'static str, String> {
+    fn take_actions(&mut self, document: &Document, file: &Path, name: &str) -> Result<(), InputError> {
         let stem = requests::key(name.split('.').next().unwrap_or("actions"));
-        let mut actions = tgen_actions::read(document).map_err(|error| error.to_string())?;
+        let mut actions = tgen_actions::read(document)?;
         requests::fit(&mut actions);
-        fetches(&actions)?;
+        let skip = |cause: &str, cure: &str| InputError::new(file.display().to_string(), cause, cure);
+        fetches(&actions).map_err(|why| {
+            skip(&format!("is {why}"), "give a client's action graph with `stream` actions")
+        })?;
         if actions.onion_service {
-            return Err("downloads from an onion service, for which no client is known".into());
+            let cause = "has downloads from an onion service, for which no client is known";
+            return Err(skip(cause, "import it with the Shadow simulation of its clients"));
         }
         self.left.extend(actions.left.iter().map(|what| format!("{}: {what}", file.display())));
-        self.traffic.push((stem.clone(), table(&stem, &actions)));
+        let text = table(&stem, &actions);
+        self.traffic.push(Table { name: stem.clone(), text, file: Some(file.to_owned()) });
         // Without a network the number of users is not known.
         if self.network.is_none() {
             self.users.push(Users {
@@ -158,32 +224,119 @@ impl Draft {
                 onion: false,
             });
         }
-        Ok("requests")
+        Ok(())
     }
 
-    /// Imports a Markov model; tgen's file names say what it models.
+    /// Notes a Markov model.
     fn take_model(
         &mut self,
         document: &Document,
         file: &Path,
         name: &str,
-    ) -> Result<Result<&'static str, String>, InputError> {
-        let (number, what) = if name.contains("flow") {
-            return Ok(Err("a flow model; the simulator takes a stream model and a packet model".into()));
-        } else if name.contains("packet") {
-            (1, "packet model")
-        } else if name.contains("stream") {
-            (0, "stream model")
-        } else {
-            return Ok(Err("a Markov model; its name says neither `stream` nor `packet`".into()));
-        };
-        match tgen::read(document) {
-            Ok(_) => {}
+    ) -> Result<Result<Option<&'static str>, InputError>, InputError> {
+        let chain = match tgen::read(document) {
+            Ok(chain) => chain,
             Err(error) if self.named.iter().any(|named| named == file) => return Err(error.into()),
-            Err(error) => return Ok(Err(error.to_string())),
+            Err(error) => return Ok(Err(error.into())),
+        };
+        let mut emissions = chain.states().iter().flat_map(|state| &state.emissions);
+        let from_server = emissions.any(|one| one.weight > 0.0 && one.observation == Observation::ToOrigin);
+        // Flow models and stream models look alike.
+        if !from_server && name.contains("flow") {
+            let cause = "is a flow model by its name; a scenario takes a stream model and a packet model";
+            let cure =
+                "import it with the Shadow simulation of its clients; rename it if it is a stream model";
+            return Ok(Err(InputError::new(file.display().to_string(), cause, cure)));
         }
-        keep(&mut self.models[number], file)?;
-        Ok(Ok(what))
+        self.found.push(Model { file: file.to_owned(), from_server });
+        Ok(Ok(None))
+    }
+
+    /// Makes traffic of a stream model and a packet model, if they are all there is and users follow them.
+    ///
+    /// A model with packets from the server (`-`) is a packet model. tgen allows `-` in stream models, too: if both have
+    /// it, their names tell.
+    fn settle_models(&mut self, skipped: &mut Vec<InputError>) -> Result<(), InputError> {
+        for file in std::mem::take(&mut self.flow_models) {
+            let what = "flow model; its rate sets the number of users, which begin one flow after another";
+            self.taken.push(format!("{}: {what}", file.display()));
+        }
+        let named = |model: &Model, what: &str| {
+            let name = model.file.file_name().map(|name| name.to_string_lossy().to_lowercase());
+            name.is_some_and(|name| name.contains(what))
+        };
+        let mut found = std::mem::take(&mut self.found);
+        let alike = found.iter().all(|model| model.from_server);
+        let by_name =
+            found.len() == 2 && alike && found.iter().filter(|model| named(model, "stream")).count() == 1;
+        if by_name {
+            found.iter_mut().for_each(|model| model.from_server = !named(model, "stream"));
+        }
+        let (mut packet, mut stream) = (None, None);
+        for model in &found {
+            keep(if model.from_server { &mut packet } else { &mut stream }, &model.file)?;
+        }
+        let browses = |users: &Users| users.traffic == Behaviour::Browses;
+        let wanted = self.network.is_none() || self.users.iter().any(browses);
+        self.models = stream.zip(packet).map(|(stream, packet)| [stream, packet]).filter(|_| wanted);
+        for model in &found {
+            let (what, other) = if model.from_server { ("packet", "stream") } else { ("stream", "packet") };
+            if self.models.is_some() {
+                let how = match (by_name, named(model, other)) {
+                    (true, _) => " by its name: both models have packets from the server (`-`)",
+                    (false, true) if model.from_server => {
+                        ", whatever its name is: it has packets from the server (`-`)"
+                    }
+                    (false, true) => ", whatever its name is: it lacks packets from the server (`-`)",
+                    _ => "",
+                };
+                self.taken.push(format!("{}: {what} model{how}", model.file.display()));
+            } else {
+                let (cause, cure) = if wanted {
+                    (
+                        format!("is a {what} model without a {other} model"),
+                        format!("name the {other} model, too"),
+                    )
+                } else {
+                    (
+                        format!("is a {what} model that no client follows"),
+                        "name it in their action graph".into(),
+                    )
+                };
+                skipped.push(InputError::new(model.file.display().to_string(), cause, cure));
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops action graphs that no user follows, and says which traffic stands in for missing files.
+    fn settle_traffic(&mut self, skipped: &mut Vec<InputError>) {
+        let used: BTreeSet<String> =
+            self.users.iter().map(|users| self.traffic_of(users).to_owned()).collect();
+        for table in std::mem::take(&mut self.traffic) {
+            let file = table.file.as_ref().map(|file| file.display().to_string());
+            match file {
+                Some(file) if !used.contains(&table.name) => {
+                    let cause = "is an action graph that no client follows";
+                    skipped.push(InputError::new(file, cause, "name it in the configuration of a client"));
+                    continue;
+                }
+                Some(file) => self.taken.push(format!("{file}: requests")),
+                None => {}
+            }
+            self.traffic.push(table);
+        }
+        let stands_in = |users: &&Users| !matches!(users.traffic, Behaviour::Table(_));
+        let said: Vec<String> = (self.users.iter().filter(stands_in))
+            .map(|users| {
+                format!(
+                    "{}: their own traffic, whose files are missing; `{}` stands in",
+                    users.name,
+                    self.traffic_of(users)
+                )
+            })
+            .collect();
+        self.left.extend(said);
     }
 }
 
@@ -199,111 +352,4 @@ fn fetches(actions: &Actions) -> Result<(), String> {
         return Err(format!("an action graph without requests{why}"));
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::input::SourceFile;
-    use crate::scenario::Scenario;
-
-    use tidegate_control::units::Rate;
-
-    const ACTIONS: &str = r#"<graphml><key id="a" for="node" attr.name="time" attr.type="string"/>
-<key id="b" for="node" attr.name="recvsize" attr.type="string"/>
-<key id="c" for="node" attr.name="timeout" attr.type="string"/>
-<key id="d" for="edge" attr.name="weight" attr.type="string"/>
-<graph edgedefault="directed"><node id="start"/><node id="pause"><data key="a">1 minute</data></node>
-<node id="stream_small"><data key="b">50 KiB</data><data key="c">15 seconds</data></node>
-<node id="stream_large"><data key="b">1 MiB</data></node>
-<edge source="start" target="pause"/><edge source="pause" target="pause"/>
-<edge source="pause" target="stream_small"><data key="d">12.0</data></edge>
-<edge source="pause" target="stream_large"><data key="d">2.0</data></edge></graph></graphml>"#;
-
-    #[test]
-    fn a_generated_network_becomes_a_scenario() {
-        let folder = std::env::temp_dir().join(format!("tidegate-shadow-{}", std::process::id()));
-        let authority = folder.join("shadow.data.template/hosts/bwauthority");
-        std::fs::create_dir_all(&authority).unwrap();
-        std::fs::create_dir_all(folder.join("conf")).unwrap();
-        let config = include_str!("../../../data/fixtures/shadow.config.yaml");
-        std::fs::write(folder.join("shadow.config.yaml"), config).unwrap();
-        std::fs::write(folder.join("conf/tgenrc.perfclient.graphml"), ACTIONS).unwrap();
-        let nodes = "graph [ node [ id 0 country_code \"US\" ] node [ id 7 country_code \"DE\" ] ]";
-        let line = |byte: &str, rest: &str| format!("node_id=${}\t{rest}\n", byte.repeat(20));
-        let weights = line("0a", "bw=3\tnick=relay1exitguard") + &line("0b", "bw=1\tnick=relay2guard");
-        let without = import(std::slice::from_ref(&folder)).unwrap();
-        assert!(
-            without.left.iter().any(|left| left.contains("lacks a bandwidth file")),
-            "{:?}",
-            without.left
-        );
-        std::fs::write(authority.join("v3bw.init.consensus"), format!("1\n{weights}")).unwrap();
-        let imported = import(std::slice::from_ref(&folder)).unwrap();
-        let said = imported.left.join("\n");
-        for named in
-            ["conf/network.gml, which does not exist", "oniontrace", "times of start", "the version of tor"]
-        {
-            assert!(said.contains(named), "{named}: {said}");
-        }
-        let counts: Vec<_> =
-            imported.counts.iter().map(|count| (count.what.as_str(), count.source, count.scenario)).collect();
-        assert_eq!(
-            counts,
-            [
-                ("relays", 2, 2),
-                ("clients markovclientexit", 2, 2),
-                ("clients perfclientexit", 1, 1),
-                ("servers", 1, 1),
-                ("directory authorities", 1, 0),
-            ]
-        );
-        // A graph without edges says where relays are, and no latencies.
-        std::fs::write(folder.join("conf/network.gml"), nodes).unwrap();
-        let said = import(std::slice::from_ref(&folder)).unwrap().left.join("\n");
-        assert!(said.contains("latencies, ") && said.contains("is unreachable from"), "{said}");
-        let de = tidegate_data::country::Country::from_code("DE");
-        let relays = formats::open_relays(&folder).unwrap();
-        assert!(relays.values().any(|relay| relay.name == "relay1exitguard" && relay.country == de));
-        let source = SourceFile { file: "imported".into(), text: imported.text.clone() };
-        let scenario = Scenario::parse(source, PathBuf::new(), &[]).unwrap();
-        let counts: Vec<_> = scenario
-            .file
-            .user
-            .iter()
-            .map(|user| (user.name.get_ref().as_str(), scenario.file.users(user)))
-            .collect();
-        assert_eq!(counts, [("markovclientexit", 2), ("perfclientexit", 1)]);
-        let traffic: Vec<&str> = scenario.file.user.iter().map(|user| user.traffic.as_str()).collect();
-        assert_eq!(traffic, ["privcount", "perfclientexit"]);
-        let tor = scenario.file.tor.as_ref().unwrap();
-        assert_eq!(tor.client_up, Rate(1_000_000_000));
-        let tor = scenario.file.tor.as_ref().unwrap();
-        assert_eq!((tor.fraction, tor.servers), (1.0, Some(1)));
-        let names = |relay: &tidegate_data::consensus::RouterStatus| relay.nickname.clone();
-        let relays: Vec<String> =
-            scenario.inputs.consensus.as_ref().unwrap().relays.iter().map(names).collect();
-        assert_eq!(relays, ["relay1exitguard", "relay2guard"]);
-        std::fs::remove_dir_all(&folder).unwrap();
-    }
-
-    #[test]
-    fn action_graphs_become_requests() {
-        let folder = std::env::temp_dir().join(format!("tidegate-import-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("perf.tgenrc.graphml"), ACTIONS).unwrap();
-        std::fs::write(folder.join("docker.yml"), "hosts: {}").unwrap();
-        let imported = import(std::slice::from_ref(&folder)).unwrap();
-        assert!(imported.left.len() == 1 && imported.left[0].contains("unknown kind"), "{:?}", imported.left);
-        let source = SourceFile { file: "imported".into(), text: imported.text.clone() };
-        let scenario = Scenario::parse(source, PathBuf::new(), &[]).unwrap();
-        let traffic = &scenario.file.traffic["perf"];
-        assert_eq!(traffic.requests.len(), 2);
-        assert_eq!((traffic.requests[0].size.0, traffic.requests[0].weight), (50 << 10, 12.0));
-        assert!(traffic.every.is_some());
-        std::fs::write(folder.join("perf.tgenrc.graphml"), ACTIONS.replace("50 KiB", "50 shoes")).unwrap();
-        let nothing = import(std::slice::from_ref(&folder)).err().unwrap().to_string();
-        assert!(nothing.contains("nothing that can be imported"), "{nothing}");
-        std::fs::remove_dir_all(&folder).unwrap();
-    }
 }

@@ -3,8 +3,9 @@
 use tidegate_control::units::Span;
 use tidegate_data::tgen_actions::{Actions, Pause};
 
-/// Bytes that a request may send, and the shortest interval, as the keys `request` and `every` accept them.
+/// Bytes that a request may send and fetch, and the shortest interval, as the keys `request`, `size` and `every` accept them.
 const SENT: u64 = 1 << 20;
+const FETCHED: u64 = 1 << 50;
 const INTERVAL: Span = Span::from_millis(2);
 
 /// Moves what a scenario refuses to the reasons for which parts of the graph are left out.
@@ -19,6 +20,13 @@ pub(super) fn fit(actions: &mut Actions) {
         if let Some(sent) = request.sent.filter(|sent| *sent > SENT) {
             left.push(format!(
                 "the stream `{name}`: it sends {sent} B; a request here sends at most {SENT} B"
+            ));
+            return false;
+        }
+        if request.size > FETCHED {
+            left.push(format!(
+                "the stream `{name}`: it fetches {} B; a request here fetches at most {FETCHED} B (1 PiB)",
+                request.size
             ));
             return false;
         }
@@ -65,6 +73,7 @@ mod tests {
             requests: vec![
                 request("never", 9, 9, 0.0),
                 request("upload", 0, 5 << 20, 1.0),
+                request("all", FETCHED + 1, 9, 1.0),
                 request("small", 0, SENT, 1.0),
                 request("silent", 9, 0, 1.0),
             ],
@@ -76,7 +85,7 @@ mod tests {
             actions.requests.iter().map(|one| (one.name.as_str(), one.size, one.sent)).collect();
         assert_eq!(kept, [("small", 1, Some(SENT)), ("silent", 9, Some(1))]);
         assert_eq!(actions.pause.map(|pause| pause.time[0]), Some(INTERVAL));
-        assert_eq!(actions.left.len(), 5, "{:?}", actions.left);
+        assert_eq!(actions.left.len(), 6, "{:?}", actions.left);
         assert_eq!(key("dot name.x"), "dot-name-x");
     }
 }

@@ -8,6 +8,12 @@ use tidegate_data::tgen_actions::Actions;
 
 use super::draft::{Behaviour, Draft, Users};
 
+/// The tor of a network without a consensus that would date it (`scenario/tor.rs`).
+pub(super) const OLD_TOR: &str = "[[system]] has tor of 2018, before congestion control";
+
+/// Share of Tor that a network has which is not that of a simulation.
+pub(super) const FRACTION: f64 = 0.01;
+
 /// Number of users if the source lacks one.
 const USERS: u32 = 100;
 
@@ -17,7 +23,7 @@ impl Draft {
         let mut text =
             String::from("duration = \"120 s\"\nwarmup = \"30 s\"\nsample = \"100 ms\"\n\n[tor]\n");
         // A generated network is simulated as a whole; staged relays are all of Tor, of which 1 % is simulated.
-        put(&mut text, if self.network.is_some() { "fraction = 1.0" } else { "fraction = 0.01" });
+        put(&mut text, &format!("fraction = {:?}", if self.network.is_some() { 1.0 } else { FRACTION }));
         for (key, file) in [("capacity", &self.relays), ("latency", &self.latency)] {
             file.iter().for_each(|file| put(&mut text, &format!("{key} = {}", quoted(file))));
         }
@@ -30,14 +36,13 @@ impl Draft {
             put(&mut text, "queue = \"shadow\"\nqueue-down = \"codel\"");
         }
         put(&mut text, "\n[[system]]\nname = \"tor\"\nof-consensus = true");
-        if self.has_models() {
-            let [Some(stream), Some(packet)] = &self.models else { unreachable!("there are two models") };
+        if let Some([stream, packet]) = &self.models {
             put(&mut text, &format!("\n{}", markov("markov", stream, packet, Span::from_secs(120))));
         }
-        self.traffic.iter().for_each(|(_, table)| put(&mut text, &format!("\n{table}")));
+        self.traffic.iter().for_each(|table| put(&mut text, &format!("\n{}", table.text)));
         self.users.iter().for_each(|users| put(&mut text, &self.user(users)));
         if self.network.is_none() {
-            if self.has_models() {
+            if self.models.is_some() {
                 put(&mut text, &user("markov", "markov", USERS, &[]));
             } else if self.users.is_empty() {
                 put(&mut text, &user("web", "web", USERS, &[]));
@@ -46,23 +51,22 @@ impl Draft {
         text
     }
 
-    fn has_models(&self) -> bool {
-        self.models.iter().all(Option::is_some)
+    /// The name of the traffic of users.
+    pub(super) fn traffic_of<'d>(&'d self, users: &'d Users) -> &'d str {
+        // Action graphs in the folder that no client names belong to the clients that measure.
+        let mut measures = self.traffic.iter().map(|table| table.name.as_str()).filter(|name| {
+            !self.users.iter().any(|users| users.traffic == Behaviour::Table(name.to_string()))
+        });
+        match &users.traffic {
+            Behaviour::Table(name) => name,
+            Behaviour::Measures => measures.next().unwrap_or("benchmark"),
+            Behaviour::Browses if self.models.is_some() => "markov",
+            Behaviour::Browses => "privcount",
+        }
     }
 
     fn user(&self, users: &Users) -> String {
-        // Action graphs in the folder that no client names belong to the clients that measure.
-        let measures = self.traffic.iter().map(|(name, _)| name.as_str());
-        let mut measures = measures.filter(|name| {
-            !self.users.iter().any(|users| users.traffic == Behaviour::Table(name.to_string()))
-        });
-        let traffic = match &users.traffic {
-            Behaviour::Table(name) => name,
-            Behaviour::Measures => measures.next().unwrap_or("benchmark"),
-            Behaviour::Browses if self.has_models() => "markov",
-            Behaviour::Browses => "privcount",
-        };
-        let text = user(&users.name, traffic, users.count, &users.countries);
+        let text = user(&users.name, self.traffic_of(users), users.count, &users.countries);
         if users.onion { text + "\nonion-service = true" } else { text }
     }
 }

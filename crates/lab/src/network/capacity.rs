@@ -80,7 +80,7 @@ fn ratio(known: &[f64; 5], q: f64) -> f64 {
 }
 
 /// Smallest capacity in bytes per second; slower relays would need minutes for a few cells.
-const LEAST: f64 = 50_000.0;
+pub(crate) const LEAST: f64 = 50_000.0;
 
 /// The quantities of every relay of a consensus, in order.
 pub(super) fn quantities(table: &TorFile, inputs: &Inputs, seed: Seed) -> Vec<Quantities> {

@@ -170,7 +170,7 @@ impl Inputs {
 ///
 /// Includes relays that ran at least half of the time, with the flags that they had at least half of the time.
 /// Weights, which are shares, become kB/s that add up to the total capacity.
-fn consensus_of(table: &BTreeMap<Identity, Capacity>) -> Consensus {
+pub(crate) fn consensus_of(table: &BTreeMap<Identity, Capacity>) -> Consensus {
     let running = || table.iter().filter(|(_, relay)| relay.running >= 0.5 && relay.weight > 0.0);
     let carried = |relay: &Capacity| relay.capacity_bytes_per_s.min(relay.rate_bytes_per_s) as f64;
     let total: f64 = running().map(|(_, relay)| carried(relay)).sum();

@@ -25,6 +25,7 @@ use tidegate_sim::plan::paths::Selector;
 use tidegate_sim::plan::{Directory, HostPlan, Plan, RelayEntry, Role, Route, System, Traffic, UserPlan};
 use tidegate_sim::tcp::Fidelity;
 
+pub(crate) use capacity::LEAST;
 use hosts::Hosts;
 pub use hosts::Listed;
 
