@@ -29,7 +29,7 @@ struct File {
 
 #[derive(Default, Deserialize)]
 struct General {
-    stop_time: Option<Text>,
+    stop_time: Option<Scalar>,
 }
 
 #[derive(Default, Deserialize)]
@@ -57,10 +57,10 @@ struct GraphFile {
 #[derive(Deserialize)]
 struct FileHost {
     network_node_id: Option<Spanned<u64>>,
-    bandwidth_up: Option<Spanned<Text>>,
-    bandwidth_down: Option<Spanned<Text>>,
+    bandwidth_up: Option<Spanned<Scalar>>,
+    bandwidth_down: Option<Spanned<Scalar>>,
     ip_addr: Option<String>,
-    quantity: Option<Spanned<Text>>,
+    quantity: Option<Spanned<Scalar>>,
     #[serde(default)]
     options: Hints,
     #[serde(default)]
@@ -80,14 +80,14 @@ struct FileProcess {
     path: String,
     #[serde(default)]
     args: Arguments,
-    quantity: Option<Spanned<Text>>,
+    quantity: Option<Spanned<Scalar>>,
 }
 
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Arguments {
     Line(String),
-    List(Vec<Text>),
+    List(Vec<Scalar>),
 }
 
 impl Default for Arguments {
@@ -99,18 +99,18 @@ impl Default for Arguments {
 /// A text, or a number in its base unit.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Text {
+enum Scalar {
     Number(u64),
     Real(f64),
     Text(String),
 }
 
-impl Text {
+impl Scalar {
     fn to_text(&self) -> String {
         match self {
-            Text::Number(number) => number.to_string(),
-            Text::Real(number) => number.to_string(),
-            Text::Text(text) => text.clone(),
+            Scalar::Number(number) => number.to_string(),
+            Scalar::Real(number) => number.to_string(),
+            Scalar::Text(text) => text.clone(),
         }
     }
 }
@@ -140,7 +140,7 @@ pub(crate) fn read(document: &Document) -> Result<Config, DataError> {
         graph,
         direct: file.network.use_shortest_path == Some(false),
         stop: file.general.stop_time.and_then(|time| match time {
-            Text::Number(seconds) => shadow::seconds(seconds),
+            Scalar::Number(seconds) => shadow::seconds(seconds),
             other => other.to_text().parse().ok(),
         }),
     })
@@ -167,17 +167,17 @@ fn malformed(document: &Document, error: &serde_saphyr::Error) -> DataError {
 }
 
 fn read_host(document: &Document, name: String, host: FileHost) -> Result<Host, DataError> {
-    let fail = |place: &Spanned<Text>, cause: String, cure: &str| {
+    let fail = |place: &Spanned<Scalar>, cause: String, cure: &str| {
         let cause = format!("host {} {cause}", quote(&name));
         document.error_at(place.referenced.line() as usize, cause, cure)
     };
-    let rate = |rate: Option<Spanned<Text>>| {
+    let rate = |rate: Option<Spanned<Scalar>>| {
         let Some(rate) = rate else { return Ok(None) };
         text_rate(&rate.value.to_text())
             .map(Some)
             .map_err(|cause| fail(&rate, format!("has a bad bandwidth: {cause}"), RATES))
     };
-    let quantity = |number: Option<Spanned<Text>>| {
+    let quantity = |number: Option<Spanned<Scalar>>| {
         let Some(number) = number else { return Ok(1) };
         let text = number.value.to_text();
         let cause = || format!("has the `quantity` {}", quote(&text));
@@ -190,7 +190,7 @@ fn read_host(document: &Document, name: String, host: FileHost) -> Result<Host, 
             program: program(&process.path),
             arguments: match process.args {
                 Arguments::Line(line) => line,
-                Arguments::List(words) => words.iter().map(Text::to_text).collect::<Vec<_>>().join(" "),
+                Arguments::List(words) => words.iter().map(Scalar::to_text).collect::<Vec<_>>().join(" "),
             },
             count: quantity(process.quantity)?,
         })
