@@ -570,7 +570,7 @@ mod tests {
                 20,
                 "at node 7, which",
             ),
-            ("cut", NODES[..100].to_owned(), "network.gml", 1, "lacks a value"),
+            ("cut", NODES[..100].to_owned(), "network.gml", 2, "lacks a value"),
         ] {
             let place = Place::new(name, &[("shadow.config.yaml", CONFIG), ("conf/network.gml", &graph)]);
             let refused = place.open().relays().unwrap_err();
