@@ -137,6 +137,10 @@ pub(crate) fn peer(connection: &rustls::CommonState) -> Option<Fingerprint> {
     connection.peer_certificates()?.first().map(fingerprint)
 }
 
+/// A client's message about a certificate that is not the pinned one.
+pub(crate) const OTHER_FINGERPRINT: &str =
+    "the peer's certificate has another fingerprint than the pinned one";
+
 #[derive(Debug)]
 struct Pinned {
     provider: Arc<CryptoProvider>,
@@ -155,7 +159,7 @@ impl ServerCertVerifier for Pinned {
         if fingerprint(certificate) == self.peer {
             Ok(ServerCertVerified::assertion())
         } else {
-            Err(Error::General("the peer's certificate has another fingerprint than the pinned one; check the fingerprint in the configuration".into()))
+            Err(Error::General(format!("{OTHER_FINGERPRINT}; check the fingerprint in the configuration")))
         }
     }
 

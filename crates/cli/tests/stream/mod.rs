@@ -14,7 +14,7 @@ use crate::skipped;
 use std::io::Write as _;
 use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt as _;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use browser::Browser;
@@ -136,9 +136,9 @@ fn only_clients_with_the_token_are_admitted() {
     std::fs::write(&other, "another-word-of-16").unwrap();
     std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o600)).unwrap();
     client(&server, "2 Mbit/s", &with(&token)).until("in", |status| status["phase"] == "in");
-    for options in [with(&other), String::new()] {
+    for (options, cause) in [(with(&other), "the token is wrong"), (String::new(), "asks for a token")] {
         let said = roles::refusal(&server, &options);
-        assert!(said.contains("--token-file"), "{said}");
+        assert!(said.contains("--token-file") && said.contains(cause), "{said}");
     }
     for (file, cause) in [(scratch.path("none"), "does not exist"), (token, "can be read by others")] {
         if file.exists() {
@@ -150,6 +150,44 @@ fn only_clients_with_the_token_are_admitted() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains(cause) && said.contains(file.to_str().unwrap()), "{said}");
+    }
+}
+
+/// A client says why it does not get the stream, on its page too.
+#[test]
+fn a_client_without_its_server_says_why() {
+    let server = server("500 kbit/s", "20 Mbit/s", "");
+    let wrong = format!("--fingerprint {}", "0".repeat(64));
+    let said = roles::refusal(&server, &wrong);
+    assert!(said.contains("another fingerprint than --fingerprint"), "{said}");
+    assert!(said.contains(server.text("address")), "{said}");
+    // An address that cannot be dialled: a silent one shows after the six seconds of a handshake.
+    let log = Scratch::new("unreachable");
+    let file = std::fs::File::create(log.path("log")).unwrap();
+    let client = Role::start_with_log("client --server 127.0.0.1:0", &[], file.into());
+    let why = "cannot reach the server at 127.0.0.1:0";
+    client.until(why, |status| status["problem"].as_str().is_some_and(|problem| problem.contains(why)));
+    let said = std::fs::read_to_string(log.path("log")).unwrap();
+    assert!(said.contains(why) && said.contains("check --server"), "{said}");
+}
+
+#[test]
+fn an_input_that_is_not_mpeg_ts_is_refused() {
+    for (input, cause) in
+        [(&b"root:x:0:0:root\n".repeat(500)[..], "is not MPEG-TS: 8000 bytes"), (b"", "without a byte")]
+    {
+        let mut server = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(["stream", "server", "--input", "-", "--listen", "127.0.0.1:0"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        server.stdin.take().unwrap().write_all(input).unwrap();
+        let output = server.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(cause) && said.contains("-f mpegts"), "{said}");
     }
 }
 

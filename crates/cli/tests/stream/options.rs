@@ -224,8 +224,13 @@ fn every_option_of_a_server_has_an_effect() {
     tried.option("--token-file", true, stranger.contains("--token-file"));
     redirects.until("redirecting", |status| number(status, "redirected") == 1);
     tried.option("--overload", 10, number(&patient.status(), "slices"));
-    let text = Plain::start("server --input - --listen 127.0.0.1:0");
+    let text = Plain::start(&format!("server --input - --listen 127.0.0.1:0 --token-file {token}"));
     tried.option("--json", true, text.1.starts_with("tidegate stream client --server"));
+    assert!(
+        text.1.trim_end().ends_with(&format!("--token-file {token}")),
+        "a command that works: {}",
+        text.1
+    );
     path_of_a_server(&mut tried);
     // `each_controller_is_chosen` in the crate tries it: what controllers learn in seconds is alike.
     tried.option("--controller", (), ());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use quinn::{Connection, Endpoint, RecvStream, SendStream, VarInt};
+use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream, VarInt};
 use tidegate_control::shares::{Shares, network};
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::flashflow::message::Fingerprint;
@@ -21,19 +21,44 @@ use super::quic;
 use crate::clock;
 use crate::gate::Gate;
 use crate::identity::Identity;
+use crate::tls;
 
 /// An event of a connection.
 pub(crate) enum Event {
     /// A peer connected and authenticated.
     Accepted(Connection),
     /// A dialled connection is open, or failed.
-    Dialed(Peer, Option<Connection>),
+    Dialed(Peer, Result<Connection, DialError>),
     /// A datagram.
     Datagram(usize, Bytes),
     /// A message of the reliable channel.
     Message(usize, Message),
     /// A connection ended, or violated the protocol.
     Closed(usize),
+}
+
+/// Why a dial failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum DialError {
+    /// The peer has another fingerprint than the expected one.
+    Fingerprint,
+    /// Another cause.
+    Other(String),
+}
+
+impl From<ConnectionError> for DialError {
+    fn from(error: ConnectionError) -> DialError {
+        match error {
+            // QUIC keeps only the text of what the verifier of certificates says. The text of a peer is in other variants.
+            ConnectionError::TransportError(error) if error.reason.contains(tls::OTHER_FINGERPRINT) => {
+                DialError::Fingerprint
+            }
+            ConnectionError::TimedOut => {
+                DialError::Other(format!("no answer on UDP for {} s", quic::IDLE.as_secs()))
+            }
+            other => DialError::Other(other.to_string()),
+        }
+    }
 }
 
 /// Events that wait to be handled. Beyond it, connections are not read.
@@ -261,29 +286,32 @@ impl Carrier {
         let gate = if to_server { Gate::Private } else { self.gate };
         if gate.check(address).is_err() {
             tracing::debug!("a peer has a private address; --allow-private-addresses is not given");
-            tokio::spawn(async move { events.send(Event::Dialed(peer, None)).await });
+            let failed = Err(DialError::Other("a private address".into()));
+            tokio::spawn(async move { events.send(Event::Dialed(peer, failed)).await });
             return;
         }
-        let connecting = quic::client(&self.identity, fingerprint, to_server)
-            .ok()
-            .and_then(|config| self.endpoint.connect_with(config, address, "tidegate.invalid").ok());
+        let config = quic::client(&self.identity, fingerprint, to_server);
+        let connecting = config.map_err(|cause| DialError::Other(cause.to_string())).and_then(|config| {
+            let connecting = self.endpoint.connect_with(config, address, "tidegate.invalid");
+            connecting.map_err(|cause| DialError::Other(cause.to_string()))
+        });
         tokio::spawn(async move {
             let connection = match connecting {
-                Some(connecting) => connecting.await.ok(),
-                None => None,
+                Ok(connecting) => connecting.await.map_err(DialError::from),
+                Err(cause) => Err(cause),
             };
             let _ = events.send(Event::Dialed(peer, connection)).await;
         });
     }
 
     /// Handles the result of a dial.
-    pub(crate) fn dialed(&mut self, peer: Peer, connection: Option<Connection>) {
+    pub(crate) fn dialed(&mut self, peer: Peer, connection: Result<Connection, DialError>) {
         match (connection, self.links.get(&peer)) {
-            (Some(connection), _) => self.welcome(peer, connection),
-            (None, Some(State::Dialing(_))) => {
+            (Ok(connection), _) => self.welcome(peer, connection),
+            (Err(_), Some(State::Dialing(_))) => {
                 self.links.insert(peer, State::Down(clock::now() + PAUSE));
             }
-            (None, _) => {}
+            (Err(_), _) => {}
         }
     }
 

@@ -87,6 +87,8 @@ impl FromStr for Input {
 const CHUNK: usize = 1 << 14;
 /// Pause before a source is requested again.
 const AGAIN: Span = Span::from_secs(1);
+/// Pause between two messages about the same end of a source.
+const SAY_AGAIN: Span = Span::from_secs(60);
 /// Timeout of an HTTP request.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Timer interval of the pattern.
@@ -113,10 +115,15 @@ pub(crate) async fn read(
             Ok(())
         }
         Input::Http(uri) => {
+            let mut last = None;
             while !to.is_closed() {
                 // Live sources restart, so request again after every end.
                 let result = pull(uri, &to).await;
-                say(format!("{uri}: {}", result.map_or_else(|error| error, |()| "ended".into())));
+                let (ended, now) = (result.err().unwrap_or_else(|| "ended".into()), clock::now());
+                if last.as_ref().is_none_or(|(said, at)| *said != ended || now.since(*at) >= SAY_AGAIN) {
+                    say(format!("{uri}: {ended}; it is requested again every second"));
+                    last = Some((ended, now));
+                }
                 clock::until(clock::now() + AGAIN).await;
             }
             Ok(())

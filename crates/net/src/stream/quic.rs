@@ -22,7 +22,7 @@ const PROTOCOL: &[u8] = b"tidegate-stream/1";
 /// Maximum UDP payload: every path carries IPv6's minimum MTU, less IPv6 and UDP headers.
 const MTU: u16 = 1232;
 /// Idle timeout of a connection.
-const IDLE: Duration = Duration::from_secs(6);
+pub(super) const IDLE: Duration = Duration::from_secs(6);
 /// Keep-alive interval to the server.
 const ALIVE: Duration = Duration::from_secs(2);
 /// Initial RTT: a lost handshake packet is repeated after three of them.

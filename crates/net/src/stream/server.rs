@@ -131,7 +131,8 @@ const LINGER: Span = Span::from_secs(3);
 /// Serves until `stop`, or until the source ends for good. `ready` gets the address and the fingerprint for viewers.
 ///
 /// # Errors
-/// If the socket cannot be bound or the source cannot be read.
+/// If the socket cannot be bound or the source cannot be read, and [`io::ErrorKind::InvalidData`] if the source ends
+/// without a TS packet.
 pub async fn run(
     settings: ServerConfig,
     identity: Identity,
@@ -175,6 +176,7 @@ pub async fn run(
             Some(Wake::Video(None)) => ended = Ended::Read,
             Some(Wake::Ended(result)) => {
                 result?;
+                live.survey.end()?;
                 ended = Ended::Played;
                 live.driver.machine.end(clock::now());
             }
@@ -191,7 +193,7 @@ pub async fn run(
         if now >= status_at {
             status_at = now + STATUS;
             *shown.lock().expect("the lock is not poisoned") = live.status(now);
-            live.survey.news(now).into_iter().for_each(&*say);
+            live.survey.news(now).into_iter().chain(live.survey.warning(now)).for_each(&*say);
         }
     }
     reading.abort();

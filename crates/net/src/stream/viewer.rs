@@ -15,7 +15,7 @@ use tidegate_stream::viewer::{self, Phase, Viewer};
 use tidegate_stream::{Input, Output, SERVER};
 use tokio::sync::{broadcast, mpsc};
 
-use super::carrier::{Carrier, Channel, Event};
+use super::carrier::{Carrier, Channel, DialError, Event};
 use super::hls::{Hls, Part};
 use super::moq::Advertised;
 use super::path::Path;
@@ -107,7 +107,7 @@ pub struct Status {
     pub phase: String,
     /// Why the server refused it.
     pub refused: Option<String>,
-    /// Why segments of HLS are missing or hold sound only.
+    /// Why the server cannot be reached, or why segments of HLS are missing or hold sound only.
     pub problem: Option<String>,
     /// Each stream of the program, subtitles and data included, and how players get it.
     pub contents: Vec<String>,
@@ -154,6 +154,8 @@ pub struct Status {
 const STATUS: Span = Span::from_millis(500);
 /// Pause between attempts to connect to the server.
 const AGAIN: Span = Span::from_secs(1);
+/// Pause between two messages about the same failure to connect.
+const SAY_AGAIN: Span = Span::from_secs(60);
 /// Events per turn.
 const BATCH: usize = 128;
 
@@ -165,6 +167,41 @@ struct Live<'a> {
     began: Time,
     /// When the server is dialled next.
     dial_at: Time,
+    trouble: Trouble,
+}
+
+/// Why the server cannot be reached.
+#[derive(Default)]
+struct Trouble {
+    /// The last failure since the last connection.
+    cause: Option<DialError>,
+    /// When it was said.
+    said_at: Time,
+}
+
+impl Trouble {
+    /// Notes a failed dial. Returns whether it is to be said: a failure that lasts is said once a minute.
+    fn note(&mut self, now: Time, cause: DialError) -> bool {
+        let is_new = self.cause.as_ref() != Some(&cause) || now.since(self.said_at) >= SAY_AGAIN;
+        if is_new {
+            (self.cause, self.said_at) = (Some(cause), now);
+        }
+        is_new
+    }
+
+    /// Describes the failure to reach this server; `None` without one.
+    fn describe(&self, server: SocketAddr) -> Option<String> {
+        self.cause.as_ref().map(|cause| match cause {
+            DialError::Fingerprint => format!(
+                "the server at {server} has another fingerprint than --fingerprint: copy the one that it prints at its \
+                 start (it is another one after each start without --identity)"
+            ),
+            DialError::Other(cause) => format!(
+                "cannot reach the server at {server}: {cause}; check --server, whether the server runs, and whether a \
+                 firewall blocks UDP"
+            ),
+        })
+    }
 }
 
 /// Carries out the viewer's outputs: sends datagrams and plays the stream.
@@ -204,19 +241,22 @@ impl Player<'_> {
     }
 }
 
-/// Watches until `stop`, or until the server refuses. `out` also gets all data that is played.
+/// Watches until `stop`, or until the server refuses. `out` also gets all data that is played, `say` gets warnings.
 ///
 /// # Errors
-/// If the socket cannot be bound, and [`io::ErrorKind::ConnectionRefused`] with the server's reason.
+/// If the socket cannot be bound or the server has another fingerprint, and [`io::ErrorKind::ConnectionRefused`] with
+/// the server's reason.
 pub async fn run(
     settings: ViewerConfig,
     identity: Identity,
     screen: Arc<Screen>,
     out: Option<std::sync::mpsc::SyncSender<Bytes>>,
+    say: impl Fn(String),
     stop: impl Future<Output = ()>,
 ) -> io::Result<Status> {
     let (carrier, mut events) = Carrier::open(identity, settings.listen, settings.path, settings.gate)?;
     let ViewerConfig { server, fingerprint, machine, conduct, .. } = settings;
+    let has_token = machine.token != [0; 16];
     let now = clock::now();
     let mut live = Live {
         driver: Driver::new(Viewer::new(machine)),
@@ -225,6 +265,7 @@ pub async fn run(
         fingerprint,
         began: now,
         dial_at: now,
+        trouble: Trouble::default(),
     };
     tokio::pin!(stop);
     let mut status_at = now;
@@ -237,8 +278,8 @@ pub async fn run(
         };
         match live.driver.wait(status_at.min(live.dial_at), event).await {
             Some(Some(event)) => {
-                live.event(event);
-                live.batch(&mut events);
+                live.event(event, &say);
+                live.batch(&mut events, &say);
             }
             Some(None) => break,
             None => {}
@@ -254,6 +295,12 @@ pub async fn run(
             screen.hls.lock().expect("the lock is not poisoned").idle(now);
             live.show();
         }
+        if live.trouble.cause == Some(DialError::Fingerprint) {
+            live.show();
+            let why = live.trouble.describe(live.server).expect("it has a cause");
+            live.player.carrier.close().await;
+            return Err(io::Error::other(why));
+        }
         // A refusal ends the viewer; a redirect makes it try the other server.
         if let Phase::Refused(refusal) = live.driver.machine.phase() {
             live.show();
@@ -263,7 +310,13 @@ pub async fn run(
                 live.redirect(to);
                 continue;
             }
-            let why = refusal.to_string();
+            let why = match refusal {
+                Refusal::Token if !has_token => {
+                    "the server asks for a token; give a copy of the server's token file as --token-file"
+                        .into()
+                }
+                refusal => refusal.to_string(),
+            };
             live.player.carrier.close().await;
             return Err(io::Error::new(io::ErrorKind::ConnectionRefused, why));
         }
@@ -275,22 +328,31 @@ pub async fn run(
 }
 
 impl Live<'_> {
-    fn batch(&mut self, events: &mut mpsc::Receiver<Event>) {
+    fn batch(&mut self, events: &mut mpsc::Receiver<Event>, say: &dyn Fn(String)) {
         for _ in 0..BATCH {
             let Ok(event) = events.try_recv() else { return };
-            self.event(event);
+            self.event(event, say);
         }
     }
 
-    fn event(&mut self, event: Event) {
+    fn event(&mut self, event: Event, say: &dyn Fn(String)) {
         let now = clock::now();
         match event {
             Event::Accepted(connection) => self.player.carrier.accepted(connection),
-            Event::Dialed(SERVER, Some(connection)) => {
+            Event::Dialed(SERVER, Ok(connection)) => {
+                if self.trouble.cause.take().is_some() {
+                    say(format!("connected to the server at {}", self.server));
+                }
                 self.player.carrier.attach(SERVER, connection, Channel::Open);
                 self.driver.machine.begin(now);
             }
-            Event::Dialed(SERVER, None) => self.dial_at = now + AGAIN,
+            Event::Dialed(SERVER, Err(cause)) => {
+                self.dial_at = now + AGAIN;
+                let is_final = cause == DialError::Fingerprint;
+                if self.trouble.note(now, cause) && !is_final {
+                    self.trouble.describe(self.server).into_iter().for_each(say);
+                }
+            }
             Event::Dialed(peer, connection) => self.player.carrier.dialed(peer, connection),
             event => {
                 let Some(input) = self.player.carrier.input(event) else { return };
@@ -322,7 +384,13 @@ impl Live<'_> {
             Phase::Refused(refusal) => ("refused", Some(refusal.to_string())),
         };
         let hls = self.player.screen.hls.lock().expect("the lock is not poisoned");
-        let (problem, contents) = (hls.problem().map(|problem| problem.to_string()), hls.contents());
+        let problem = match self.driver.machine.phase() {
+            _ if self.trouble.cause.is_some() => self.trouble.describe(self.server),
+            // The server has not sent the stream yet.
+            Phase::Joining => Some(format!("waiting for an answer of the server at {}", self.server)),
+            _ => hls.problem().map(|problem| problem.to_string()),
+        };
+        let contents = hls.contents();
         drop(hls);
         let status = Status {
             phase: phase.into(),

@@ -167,7 +167,9 @@ impl Viewer {
         let shown = screen.clone();
         spawn_local(async move {
             let stop = async { drop(stopped.await) };
-            viewer::run(config, Identity::generate(), shown, Some(to), stop).await.unwrap();
+            viewer::run(config, Identity::generate(), shown, Some(to), |said| eprintln!("{said}"), stop)
+                .await
+                .unwrap();
         });
         while screen.status.lock().unwrap().phase != "in" {
             pause(20).await;

@@ -279,6 +279,7 @@ fn serve(arguments: ServerArgs) -> Result<ExitCode, Failure> {
         None => Identity::generate(),
     };
     let settings = server::ServerConfig { listen: arguments.listen, path, input, machine };
+    let source = arguments.input.clone();
     run(async move {
         // A role that has said where it is must not end by SIGHUP.
         let stop = stopped();
@@ -295,13 +296,23 @@ fn serve(arguments: ServerArgs) -> Result<ExitCode, Failure> {
                     json!({ "event": "listening", "address": address, "fingerprint": fingerprint, "page": page })
                 );
             } else {
-                println!("tidegate stream client --server {address} --fingerprint {fingerprint}");
+                let token = arguments.token_file.as_deref();
+                let token = token.map(|file| format!(" --token-file {}", file.display())).unwrap_or_default();
+                println!("tidegate stream client --server {address} --fingerprint {fingerprint}{token}");
                 println!("dashboard: http://{page}/");
             }
         };
         let say = |what: String| eprintln!("source: {what}");
         let what = format!("the server on {}", arguments.listen);
-        let status = server::run(settings, identity, status, ready, say, stop).await.map_err(other(&what))?;
+        let ended = server::run(settings, identity, status, ready, say, stop).await;
+        let status = ended.map_err(|error| match error.kind() {
+            std::io::ErrorKind::InvalidData => wrong(
+                &format!("--input {source}"),
+                error.to_string(),
+                "let its sender write MPEG-TS, for example `ffmpeg .. -f mpegts -`",
+            ),
+            _ => other(&what)(error),
+        })?;
         if json {
             println!("{}", json!({ "event": "end", "status": status }));
         }
@@ -448,7 +459,9 @@ fn watch(arguments: ClientArgs) -> Result<ExitCode, Failure> {
             None => (None, None),
         };
         let what = format!("the stream of {server}");
-        let result = viewer::run(settings, Identity::generate(), screen, sender, stop).await;
+        // Standard output may carry the stream.
+        let say = |what: String| eprintln!("{what}");
+        let result = viewer::run(settings, Identity::generate(), screen, sender, say, stop).await;
         // The writer thread ends when its channel closes.
         let written = thread.map_or(Ok(()), |thread| thread.join().unwrap_or(Ok(())));
         written.map_err(other("the output"))?;

@@ -1,5 +1,7 @@
 //! Lists the streams of a program, and says which ones browsers do not show.
 
+use std::io;
+
 use mpeg2ts_reader::packet::Packet;
 use tidegate_control::units::{Span, Time};
 use tidegate_stream::framer::{Framer, TS};
@@ -71,8 +73,10 @@ impl Hls {
     }
 }
 
-/// Pause between two messages about other contents.
+/// Pause between two messages about other contents, and between two about bytes that are not MPEG-TS.
 const PAUSE: Span = Span::from_secs(10);
+/// Bytes without a TS packet after which the source is said not to be MPEG-TS. A payload is 1,316.
+const NO_PACKETS: u64 = 1 << 14;
 
 /// Reads the tables of a source, to say what it holds.
 #[derive(Debug, Default)]
@@ -81,12 +85,19 @@ pub(crate) struct Survey {
     tables: Tables,
     said: Vec<String>,
     said_at: Option<Time>,
+    /// Whether there was a TS packet, and the bytes since the last ones.
+    has_packets: bool,
+    strange: u64,
+    warned_at: Option<Time>,
 }
 
 impl Survey {
     /// Takes bytes of the source.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
-        for payload in self.framer.push(bytes) {
+        let payloads = self.framer.push(bytes);
+        self.has_packets |= !payloads.is_empty();
+        self.strange = if payloads.is_empty() { self.strange + bytes.len() as u64 } else { 0 };
+        for payload in payloads {
             for packet in payload.chunks_exact(TS).filter_map(Packet::try_new) {
                 if self.tables.are_on(u16::from(packet.pid())) {
                     self.tables.push(&packet);
@@ -100,6 +111,33 @@ impl Survey {
         contents(&self.tables)
     }
 
+    /// Checks, at the end of the source, that it was MPEG-TS.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidData`] if it ended without a TS packet.
+    pub(crate) fn end(&mut self) -> io::Result<()> {
+        self.has_packets |= self.framer.flush().is_some();
+        let cause = match (self.has_packets, self.strange) {
+            (true, _) => return Ok(()),
+            (false, 0) => "ended without a byte".to_owned(),
+            (false, bytes) => format!("is not MPEG-TS: {bytes} bytes without a TS packet"),
+        };
+        Err(io::Error::new(io::ErrorKind::InvalidData, cause))
+    }
+
+    /// Says that the source is not MPEG-TS, at most every 10 s.
+    pub(crate) fn warning(&mut self, now: Time) -> Option<String> {
+        let early = self.warned_at.is_some_and(|at| now.since(at) < PAUSE);
+        if early || self.strange < NO_PACKETS {
+            return None;
+        }
+        self.warned_at = Some(now);
+        let bytes = self.strange;
+        Some(format!(
+            "is not MPEG-TS: {bytes} bytes without a TS packet; let its sender write MPEG-TS (ffmpeg: -f mpegts)"
+        ))
+    }
+
     /// The list of streams if it changed, at most every 10 s.
     pub(crate) fn news(&mut self, now: Time) -> Option<String> {
         let contents = self.contents();
@@ -109,5 +147,39 @@ impl Survey {
         }
         (self.said, self.said_at) = (contents, Some(now));
         Some(format!("holds {}", self.said.join("; ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::input::pattern_packet;
+    use super::*;
+
+    /// Bytes without an order.
+    fn noise(count: usize) -> Vec<u8> {
+        (0..count as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8 & 0x3f).collect()
+    }
+
+    #[test]
+    fn a_source_that_is_not_mpeg_ts_is_named() {
+        let at = |seconds| Time::ZERO + Span::from_secs(seconds);
+        let mut survey = Survey::default();
+        let packets: Vec<u8> = (0..20).flat_map(pattern_packet).collect();
+        survey.push(&noise(1000));
+        assert_eq!(survey.warning(at(0)), None, "an encoder may begin in the middle of a packet");
+        survey.push(&noise(100_000));
+        assert!(survey.warning(at(1)).unwrap().contains("is not MPEG-TS: 101000 bytes"));
+        assert_eq!(survey.warning(at(10)), None);
+        survey.push(&noise(1000));
+        assert!(survey.warning(at(11)).is_some());
+        assert!(survey.end().unwrap_err().to_string().contains("is not MPEG-TS"));
+        survey.push(&packets);
+        assert!(survey.warning(at(30)).is_none() && survey.end().is_ok());
+
+        assert!(Survey::default().end().unwrap_err().to_string().contains("without a byte"));
+        // Fewer packets than a payload.
+        let mut short = Survey::default();
+        short.push(&packets[..3 * TS]);
+        assert!(short.end().is_ok());
     }
 }
