@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_control::flashflow::Percent;
 use tidegate_control::units::{Rate, Span};
-use tidegate_net::flashflow::coordinator::measure;
+use tidegate_net::flashflow::coordinator::{Unmeasured, measure};
 use tidegate_net::flashflow::measurer::{self, MeasurerOptions};
 use tidegate_net::flashflow::relay::{Limits, MeasuredRelay};
 use tidegate_net::identity::{Contact, Identity, fill};
@@ -94,10 +94,52 @@ impl Team {
     }
 
     fn measure(&self, coordinator: &Identity, order: Order) -> Result<Outcome, Failure> {
+        self.measure_with_cause(coordinator, order).map_err(|Unmeasured { failure, .. }| failure)
+    }
+
+    fn measure_with_cause(&self, coordinator: &Identity, order: Order) -> Result<Outcome, Unmeasured> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let (_keep, stop) = watch::channel(false);
         runtime.block_on(measure(coordinator, self.relay, &self.measurers, order, stop, |_, _| {}))
     }
+}
+
+/// A failure names the peer, and what is wrong in the coordinator's configuration or at the peer.
+#[test]
+fn wrong_keys_differ_from_machines_that_are_off() {
+    let mut team = team(1, Rate::UNLIMITED);
+    let (relay, measurer) = (team.relay, team.measurers[0]);
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let fails = |team: &Team, order: Order| {
+        let Unmeasured { failure, cause } = team.measure_with_cause(&team.coordinator, order).unwrap_err();
+        (failure.reason, failure.by, cause.unwrap_or_default())
+    };
+    let off = |cause: &str| cause.contains("nothing listens at") && cause.contains(&closed.to_string());
+
+    team.relay.fingerprint = [1; 32];
+    let (reason, by, cause) = fails(&team, team.order(1, 1_000_000));
+    assert_eq!((reason, by), (Reason::Lost, Some(Peer::Relay)));
+    assert!(cause.contains("another fingerprint") && cause.contains(&relay.address.to_string()), "{cause}");
+    team.relay = Contact { address: closed, ..relay };
+    let (reason, by, cause) = fails(&team, team.order(1, 1_000_000));
+    assert_eq!((reason, by, off(&cause)), (Reason::Lost, Some(Peer::Relay), true), "{cause}");
+    team.relay = relay;
+
+    team.measurers[0].fingerprint = [1; 32];
+    let (reason, by, cause) = fails(&team, team.order(1, 1_000_000));
+    assert_eq!((reason, by), (Reason::Lost, Some(Peer::Measurer(0))));
+    assert!(cause.contains("another fingerprint"), "{cause}");
+    team.measurers[0] = Contact { address: closed, ..measurer };
+    let (reason, by, cause) = fails(&team, team.order(1, 1_000_000));
+    assert_eq!((reason, by, off(&cause)), (Reason::Lost, Some(Peer::Measurer(0)), true), "{cause}");
+    team.measurers[0] = measurer;
+
+    let mut order = team.order(1, 1_000_000);
+    order.shares[0].relay.onion = [9; 32];
+    let (reason, by, _) = fails(&team, order);
+    assert_eq!((reason, by), (Reason::WrongKey, Some(Peer::Relay)));
+    assert!(reason.to_string().contains("`onion-key`"));
+    assert!(team.measure(&team.coordinator, team.order(1, 1_000_000)).is_ok(), "the relay is free again");
 }
 
 #[test]

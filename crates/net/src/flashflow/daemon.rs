@@ -20,7 +20,7 @@ use tidegate_proto::flashflow::message::{MeasurerId, Open, Params, Reason};
 use tokio::sync::watch;
 
 use super::config::{CoordinatorConfig, RelayEntry, Target};
-use super::coordinator::measure;
+use super::coordinator::{Unmeasured, measure};
 use super::ledger::{BY_RELAY, Ledger};
 use super::plan::{as_relay, plan};
 use super::record::Record;
@@ -374,7 +374,7 @@ impl Daemon {
                 };
                 let stock = stock.expect("the configuration was checked for [stock]");
                 let result = stock::measure(&stock, &entry.id, allocated, seconds, stop, on_second).await;
-                (result, vec!["tor".to_owned()])
+                (result.map_err(Unmeasured::from), vec!["tor".to_owned()])
             }
         };
         self.conclude(&id, &entry, &placement, allocated, &names, result);
@@ -453,17 +453,16 @@ impl Daemon {
         placement: &Placement,
         allocated: Rate,
         names: &[String],
-        result: Result<Outcome, Failure>,
+        result: Result<Outcome, Unmeasured>,
     ) {
         let mut shared = self.shared.borrow_mut();
         shared.current.remove(id);
-        let unix = shared.unix();
         match result {
             Ok(outcome) => {
                 let verdict = shared.config.parameters.judge(outcome.estimate, placement.guess, allocated);
                 let bounds = shared.config.parameters.bounds(outcome.estimate);
                 let conclusive = matches!(verdict, Verdict::Conclusive(_));
-                let (estimate, checked) = (outcome.estimate.0, outcome.checked);
+                let (estimate, checked, unix) = (outcome.estimate.0, outcome.checked, shared.unix());
                 shared.record(&Record::Result { id: id.into(), unix, estimate, conclusive, checked });
                 tracing::info!(
                     id,
@@ -480,32 +479,17 @@ impl Daemon {
                     self.again(&mut shared, &entry.id, guess);
                 }
             }
-            Err(Failure { reason, by: failed }) => {
-                let by = match failed {
-                    Some(Peer::Relay) => BY_RELAY.to_owned(),
-                    Some(Peer::Measurer(i)) => names[i].clone(),
-                    None => "coordinator".to_owned(),
-                };
-                shared.record(&Record::Failure {
-                    id: id.into(),
-                    unix,
-                    reason: reason.name().into(),
-                    by: by.clone(),
-                });
-                if let (Reason::Lost, Some(Peer::Measurer(_))) = (reason, failed) {
-                    shared.absent.insert(by.clone(), clock::now() + ABSENT);
-                    let cause = "it does not answer; the others measure without it for ten minutes";
-                    tracing::warn!(measurer = by, cause, "absent");
-                }
-                let (relay, name) = (&entry.nickname, reason.name());
-                tracing::warn!(id, relay, reason = name, by, cause = %reason, "failure");
-                shared.errors.push((unix, entry.nickname.clone(), format!("{reason} ({by})")));
-                let excess = shared.errors.len().saturating_sub(SHOWN_ERRORS);
-                shared.errors.drain(..excess);
-                // The relay or the operator does not want a measurement now: retrying would not help.
+            Err(failed) => {
+                note_failure(&mut shared, id, entry, names, &failed);
+                // The relay or the operator does not want a measurement now, or the configuration has another key of the
+                // relay: retrying would not help.
                 if !matches!(
-                    reason,
-                    Reason::Stopped | Reason::Disabled | Reason::NotAllowed | Reason::TooOften
+                    failed.failure.reason,
+                    Reason::Stopped
+                        | Reason::Disabled
+                        | Reason::NotAllowed
+                        | Reason::TooOften
+                        | Reason::WrongKey
                 ) {
                     self.again(&mut shared, &entry.id, placement.guess);
                 }
@@ -539,6 +523,37 @@ impl Daemon {
         tracing::info!(path, relays = text.matches("node_id=").count(), "file");
         Ok(())
     }
+}
+
+/// Records and logs a failed measurement.
+fn note_failure(
+    shared: &mut CoordinatorState,
+    id: &str,
+    entry: &RelayEntry,
+    names: &[String],
+    Unmeasured { failure: Failure { reason, by: failed }, cause }: &Unmeasured,
+) {
+    let (unix, relay, name) = (shared.unix(), &entry.nickname, reason.name());
+    let by = match failed {
+        Some(Peer::Relay) => BY_RELAY.to_owned(),
+        Some(Peer::Measurer(i)) => names[*i].clone(),
+        None => "coordinator".to_owned(),
+    };
+    shared.record(&Record::Failure { id: id.into(), unix, reason: name.into(), by: by.clone() });
+    let cause = cause.clone().unwrap_or_else(|| reason.to_string());
+    if let (Reason::Lost, Some(Peer::Measurer(_))) = (reason, failed) {
+        shared.absent.insert(by.clone(), clock::now() + ABSENT);
+        tracing::warn!(
+            measurer = by,
+            cause,
+            consequence = "the others measure without it for ten minutes",
+            "absent"
+        );
+    }
+    tracing::warn!(id, relay, reason = name, by, cause, "failure");
+    shared.errors.push((unix, relay.clone(), format!("{cause} ({by})")));
+    let excess = shared.errors.len().saturating_sub(SHOWN_ERRORS);
+    shared.errors.drain(..excess);
 }
 
 /// A relay that was not measured because it had been measured as often as it allows, with that reason; `None` if a

@@ -16,7 +16,7 @@ use std::task::{Poll, Waker};
 use rustls::ServerConfig;
 use tidegate_control::machine::Machine as _;
 use tidegate_control::turns::Sharing;
-use tidegate_control::units::{Rate, Time};
+use tidegate_control::units::{Rate, Span, Time};
 use tidegate_proto::crypto::cert::Fingerprint;
 use tidegate_proto::crypto::ntor::{self, RelaySecret};
 use tidegate_proto::flashflow::cell::{self, CELL, CellBuffer, Token};
@@ -48,6 +48,11 @@ pub struct Forwarded {
 #[derive(Clone)]
 pub(crate) struct Measured(Rc<Shared>);
 
+/// How long a circuit with another onion key stays open.
+const CLOSE_AFTER: Span = Span::from_millis(500);
+/// Pause between two warnings about another onion key.
+const WARN_AGAIN: Span = Span::from_secs(60);
+
 /// Marks the number of a channel among the numbers that wait for a grant.
 const CHANNEL: u64 = 1 << 63;
 
@@ -73,6 +78,8 @@ struct State {
     expected: Vec<IpAddr>,
     last_id: u64,
     forwarded: Forwarded,
+    /// When the log last said that a coordinator has another onion key.
+    warned: Option<Time>,
 }
 
 impl Measured {
@@ -91,6 +98,7 @@ impl Measured {
             expected: Vec::new(),
             last_id: 0,
             forwarded: Forwarded::default(),
+            warned: None,
         };
         Ok(Measured(Rc::new(Shared {
             secret: identity.relay(),
@@ -356,6 +364,9 @@ impl Connection {
             return Ok(());
         }
         let Ok((keys, reply)) = ntor::answer(&self.shared.secret, &skin, random()) else {
+            self.wrong_key();
+            // The coordinator hears of it before its measurers report closed circuits.
+            clock::until(clock::now() + CLOSE_AFTER).await;
             return Ok(());
         };
         let end = RelayEnd::new(circ, &keys);
@@ -365,6 +376,22 @@ impl Connection {
                 self.echo(&mut stream, end).await
             } => result,
             _ = ended.changed() => Ok(()),
+        }
+    }
+
+    /// Ends a measurement for which measurers got another onion key. The log says so at most once a minute, because a
+    /// coordinator may try again at once.
+    fn wrong_key(&self) {
+        let now = clock::now();
+        let mut state = self.shared.state.borrow_mut();
+        state.target.wrong_key(now);
+        self.shared.settle(&mut state, now);
+        self.shared.changed.notify_one();
+        if state.warned.is_none_or(|at| now.since(at) >= WARN_AGAIN) {
+            state.warned = Some(now);
+            let cause = "the coordinator's configuration has another onion key of this relay";
+            let cure = "set its `onion-key` to what `tidegate flashflow keygen` printed for this relay";
+            tracing::warn!(cause, cure, "measurement failed");
         }
     }
 

@@ -5,9 +5,10 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustls::ClientConfig;
 use tidegate_control::machine::Machine as _;
@@ -27,7 +28,7 @@ use tokio_rustls::server;
 
 use crate::admission::{Admission, next_connection};
 use crate::driver::{Driver, Handler};
-use crate::identity::{Identity, random};
+use crate::identity::{Identity, hex, random};
 use crate::link::BufferedTcp;
 use crate::{clock, link, tls};
 
@@ -50,20 +51,36 @@ pub struct MeasurerOptions {
 /// Limits of handshakes in progress and of simultaneous measurements. Coordinators have equal shares of the latter.
 const UNAUTHENTICATED: usize = 1024;
 const SESSIONS: usize = 256;
+/// Pause between two warnings about peers that are not coordinators.
+const WARN_AGAIN: Span = Span::from_secs(60);
 
 /// Places for the measurements of each coordinator.
-struct Sessions(BTreeMap<Fingerprint, Arc<Semaphore>>);
+struct Sessions {
+    places: BTreeMap<Fingerprint, Arc<Semaphore>>,
+    /// When the log last named a peer that is not a coordinator.
+    warned: Cell<Option<Time>>,
+}
 
 impl Sessions {
     fn of(coordinators: &[Fingerprint]) -> Sessions {
         let share = (SESSIONS / coordinators.len().max(1)).max(1);
         let places = coordinators.iter().map(|coordinator| (*coordinator, Arc::new(Semaphore::new(share))));
-        Sessions(places.collect())
+        Sessions { places: places.collect(), warned: Cell::default() }
     }
 
     /// A place for a measurement of this peer; `None` if it is not a coordinator, or uses up its share.
     fn begin(&self, peer: &Fingerprint) -> Option<OwnedSemaphorePermit> {
-        self.0.get(peer)?.clone().try_acquire_owned().ok()
+        self.places.get(peer)?.clone().try_acquire_owned().ok()
+    }
+
+    /// Logs a peer that is not a coordinator, at most once a minute: anyone can connect.
+    fn warn(&self, from: SocketAddr, peer: &Fingerprint) {
+        let now = clock::now();
+        if self.warned.get().is_none_or(|at| now.since(at) >= WARN_AGAIN) {
+            self.warned.set(Some(now));
+            let (fingerprint, cause) = (hex(peer), "its fingerprint is not in `coordinators`");
+            tracing::warn!(%from, fingerprint, cause, "peer refused");
+        }
     }
 }
 
@@ -92,6 +109,8 @@ pub async fn serve(
                     if let Some(_session) = sessions.begin(&peer) {
                         // The coordinator notices a broken connection itself.
                         let _ = session(stream, &identity, &options, &free).await;
+                    } else if !sessions.places.contains_key(&peer) {
+                        sessions.warn(from, &peer);
                     }
                 });
             }
@@ -151,6 +170,8 @@ impl Event {
 struct Counters {
     bytes: AtomicU64,
     checked: AtomicU64,
+    /// Whether the log names a circuit of this measurement that did not open. Further ones have the same cause.
+    has_said: AtomicBool,
 }
 
 /// State shared by the workers of a measurement. The workers end when it is dropped.
@@ -319,8 +340,15 @@ impl Worker {
     }
 
     async fn circuit(self, circ: u32, mut phase: watch::Receiver<Phase>, load: &RefCell<Load>) {
-        let Ok((stream, end)) = link::within(OPENING, self.build(circ)).await else {
-            return self.say(Event::NotOpened);
+        let (stream, end) = match link::within(OPENING, self.build(circ)).await {
+            Ok(built) => built,
+            Err(error) => {
+                if !self.counters.has_said.swap(true, Ordering::Relaxed) {
+                    let (relay, cause) = (self.open.address, error.to_string());
+                    tracing::warn!(%relay, cause, "circuit not opened");
+                }
+                return self.say(Event::NotOpened);
+            }
         };
         self.say(Event::Opened);
         while *phase.borrow_and_update() != Phase::Load {
@@ -341,7 +369,14 @@ impl Worker {
         let mut stream = link::connect(self.open.address, self.config.clone(), OPENING).await?;
         let (handshake, skin) = ClientHandshake::start(self.open.relay, random());
         link::write_cells(&mut stream, &cell::create(circ, &self.open.token, &skin)).await?;
-        let answer = link::read_cell(&mut stream).await?;
+        let answer = link::read_cell(&mut stream).await.map_err(|cause| match cause.kind() {
+            io::ErrorKind::UnexpectedEof => io::Error::new(
+                cause.kind(),
+                "the relay closed the connection instead of opening a circuit; compare `onion-key` of the coordinator's \
+                 configuration with the relay's",
+            ),
+            _ => cause,
+        })?;
         let reply = cell::parse_created(&answer, circ).ok_or(io::ErrorKind::InvalidData)?;
         let keys =
             handshake.finish(&reply).map_err(|cause| io::Error::new(io::ErrorKind::InvalidData, cause))?;

@@ -142,13 +142,14 @@ reasons! {
     TooOften = 3, "too-often", "the relay was measured as often as it allows in its period";
     Duration = 4, "duration", "the relay does not accept a measurement that long";
     Busy = 5, "busy", "the relay is being measured by another coordinator, or left to one";
-    Circuits = 6, "circuits", "a measurer could not open half of its circuits";
+    Circuits = 6, "circuits", "a measurer could not open half of its circuits; its log says why";
     WrongEcho = 7, "wrong-echo", "the relay returned a cell that it did not decrypt, or not in order";
     Timeout = 8, "timeout", "a phase of the measurement took too long";
     Lost = 9, "lost", "its connection broke or was refused";
     Stopped = 10, "stopped", "the operator stopped the measurement";
     Protocol = 11, "protocol", "a message was invalid, or not expected in this phase";
     Clock = 12, "clock", "reported seconds are shorter than the coordinator's";
+    WrongKey = 13, "wrong-key", "the relay has another onion key; set `onion-key` to what `tidegate flashflow keygen` printed for the relay";
     Other = 255, "other", "another reason";
 }
 

@@ -186,6 +186,14 @@ impl Target {
         })
     }
 
+    /// A measurer of the measurement was told another onion key than the relay's: the measurement ends before its load.
+    pub fn wrong_key(&mut self, now: Time) {
+        if let Some(Session { coordinator, measuring: None, .. }) = self.session {
+            self.end(now);
+            self.refuse(coordinator, Reason::WrongKey);
+        }
+    }
+
     /// Echo cells arrived; the first ones begin the measurement.
     ///
     /// Returns false without a measurement: the connection must be closed.
