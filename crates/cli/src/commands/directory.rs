@@ -9,7 +9,7 @@ use tidegate_lab::input::InputError;
 use tidegate_net::gate::Gate;
 use tidegate_net::identity::{hex, unhex};
 use tidegate_net::live::authority::Event;
-use tidegate_net::live::directory::{Admission, Authority, Change, Departure};
+use tidegate_net::live::directory::{Admission, Authority, Change, Departure, Happened};
 use tidegate_net::live::weights::Source;
 use tidegate_net::live::{authority, keys};
 
@@ -89,10 +89,10 @@ pub fn main(arguments: &DirectoryArgs) -> Result<ExitCode, Failure> {
         let source = file.or(arguments.coordinator.map(Source::Coordinator));
         authority::run(authority, source, listener, |event| match event {
             Event::Changed(change) => log_change(&change),
-            Event::FurtherChanged { joined, left, relays } => {
-                tracing::info!(joined, left, relays, "further relays joined or left");
+            Event::FurtherChanged { joined, left, moved, relays } => {
+                tracing::info!(joined, left, moved, relays, "further relays joined, left or moved");
             }
-            Event::Measured { relays, of } => tracing::info!(relays, of, "measured"),
+            Event::Measured { relays, listed, of } => tracing::info!(relays, listed, of, "measured"),
             Event::Unmatched { relays, of } => tracing::warn!(
                 relays,
                 of,
@@ -108,14 +108,25 @@ pub fn main(arguments: &DirectoryArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Logs a relay that joined or left.
-fn log_change(Change { nickname, fingerprint, left, relays }: &Change) {
+/// Logs a relay that joined, left or changed.
+fn log_change(Change { nickname, fingerprint, what, relays }: &Change) {
     let fingerprint = hex(fingerprint);
-    let Some(why) = left else { return tracing::info!(nickname, fingerprint, relays, "joined") };
-    let why = match why {
-        Departure::Withdrawn => "the relay withdrew its entry",
-        Departure::Silent => "the relay sent nothing for the validity of a directory",
-        Departure::Displaced => "the directory was full and made room for a relay of another network",
+    let why = match what {
+        Happened::Joined => return tracing::info!(nickname, fingerprint, relays, "joined"),
+        Happened::Moved { from, to } => {
+            return tracing::info!(nickname, fingerprint, from, to, relays, "moved");
+        }
+        Happened::Twins { one, other } => {
+            let cause =
+                format!("two relays with one key file announce themselves in turn: {one}, and {other}");
+            let cure = "create a key file for each relay with `tidegate relay --keygen FILE`";
+            return tracing::warn!(nickname, fingerprint, cause, cure, relays, "same keys");
+        }
+        Happened::Left(Departure::Withdrawn) => "the relay withdrew its entry",
+        Happened::Left(Departure::Silent) => "the relay sent nothing for the validity of a directory",
+        Happened::Left(Departure::Displaced) => {
+            "the directory was full and made room for a relay of another network"
+        }
     };
     tracing::info!(nickname, fingerprint, why, relays, "left");
 }

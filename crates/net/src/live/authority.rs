@@ -9,7 +9,7 @@ use axum::response::{IntoResponse as _, Response};
 use tidegate_control::units::{Span, Time};
 use tokio::net::TcpListener;
 
-use super::directory::{Authority, Change};
+use super::directory::{Authority, Change, Happened};
 use super::weights::Source;
 use crate::clock;
 use crate::http::{PageRequest, answers, serve_public};
@@ -24,14 +24,16 @@ const PERIOD: Span = Span::from_secs(60);
 /// An event that the operator should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A relay joined or left.
+    /// A relay joined, left or changed.
     Changed(Change),
-    /// Further relays joined or left in a minute with many changes.
+    /// Further relays joined, left or changed in a minute with many changes.
     FurtherChanged {
         /// How often a relay joined.
         joined: u64,
         /// How often a relay left.
         left: u64,
+        /// How often a relay changed its name or addresses.
+        moved: u64,
         /// The number of listed relays.
         relays: usize,
     },
@@ -39,6 +41,8 @@ pub enum Event {
     Measured {
         /// The number of listed relays that were measured.
         relays: usize,
+        /// The number of listed relays.
+        listed: usize,
         /// The number of relays in the bandwidth file.
         of: usize,
     },
@@ -103,6 +107,7 @@ struct Counts {
     /// The others.
     joined: u64,
     left: u64,
+    moved: u64,
 }
 
 impl ChangeReport<'_> {
@@ -112,20 +117,22 @@ impl ChangeReport<'_> {
         let (is_changed, relays) = (!changes.is_empty(), authority.len());
         let mut counts = self.counts.get();
         if now.since(self.begun.get()) >= PERIOD {
-            if counts.joined + counts.left > 0 {
-                (self.on_event)(Event::FurtherChanged { joined: counts.joined, left: counts.left, relays });
+            let Counts { joined, left, moved, .. } = counts;
+            if joined + left + moved > 0 {
+                (self.on_event)(Event::FurtherChanged { joined, left, moved, relays });
             }
             self.begun.set(now);
             counts = Counts::default();
         }
         for change in changes {
-            match change.left {
+            match change.what {
                 _ if counts.reported < CHANGES => {
                     counts.reported += 1;
                     (self.on_event)(Event::Changed(change));
                 }
-                None => counts.joined += 1,
-                Some(_) => counts.left += 1,
+                Happened::Joined => counts.joined += 1,
+                Happened::Left(_) => counts.left += 1,
+                Happened::Moved { .. } | Happened::Twins { .. } => counts.moved += 1,
             }
         }
         self.counts.set(counts);
@@ -135,7 +142,7 @@ impl ChangeReport<'_> {
 
 /// Reads the weights again and again.
 async fn read_weights(source: &Source, authority: &RefCell<Authority>, on_event: &dyn Fn(Event)) {
-    let (mut last, mut matched) = (None, None);
+    let (mut last, mut report) = (None, MeasuredReport::default());
     loop {
         let read = source.weights(clock::unix()).await;
         let is_new = last.as_ref() != Some(&read);
@@ -145,12 +152,7 @@ async fn read_weights(source: &Source, authority: &RefCell<Authority>, on_event:
                     authority.borrow_mut().set_weights(weights.clone());
                 }
                 let event = matching(&authority.borrow(), weights.relays.len());
-                // Relays join and leave while the file stays.
-                let matches = matches!(event, Event::Measured { .. });
-                if is_new || matched != Some(matches) {
-                    on_event(event);
-                }
-                matched = Some(matches);
+                report.due(clock::now(), event, is_new).into_iter().for_each(on_event);
             }
             Err(why) if is_new => on_event(Event::Unread(why.clone())),
             Err(_) => {}
@@ -160,12 +162,33 @@ async fn read_weights(source: &Source, authority: &RefCell<Authority>, on_event:
     }
 }
 
+/// The last event about measured weights.
+#[derive(Default)]
+struct MeasuredReport {
+    last: Option<(Event, Time)>,
+}
+
+impl MeasuredReport {
+    /// The event, if it is to be reported: for a new file, if its kind changes, and at most once a minute if only its
+    /// numbers change. Relays join and leave while the file stays.
+    fn due(&mut self, now: Time, event: Event, is_new: bool) -> Option<Event> {
+        if !is_new && let Some((last, at)) = &self.last {
+            let is_other_kind = std::mem::discriminant(last) != std::mem::discriminant(&event);
+            if !is_other_kind && (*last == event || now.since(*at) < PERIOD) {
+                return None;
+            }
+        }
+        self.last = Some((event.clone(), now));
+        Some(event)
+    }
+}
+
 /// Whether a bandwidth file with `of` relays names listed ones. An empty directory gives no warning: relays join later.
 fn matching(authority: &Authority, of: usize) -> Event {
     let relays = authority.measured(clock::unix()).unwrap_or(0);
     match authority.len() {
         listed if relays == 0 && listed > 0 && of > 0 => Event::Unmatched { relays: listed, of },
-        _ => Event::Measured { relays, of },
+        listed => Event::Measured { relays, listed, of },
     }
 }
 
@@ -224,6 +247,28 @@ mod tests {
     use crate::gate::Gate;
     use crate::identity::fill;
 
+    /// After a restart, the directory reads the file before the first relay joins again.
+    #[test]
+    fn the_number_of_measured_relays_follows_the_list() {
+        let measured = |relays, listed| Event::Measured { relays, listed, of: 3 };
+        let at = |seconds| Time::ZERO + Span::from_secs(seconds);
+        let mut report = MeasuredReport::default();
+        assert_eq!(report.due(at(0), measured(0, 0), true), Some(measured(0, 0)));
+        for (second, event, is_due) in [
+            (5, measured(0, 0), false),
+            // Relays join, and the minute of the last event is not over.
+            (10, measured(2, 2), false),
+            (60, measured(3, 3), true),
+            (65, measured(3, 3), false),
+            (70, Event::Unmatched { relays: 1, of: 3 }, true),
+            (75, measured(1, 2), true),
+        ] {
+            let is_reported = report.due(at(second), event.clone(), false).is_some();
+            assert_eq!(is_reported, is_due, "{event:?} at {second} s");
+        }
+        assert!(report.due(at(76), measured(1, 2), true).is_some(), "a new file");
+    }
+
     /// A holder of the token joins and withdraws all the time.
     #[test]
     fn relays_that_come_and_go_do_not_fill_the_log() {
@@ -249,7 +294,7 @@ mod tests {
         assert!(!changes.report(&mut authority, later + PERIOD));
         assert_eq!(
             events.borrow().last(),
-            Some(&Event::FurtherChanged { joined: 150, left: 150, relays: 0 })
+            Some(&Event::FurtherChanged { joined: 150, left: 150, moved: 0, relays: 0 })
         );
         // The next minute names changes again.
         let entry = Entry::new("late", "127.0.0.1:9".parse().unwrap(), &keys, (1000, true, NOW + 500));

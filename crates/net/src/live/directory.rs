@@ -399,17 +399,40 @@ pub enum Departure {
     Displaced,
 }
 
-/// A relay that joined a directory or left it.
+/// A relay that joined a directory, left it, or changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// Its nickname.
     pub nickname: String,
     /// SHA-1 of its RSA identity.
     pub fingerprint: [u8; 20],
-    /// Why it left; `None` if it joined.
-    pub left: Option<Departure>,
+    /// The kind of the change.
+    pub what: Happened,
     /// The number of listed relays after the change.
     pub relays: usize,
+}
+
+/// The kind of a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Happened {
+    /// It joined.
+    Joined,
+    /// It left, and why.
+    Left(Departure),
+    /// It has another name or other addresses than before.
+    Moved {
+        /// Name and addresses before.
+        from: String,
+        /// Name and addresses now.
+        to: String,
+    },
+    /// Its name and addresses change back and forth: two relays with the same keys announce themselves in turn.
+    Twins {
+        /// Name and addresses of the one.
+        one: String,
+        /// Name and addresses of the other.
+        other: String,
+    },
 }
 
 /// The relays of an authority.
@@ -421,19 +444,35 @@ pub struct Authority {
     /// The places of relays that joined with the token, by the address that they joined from.
     places: Shares<IpAddr, IpAddr, [u8; 20]>,
     weights: Option<Weights>,
+    /// Relays of which an entry with another name or other addresses was listed before.
+    moved: BTreeMap<[u8; 20], Moved>,
     /// When relays withdrew, while entries that they signed before are still young enough to be accepted.
     withdrawn: BTreeMap<[u8; 20], u64>,
     /// Changes since [`Authority::take_changes`].
     changes: Vec<Change>,
 }
 
+/// The earlier entry of a relay that changed its name or its addresses.
+struct Moved {
+    /// Name and addresses before.
+    from: String,
+    /// When they changed, seconds since 1970.
+    at: u64,
+    /// When the log last said that two relays have its keys, seconds since 1970.
+    said: Option<u64>,
+}
+
+/// Pause between two warnings about one pair of relays with the same keys, seconds.
+const SAY_AGAIN: u64 = 3600;
+
 impl Authority {
     /// Without relays. A relay that is silent for `validity` seconds is removed.
     pub fn new(key: SigningKey, admission: Admission, validity: u64) -> Authority {
         // Relays of the allow-list always have a place.
         let places = Shares::new(MAX_RELAYS.saturating_sub(admission.allowed.len()).max(1));
-        let (relays, withdrawn) = (BTreeMap::new(), BTreeMap::new());
-        Authority { key, admission, validity, relays, places, weights: None, withdrawn, changes: Vec::new() }
+        let (relays, moved, withdrawn) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (weights, changes) = (None, Vec::new());
+        Authority { key, admission, validity, relays, places, weights, moved, withdrawn, changes }
     }
 
     /// Publishes measured weights from now on, until the file that they are from is too old.
@@ -456,12 +495,22 @@ impl Authority {
         let (head, line) = text.trim_end().rsplit_once('\n').unwrap_or(("", text.trim_end()));
         let word = |name: &str| head.lines().find_map(|line| line.strip_prefix(name));
         let entry = Entry::parse(line).map_err(|error| format!("the entry is invalid: {error}"))?;
-        let token = self.admission.token.as_deref().zip(word("token "));
-        let by_token = token.is_some_and(|(ours, theirs)| same(ours, theirs));
+        let (ours, theirs) = (self.admission.token.as_deref(), word("token "));
+        let by_token = ours.zip(theirs).is_some_and(|(ours, theirs)| same(ours, theirs));
         let by_name = self.admission.allowed.contains(&entry.ed25519);
         if !by_token && !by_name {
             let identity = hex(&entry.ed25519);
-            return Err(format!("relay {identity} is not on the allow-list, and its token is not valid"));
+            let why = match (ours, theirs) {
+                (Some(_), Some(_)) => {
+                    "its token is not valid; copy the directory's --token-file to its `token`"
+                }
+                (Some(_), None) => "it sends no token; copy the directory's --token-file to its `token`",
+                (None, Some(_)) => {
+                    "the directory takes no token; start the directory with --allow and this identity"
+                }
+                (None, None) => "it sends no token; start the directory with --allow and this identity",
+            };
+            return Err(format!("relay {identity} is not on the allow-list, and {why}"));
         }
         if !word("proof ").is_some_and(|proof| proves(&entry, proof)) {
             let fingerprint = hex(&entry.fingerprint);
@@ -488,10 +537,34 @@ impl Authority {
         }
         self.place(from, &entry, by_name)?;
         let (nickname, fingerprint) = (entry.nickname.clone(), entry.fingerprint);
-        if self.relays.insert(fingerprint, entry).is_none() {
-            self.changes.push(Change { nickname, fingerprint, left: None, relays: self.relays.len() });
-        }
+        let now_listed = described(&entry);
+        let happened = match self.relays.insert(fingerprint, entry) {
+            None => Some(Happened::Joined),
+            Some(before) => self.moved(now, fingerprint, described(&before), now_listed),
+        };
+        let relays = self.relays.len();
+        let change = |what| Change { nickname, fingerprint, what, relays };
+        self.changes.extend(happened.map(change));
         Ok("listed\n")
+    }
+
+    /// Compares the entries of a listed relay; `None` if its name and addresses stay, or if it was said before.
+    fn moved(&mut self, now: u64, fingerprint: [u8; 20], from: String, to: String) -> Option<Happened> {
+        if from == to {
+            return None;
+        }
+        // A relay has moved once. Two relays with one key file take turns.
+        let earlier = self.moved.get(&fingerprint);
+        let is_back = |earlier: &Moved| earlier.from == to && now.saturating_sub(earlier.at) <= self.validity;
+        let are_two = earlier.is_some_and(is_back);
+        let said = earlier.and_then(|earlier| earlier.said).filter(|_| are_two);
+        let is_said = said.is_some_and(|said| now.saturating_sub(said) < SAY_AGAIN);
+        let said = if are_two && !is_said { Some(now) } else { said };
+        self.moved.insert(fingerprint, Moved { from: from.clone(), at: now, said });
+        match are_two {
+            true => (!is_said).then_some(Happened::Twins { one: to, other: from }),
+            false => Some(Happened::Moved { from, to }),
+        }
     }
 
     /// Handles a relay's [withdrawal]: removes its entry. Returns the answer.
@@ -531,8 +604,9 @@ impl Authority {
     /// Removes a relay that is listed.
     fn remove(&mut self, fingerprint: &[u8; 20], why: Departure) {
         if let Some(Entry { nickname, fingerprint, .. }) = self.relays.remove(fingerprint) {
+            self.moved.remove(&fingerprint);
             let relays = self.relays.len();
-            self.changes.push(Change { nickname, fingerprint, left: Some(why), relays });
+            self.changes.push(Change { nickname, fingerprint, what: Happened::Left(why), relays });
         }
     }
 
@@ -588,6 +662,11 @@ impl Authority {
     pub(crate) fn len(&self) -> usize {
         self.relays.len()
     }
+}
+
+/// The name and the addresses of an entry.
+fn described(entry: &Entry) -> String {
+    format!("{} at {}", entry.nickname, entry.address)
 }
 
 /// Compares two texts in constant time. Their lengths are not secret.
@@ -684,16 +763,77 @@ mod tests {
         authority.join(NOW + 6, HOME, &with_token(&(alpha.0, later))).unwrap();
         authority.expire(NOW + 3602);
         let changes = authority.take_changes();
-        let seen = changes.iter().map(|change| (&*change.nickname, change.left, change.relays));
+        let seen = changes.into_iter().map(|change| (change.nickname, change.what, change.relays));
         let expected = [
-            ("alpha", None, 1),
-            ("other", None, 2),
-            ("alpha", Some(Departure::Withdrawn), 1),
-            ("alpha", None, 2),
-            ("other", Some(Departure::Silent), 1),
-        ];
+            ("alpha", Happened::Joined, 1),
+            ("other", Happened::Joined, 2),
+            ("alpha", Happened::Left(Departure::Withdrawn), 1),
+            ("alpha", Happened::Joined, 2),
+            ("other", Happened::Left(Departure::Silent), 1),
+        ]
+        .map(|(name, what, relays)| (name.to_owned(), what, relays));
         assert_eq!(seen.collect::<Vec<_>>(), expected);
         assert!(authority.withdrawn.is_empty() && authority.take_changes().is_empty());
+    }
+
+    /// Two relays with one key file, as a copied image of a machine makes them, replace each other's entry in turn.
+    #[test]
+    fn two_relays_with_one_key_file_are_told_from_one_that_moves() {
+        let keys = RouterKeys::generate(&mut fill);
+        let rules = Admission { token: Some("secret".into()), ..rules() };
+        let mut authority = Authority::new(SigningKey::from_bytes(&[7; 32]), rules, 86_400);
+        let mut announce = |now: u64, name: &str, port: u16| {
+            let address = format!("127.0.0.1:{port}").parse().unwrap();
+            let entry = Entry::new(name, address, &keys, (1000, false, now));
+            let post = format!("token secret\n{}\n{}", proof(&keys), entry.line());
+            authority.join(now, HOME, &post).unwrap();
+            let changes = authority.take_changes();
+            assert!(changes.len() <= 1 && changes.iter().all(|change| change.relays == 1));
+            changes.into_iter().next().map(|change| change.what)
+        };
+        assert_eq!(announce(NOW, "alpha", 9001), Some(Happened::Joined));
+        assert_eq!(announce(NOW + 1, "alpha", 9001), None);
+        let [a, b] = ["alpha at 127.0.0.1:9001", "copy at 127.0.0.1:9002"].map(str::to_owned);
+        let moved = Happened::Moved { from: a.clone(), to: b.clone() };
+        assert_eq!(announce(NOW + 2, "copy", 9002), Some(moved));
+        let twins = Happened::Twins { one: a.clone(), other: b.clone() };
+        assert_eq!(announce(NOW + 15, "alpha", 9001), Some(twins));
+        // They go on; the log says it once an hour.
+        for seconds in 1..60 {
+            assert_eq!(announce(NOW + 15 + 30 * seconds, "copy", 9002), None);
+            assert_eq!(announce(NOW + 30 + 30 * seconds, "alpha", 9001), None);
+        }
+        let again = announce(NOW + 15 + SAY_AGAIN, "copy", 9002);
+        assert_eq!(again, Some(Happened::Twins { one: b.clone(), other: a }));
+        // The one that stays moves to a third address.
+        let third = "copy at 127.0.0.1:9003".to_owned();
+        let moved = Happened::Moved { from: b.clone(), to: third.clone() };
+        let then = NOW + 30 + SAY_AGAIN;
+        assert_eq!(announce(then, "copy", 9003), Some(moved));
+        // It comes back a day later.
+        assert_eq!(announce(then + 86_400, "copy", 9003), None);
+        let moved = Happened::Moved { from: third, to: b };
+        assert_eq!(announce(then + 86_401, "copy", 9002), Some(moved));
+    }
+
+    #[test]
+    fn a_refusal_says_whether_a_token_is_missing_or_wrong() {
+        let unlisted = relay("unlisted", NOW);
+        let refusal = |ours: Option<&str>, text: &str| {
+            let rules = Admission { token: ours.map(str::to_owned), ..rules() };
+            let mut authority = Authority::new(SigningKey::from_bytes(&[7; 32]), rules, 3600);
+            authority.join(NOW, HOME, text).unwrap_err()
+        };
+        let (with, without) = (format!("token wrong\n{}", post(&unlisted)), post(&unlisted));
+        for (ours, text, cause) in [
+            (Some("secret"), &with, "its token is not valid; copy"),
+            (Some("secret"), &without, "it sends no token; copy"),
+            (None, &with, "takes no token; start the directory with --allow"),
+            (None, &without, "sends no token; start the directory with --allow"),
+        ] {
+            let said = refusal(ours, text);
+            assert!(said.contains(cause) && said.contains(&hex(&unlisted.1.ed25519)), "{said}");
+        }
     }
 
     #[test]
