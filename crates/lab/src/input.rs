@@ -115,10 +115,11 @@ impl SourceFile {
         })
     }
 
-    /// Parses TOML. Errors about unknown keys suggest the nearest known one.
-    pub fn parse_toml<T: serde::de::DeserializeOwned>(&self) -> Result<T, InputError> {
+    /// Parses TOML. Errors about unknown keys suggest the nearest known one. `example` says where a complete file is
+    /// shown, for an empty one.
+    pub fn parse_toml<T: serde::de::DeserializeOwned>(&self, example: &str) -> Result<T, InputError> {
         if self.text.trim().is_empty() {
-            return Err(InputError::new(&self.file, "is empty", "the README shows a complete example"));
+            return Err(InputError::new(&self.file, "is empty", example));
         }
         toml::from_str(&self.text).map_err(|error| self.toml_error(&error))
     }

@@ -114,7 +114,7 @@ impl Study {
     pub(crate) fn load(path: &Path) -> Result<Study, InputError> {
         let source = SourceFile::read(path)?;
         refuse_scenario(&source)?;
-        let file: StudyFile = source.parse_toml()?;
+        let file: StudyFile = source.parse_toml("docs/studies.md shows a complete study")?;
         let fail = |cause: String, cure: &str| source.error(file.vary.span(), cause, cure);
         let mut axes: Vec<(String, Vec<Value>)> = Vec::new();
         axes_of("", file.vary.get_ref(), &mut axes).map_err(|(key, cause)| {

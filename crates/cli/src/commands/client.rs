@@ -12,6 +12,7 @@ use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_net::gate::Gate;
 use tidegate_net::identity::unhex;
 use tidegate_net::live::client::{ClientConfig, Event, run};
+use tidegate_net::live::directory::is_nickname;
 use tidegate_proto::combinations::Neighbours;
 use tidegate_proto::switching::Form;
 use toml::Spanned;
@@ -70,7 +71,7 @@ pub fn main(arguments: &ClientArgs) -> Result<ExitCode, Failure> {
     let config = match &arguments.system {
         Some(path) => {
             let source = SourceFile::read(path)?;
-            let file: SystemFile = source.parse_toml()?;
+            let file: SystemFile = source.parse_toml("docs/live.md shows a [system] table")?;
             relay::links(Some(&file.system), Neighbours::Alike, &source)?
         }
         None => {
@@ -78,7 +79,13 @@ pub fn main(arguments: &ClientArgs) -> Result<ExitCode, Failure> {
             relay::links(None, Neighbours::Alike, &none)?
         }
     };
-    let path = arguments.path.clone();
+    let names = arguments.path.iter().flatten().map(|name| name.trim().to_owned());
+    let path = arguments.path.is_some().then(|| names.collect::<Vec<_>>());
+    if let Some(name) = path.iter().flatten().find(|name| !is_nickname(name)) {
+        let cause = format!("`{}` is not the nickname of a relay", name.escape_debug());
+        let cure = "give names of 1 to 19 letters and digits, with commas between them";
+        return Err(InputError::new("--path", cause, cure).into());
+    }
     if path.as_ref().is_some_and(|path| path.iter().enumerate().any(|(at, name)| path[..at].contains(name))) {
         let cause = "names a relay twice";
         return Err(InputError::new("--path", cause, "name each relay once").into());
@@ -102,6 +109,11 @@ pub fn main(arguments: &ClientArgs) -> Result<ExitCode, Failure> {
             match &event {
                 Event::Directory(relays) => tracing::info!(relays, "directory"),
                 Event::NoDirectory(why) => tracing::warn!(cause = why, "no directory"),
+                Event::Unlisted(names) => tracing::warn!(
+                    cause = format!("the directory lists no usable relay named {}", names.join(", ")),
+                    cure = "correct --path, or start these relays; until then requests fail",
+                    "no path"
+                ),
                 Event::Built(path) => tracing::info!(path = path.join(","), "built"),
                 Event::Moved(moves) => tracing::info!(moves, "moved"),
                 // The role limits how often it comes.

@@ -67,6 +67,9 @@ pub struct RelayArgs {
     /// Read the relay's configuration from this TOML file
     #[arg(long, required_unless_present_any = ["keygen", "import"])]
     config: Option<PathBuf>,
+    /// Check that configuration and exit
+    #[arg(long, requires = "config")]
+    check: bool,
     /// Generate keys into this file, which must not exist, and exit
     #[arg(long, conflicts_with = "config")]
     keygen: Option<PathBuf>,
@@ -80,6 +83,9 @@ pub struct RelayArgs {
     #[arg(long)]
     allow_public_authority: bool,
 }
+
+/// Where a complete configuration is shown.
+const EXAMPLE: &str = "docs/live.md shows a complete relay.toml";
 
 /// A relay's configuration file.
 #[derive(Deserialize)]
@@ -423,7 +429,7 @@ fn check(
     allow_public: bool,
     keys: impl FnOnce(&Path) -> Result<RouterKeys, String>,
 ) -> Result<Loaded, InputError> {
-    let file: RelayFile = source.parse_toml()?;
+    let file: RelayFile = source.parse_toml(EXAMPLE)?;
     let nickname = file.nickname.get_ref();
     if !is_nickname(nickname) {
         let cause = format!("`{}` is not a nickname", nickname.escape_debug());
@@ -534,7 +540,7 @@ fn reread(
 ) -> Result<Changes, InputError> {
     let Loaded { settings, .. } = load(path, arguments.allow_public_authority)?;
     warn(path, &settings);
-    let after: Table = SourceFile::read(path)?.parse_toml()?;
+    let after: Table = SourceFile::read(path)?.parse_toml(EXAMPLE)?;
     for Difference { key, before, after, fixed } in reload::differences(before, &after) {
         match fixed {
             None => tracing::info!(key, before, after, "changed"),
@@ -681,7 +687,11 @@ pub fn main(arguments: &RelayArgs) -> Result<ExitCode, Failure> {
     }
     let path = arguments.config.as_deref().expect("clap requires --config without --keygen and --import");
     let Loaded { listen, status, mut settings } = load(path, arguments.allow_public_authority)?;
-    let running: Table = SourceFile::read(path)?.parse_toml()?;
+    if arguments.check {
+        println!("{}: fine", path.display());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let running: Table = SourceFile::read(path)?.parse_toml(EXAMPLE)?;
     run_on_this_thread(async {
         // SIGHUP must not end a relay that has said that it listens.
         let signals = os::Signals::new().map_err(other)?;

@@ -42,6 +42,65 @@ fn values_below_the_least_are_refused_with_their_place() {
     fs::remove_dir_all(&folder).unwrap();
 }
 
+/// A file is checked without starting the role, and an empty one or one of another role is named.
+#[test]
+fn configurations_are_checked_before_the_start() {
+    let folder = folder("checks");
+    let file = folder.join("relay.toml").display().to_string();
+    let run = |text: &str, arguments: &[&str]| {
+        fs::write(&file, text).unwrap();
+        let output = tidegate(&[arguments, &[&file]].concat());
+        let said = [&output.stdout[..], &output.stderr].concat();
+        (output.status.code(), String::from_utf8(said).unwrap())
+    };
+    let check = ["relay", "--check", "--config"];
+    assert_eq!(run(RELAY, &check), (Some(0), format!("{file}: fine\n")));
+    let (code, said) = run(&format!("{RELAY}bandwidth = \"0 Mbit/s\"\n"), &check);
+    assert!(code == Some(2) && said.contains("relay.toml:4:13"), "{said}");
+    let (code, said) = run("\n", &check);
+    assert!(code == Some(2) && said.contains("is empty") && said.contains("docs/live.md"), "{said}");
+    let key = folder.join("flashflow.key").display().to_string();
+    assert!(tidegate(&["flashflow", "keygen", &key]).status.success());
+    let measured = format!(
+        "{RELAY}bandwidth = \"10 Mbit/s\"\n[measurement]\nidentity = \"flashflow.key\"\nallowed = true\n\
+         coordinators = [\"{}\"]\n",
+        "ab".repeat(32)
+    );
+    assert_eq!(run(&measured, &check).0, Some(0));
+    for arguments in [&["flashflow", "check-config", "relay"][..], &["flashflow", "relay", "--config"]] {
+        let (code, said) = run(&measured, arguments);
+        let cure = format!("tidegate relay --config {file} --check");
+        assert!(code == Some(2) && said.contains("is a configuration of `tidegate relay`"), "{said}");
+        assert!(said.contains(&cure), "{said}");
+        let (code, said) = run("", arguments);
+        assert!(code == Some(2) && said.contains("docs/flashflow-operation.md"), "{said}");
+        let (code, said) = run("listen = 1\n", arguments);
+        assert!(code == Some(2) && said.contains("listen"), "a mistake in its own file: {said}");
+    }
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn the_relays_of_a_path_are_checked_at_the_start() {
+    let folder = folder("path");
+    let [key, token] = ["key", "token"].map(|name| folder.join(name).display().to_string());
+    let directory = ["directory", "--listen", "127.0.0.1:0", "--key", &key, "--token-file", &token];
+    let mut directory = Role::start(&directory);
+    let authority = directory.wait("key")["authority"].as_str().unwrap().to_owned();
+    let address = directory.wait("listening")["address"].as_str().unwrap().to_owned();
+    let client =
+        ["client", "--socks", "127.0.0.1:0", "--directory", &address, "--authority", &authority, "--path"];
+    for (path, name) in [("alpha,,gamma", "``"), ("alpha, ,gamma", "``"), ("alpha,be ta", "`be ta`")] {
+        let output = tidegate(&[&client[..], &[path]].concat());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && said.contains(name) && said.contains("--path"), "{said}");
+    }
+    let mut client = Role::start(&[&client[..], &["alpha, beta"]].concat());
+    let said = client.wait("no path");
+    assert!(said["cause"].as_str().unwrap().ends_with("named alpha, beta"), "{said}");
+    fs::remove_dir_all(&folder).unwrap();
+}
+
 #[test]
 fn a_relay_warns_of_no_network_and_of_a_token_that_others_can_read() {
     let folder = folder("warns");

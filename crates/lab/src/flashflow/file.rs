@@ -209,7 +209,7 @@ impl Hosts {
     /// [`InputError`] for a file that cannot be read or has a mistake.
     pub(crate) fn load(path: &Path) -> Result<Hosts, InputError> {
         let source = SourceFile::read(path)?;
-        let file: HostsFile = source.parse_toml()?;
+        let file: HostsFile = source.parse_toml("experiments/flashflow/internet.toml is a complete file")?;
         let fail = |cause: String, cure: &str| Err(InputError::new(source.file.clone(), cause, cure));
         if !(1..=MAX_MEASURERS).contains(&file.measurer.len()) {
             return fail(format!("has {} measurers", file.measurer.len()), "give 1 to 10 [[measurer]]s");

@@ -402,7 +402,7 @@ impl Experiment {
     ) -> Result<Experiment, InputError> {
         let folder = root.join(paper).join(figure);
         let source = SourceFile::read(&folder.join("experiment.toml"))?;
-        let file = source.parse_toml()?;
+        let file = source.parse_toml("copy the experiment.toml of another folder")?;
         let experiment = Experiment {
             paper: paper.into(),
             figure: figure.into(),

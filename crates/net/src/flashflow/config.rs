@@ -53,6 +53,9 @@ pub trait ConfigFile: DeserializeOwned {
     fn load(path: &Path) -> Result<Self, ConfigError> {
         let fail = |cause: String| ConfigError { path: path.into(), cause };
         let text = std::fs::read_to_string(path).map_err(|cause| fail(format!("cannot be read: {cause}")))?;
+        if text.trim().is_empty() {
+            return Err(fail("is empty; docs/flashflow-operation.md shows a file of each role".into()));
+        }
         let mut config: Self =
             toml::from_str(&text).map_err(|cause| fail(cause.to_string().trim_end().to_owned()))?;
         config.check(path).map_err(fail)?;

@@ -79,6 +79,8 @@ pub enum Event {
     Directory(usize),
     /// Fetching the directory failed, and why.
     NoDirectory(String),
+    /// The directory lists no usable relays with these names of the configured path. At most one each [`FAILURES`].
+    Unlisted(Vec<String>),
     /// A circuit over these relays is built.
     Built(Vec<String>),
     /// A request of an application failed before an exit answered, and why. At most one each [`FAILURES`].
@@ -226,7 +228,7 @@ async fn run_on(
     let chosen = path.map(Rc::from);
     let client = Client { overlay, names, state, hops, chosen, wish, gate, on_event };
     let learning = async {
-        let mut seen = 0;
+        let (mut seen, mut last, mut told) = (0, Vec::new(), None);
         loop {
             let learned = learn(at, &key, seen).await;
             let pause = match learned {
@@ -240,6 +242,16 @@ async fn run_on(
                         )),
                         _ => Event::Directory(relays),
                     });
+                    let unlisted = client.unlisted();
+                    // Relays may join and leave at every fetch.
+                    let is_due = told.is_none_or(|at| clock::now().since(at) >= FAILURES);
+                    if unlisted.is_empty() {
+                        last = unlisted;
+                    } else if unlisted != last && is_due {
+                        told = Some(clock::now());
+                        (client.on_event)(Event::Unlisted(unlisted.clone()));
+                        last = unlisted;
+                    }
                     if relays < hops { Span::ZERO } else { REFRESH }
                 }
                 Err(why) => {
@@ -409,13 +421,17 @@ impl Client {
         }
     }
 
+    /// The names of the configured path that no known relay has.
+    fn unlisted(&self) -> Vec<String> {
+        let relays = self.state.relays.borrow();
+        let chosen = self.chosen.iter().flat_map(|chosen| chosen.iter());
+        chosen.filter(|name| relays.iter().all(|relay| relay.nickname != **name)).cloned().collect()
+    }
+
     /// The cause of a missing path.
     fn why_no_path(&self) -> String {
-        let relays = self.state.relays.borrow();
-        let unknown = self.chosen.iter().flat_map(|chosen| chosen.iter());
-        let mut unknown = unknown.filter(|name| relays.iter().all(|relay| relay.nickname != **name));
-        match unknown.next() {
-            _ if relays.is_empty() => "no usable relay is known yet".into(),
+        match self.unlisted().first() {
+            _ if self.state.relays.borrow().is_empty() => "no usable relay is known yet".into(),
             Some(name) => format!("the directory lists no relay named `{}`", name.escape_debug()),
             None => format!("the directory lists no path of {} relays with an exit", self.hops),
         }

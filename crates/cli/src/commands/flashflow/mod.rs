@@ -17,6 +17,7 @@ use clap::Subcommand;
 use tidegate_control::flashflow::bandwidth_file::relay_name;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
+use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_net::flashflow::config::{ConfigFile, CoordinatorConfig, MeasurerConfig, RelayConfig};
 use tidegate_net::flashflow::ledger::Ledger;
 use tidegate_net::flashflow::record::Record;
@@ -151,7 +152,7 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         Role::Cycle(arguments) => return cycle::main(&arguments),
         Role::Median(arguments) => return median::main(&arguments),
         Role::Keygen { file } => keygen(&file)?,
-        Role::Relay { config, liar } => roles::relay(&config.read()?, liar)?,
+        Role::Relay { config, liar } => roles::relay(&read_relay(&config.config)?, liar)?,
         Role::Measurer(config) => roles::measurer(config.read()?)?,
         Role::MeasurerCapacity { config, rate, duration, json } => {
             roles::measurer_capacity(&config.read()?, rate, duration, json)?
@@ -174,7 +175,7 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         Role::CheckConfig { role, files } => {
             for file in files {
                 match role {
-                    ConfigRole::Relay => drop(read_config::<RelayConfig>(&file)?),
+                    ConfigRole::Relay => drop(read_relay(&file)?),
                     ConfigRole::Measurer => drop(read_config::<MeasurerConfig>(&file)?),
                     ConfigRole::Coordinator => drop(read_config::<CoordinatorConfig>(&file)?),
                 }
@@ -188,6 +189,19 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         Role::Verify(config) => verify(&config.read()?)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads the configuration of a relay that is only measured. A file of `tidegate relay` is told from one with mistakes.
+fn read_relay(path: &Path) -> Result<RelayConfig, Failure> {
+    let read = read_config(path);
+    let table = || SourceFile::read(path).ok()?.text.parse::<toml::Table>().ok();
+    if read.is_err() && table().is_some_and(|table| table.contains_key("nickname")) {
+        let file = path.display().to_string();
+        let cure = format!("check it with `tidegate relay --config {file} --check`");
+        let cause = "is a configuration of `tidegate relay`, not of `tidegate flashflow relay`";
+        return Err(InputError::new(file, cause, cure).into());
+    }
+    read
 }
 
 fn keygen(file: &Path) -> Result<(), Failure> {

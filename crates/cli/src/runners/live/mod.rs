@@ -60,7 +60,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     let parameters: LiveExperiment = experiment.parameters(scale)?;
     let file = experiment.folder.join(&parameters.scenario);
     let source = SourceFile::read(&file)?;
-    let plan: LiveScenario = source.parse_toml()?;
+    let plan: LiveScenario = source.parse_toml("docs/scenario.md shows a complete scenario")?;
     let overrides = [("duration", parameters.duration), ("warmup", parameters.warmup)]
         .map(|(key, span)| format!("{key} = \"{span}\""));
     let mut scenario = Scenario::load(&file, &overrides)?;
