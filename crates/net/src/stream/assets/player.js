@@ -83,7 +83,7 @@ async function status() {
   try {
     const s = await (await fetch("status.json")).json();
     const rows = {
-      state: s.refused || (s.phase === "in" && s.problem) || s.phase,
+      state: s.refused || s.problem || s.phase,
       played: s.delivered,
       gaps: s.gaps,
       "lag, median": s.lag_p50_s.toFixed(2) + " s",
