@@ -6,7 +6,7 @@
 //! Quantities of a case are `<case>.<quantity>`, of a case with a scenario `<case>.<system>.<quantity>`. `streams` is the
 //! share of compromised streams; `streams.guard` and `streams.exit` are the shares over one end. `by_day.<day>` is the
 //! share of clients with a compromised stream by that day; `by_day.<day>.guard` is the share of clients that used the
-//! adversary's guard. `guards.<day>` is the mean number of guards that a client has used. `median_days` is the median
+//! adversary's guard. With `middles = true`, `streams.middle` is the share of streams over the adversary's middles. `guards.<day>` is the mean number of guards that a client has used. `median_days` is the median
 //! time to the first compromise; it is missing if fewer than half of the clients are affected. Cases with a scenario
 //! have `capacity_share` and `weight_share`.
 
@@ -37,6 +37,9 @@ struct ExposureExperiment {
     clients: u32,
     /// Days for which shares of clients are measured.
     milestones: Vec<u32>,
+    /// Whether the share of streams over the adversary's middles is measured, too.
+    #[serde(default)]
+    middles: bool,
     cases: BTreeMap<String, Case>,
     /// Overrides of all scenarios.
     #[serde(default)]
@@ -110,6 +113,9 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
             let settings = ExposureSettings { adversary, seed, ..settings.clone() };
             let exposure = simulation::run(&settings, monitor)?.ok_or(RunError::Stopped)?;
             push(measured, name, &exposure, &parameters.milestones);
+            if parameters.middles {
+                measured.push(format!("{name}.streams.middle"), exposure.streams_over_middles().mean);
+            }
             Ok(())
         };
         let seeds = 1..=u64::from(parameters.seeds);
@@ -173,10 +179,7 @@ fn conditions(settings: &ExposureSettings) -> String {
 /// Adds one seed's quantities.
 fn push(measured: &mut Measured, name: &str, exposure: &Exposure, milestones: &[u32]) {
     let [both, guard, exit] = exposure.stream_shares().map(|share| share.mean);
-    let middle = exposure.streams_over_middles().mean;
-    let shares =
-        [("streams", both), ("streams.guard", guard), ("streams.exit", exit), ("streams.middle", middle)];
-    for (quantity, value) in shares {
+    for (quantity, value) in [("streams", both), ("streams.guard", guard), ("streams.exit", exit)] {
         measured.push(format!("{name}.{quantity}"), value);
     }
     let (compromised, at_guard) = (exposure.first_compromise(), exposure.first_bad_guard());
