@@ -4,10 +4,11 @@
 //! share of the weight in the surveyed network becomes its share here.
 //!
 //! Quantities of a case are `<case>.<quantity>`, of a case with a scenario `<case>.<system>.<quantity>`. `streams` is the
-//! share of compromised streams; `streams.guard` and `streams.exit` are the shares over one end. `by_day.<day>` is the
-//! share of clients with a compromised stream by that day; `by_day.<day>.guard` is the share of clients that used the
-//! adversary's guard. With `middles = true`, `streams.middle` is the share of streams over the adversary's middles. `guards.<day>` is the mean number of guards that a client has used. `median_days` is the median
-//! time to the first compromise; it is missing if fewer than half of the clients are affected. Cases with a scenario
+//! share of compromised streams; `streams.guard` and `streams.exit` are the shares over one end, and `streams.middle`, with
+//! `middles = true`, that over the adversary's middles. `by_day.<day>` is the share of clients with a compromised stream
+//! by that day; `by_day.<day>.guard` is the share of clients that used the adversary's guard. `guards.<day>` is the mean
+//! number of guards that a client has used. `median_days` is the median time to the first compromise; it is missing if
+//! fewer than half of the clients are affected. Cases with a scenario
 //! have `capacity_share` and `weight_share`.
 
 use std::collections::BTreeMap;
