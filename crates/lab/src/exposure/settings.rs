@@ -20,8 +20,8 @@ pub enum StreamPaths {
     Conflux,
     /// A circuit that moves this often to another middle, as `switching = "circuit"` does.
     Moving(u8),
-    /// This many paths, each with an entry, a middle and an exit of its own. Packets take them in turn, and there are no
-    /// guards, as with per-packet paths.
+    /// This many paths, which packets take in turn. Each has an entry, a middle and an exit of its own; entries are drawn
+    /// among all guards.
     PerPacket(u8),
 }
 

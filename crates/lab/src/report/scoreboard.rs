@@ -176,7 +176,7 @@ pub fn page(experiments: &[Experiment], strangers: &BTreeSet<String>) -> Result<
 fn record_table(recorded: &Recorded, rows: &[(PublishedRow, Option<RecordedRow>)]) -> String {
     let mut text = String::from("| quantity | recorded | n | verdict | note |\n|---|---|---|---|---|\n");
     for (row, found) in rows {
-        // The page says what the quantities are, so they need no provenance.
+        // The page says what the quantities are, so the cells leave out the provenance.
         let cells = cells(row, RowKind::Paper, found.as_ref(), None, None);
         let [quantity, _, ours, n, verdict, note] = cells.map(|cell| escaped(&cell));
         let _ = writeln!(text, "| {quantity} | {ours} | {n} | {verdict} | {note} |");
