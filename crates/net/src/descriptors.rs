@@ -4,34 +4,11 @@ use std::fs::File;
 use std::io;
 use std::sync::Mutex;
 
-use tidegate_control::units::{Span, Time};
-
+use crate::line_a_minute::LineAMinute;
 use crate::{clock, os};
 
-/// Time between two lines. Strangers decide how many connections fail.
-const PERIOD: Span = Span::from_secs(60);
-
-static SAID: Mutex<Said> = Mutex::new(Said { next: Time::ZERO, failures: 0 });
-
-/// The state of the log line.
-struct Said {
-    /// When the next line may be written.
-    next: Time,
-    /// Failures since the last line.
-    failures: u64,
-}
-
-impl Said {
-    /// Counts a failure. Returns the number of failures if a line is due.
-    fn count(&mut self, now: Time) -> Option<u64> {
-        self.failures += 1;
-        if now < self.next {
-            return None;
-        }
-        self.next = now + PERIOD;
-        Some(std::mem::take(&mut self.failures))
-    }
-}
+/// Strangers decide how many connections fail.
+static SAID: Mutex<LineAMinute> = Mutex::new(LineAMinute::new());
 
 /// Logs an error that says so. Others are the caller's to report.
 pub(crate) fn note(error: &io::Error) {
@@ -46,18 +23,5 @@ pub(crate) fn note(error: &io::Error) {
 pub(crate) fn check() {
     if let Err(error) = File::open("/dev/null") {
         note(&error);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_a_minute_counts_the_failures() {
-        let mut said = Said { next: Time::ZERO, failures: 0 };
-        let at = |seconds| Time::ZERO + Span::from_secs(seconds);
-        let lines: Vec<_> = (0..120).filter_map(|second| said.count(at(second))).collect();
-        assert_eq!(lines, [1, 60]);
     }
 }

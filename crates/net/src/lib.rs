@@ -37,6 +37,7 @@ pub mod flashflow;
 pub mod gate;
 pub mod http;
 pub mod identity;
+mod line_a_minute;
 pub mod link;
 pub mod live;
 pub mod more;

@@ -32,6 +32,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::hold;
 use crate::identity::{Identity, random};
+use crate::line_a_minute::LineAMinute;
 use crate::link::BufferedTcp;
 use crate::{clock, link};
 
@@ -50,8 +51,6 @@ pub(crate) struct Measured(Rc<Shared>);
 
 /// How long a circuit with another onion key stays open.
 const CLOSE_AFTER: Span = Span::from_millis(500);
-/// Pause between two warnings about another onion key.
-const WARN_AGAIN: Span = Span::from_secs(60);
 
 /// Marks the number of a channel among the numbers that wait for a grant.
 const CHANNEL: u64 = 1 << 63;
@@ -78,8 +77,8 @@ struct State {
     expected: Vec<IpAddr>,
     last_id: u64,
     forwarded: Forwarded,
-    /// When the log last said that a coordinator has another onion key.
-    warned: Option<Time>,
+    /// The log's line about coordinators with another onion key.
+    warned: LineAMinute,
 }
 
 impl Measured {
@@ -98,7 +97,7 @@ impl Measured {
             expected: Vec::new(),
             last_id: 0,
             forwarded: Forwarded::default(),
-            warned: None,
+            warned: LineAMinute::new(),
         };
         Ok(Measured(Rc::new(Shared {
             secret: identity.relay(),
@@ -387,8 +386,7 @@ impl Connection {
         state.target.wrong_key(now);
         self.shared.settle(&mut state, now);
         self.shared.changed.notify_one();
-        if state.warned.is_none_or(|at| now.since(at) >= WARN_AGAIN) {
-            state.warned = Some(now);
+        if state.warned.count(now).is_some() {
             let cause = "the coordinator's configuration has another onion key of this relay";
             let cure = "set its `onion-key` to what `tidegate flashflow keygen` printed for this relay";
             tracing::warn!(cause, cure, "measurement failed");

@@ -29,6 +29,7 @@ use tokio_rustls::server;
 use crate::admission::{Admission, next_connection};
 use crate::driver::{Driver, Handler};
 use crate::identity::{Identity, hex, random};
+use crate::line_a_minute::LineAMinute;
 use crate::link::BufferedTcp;
 use crate::{clock, link, tls};
 
@@ -51,21 +52,19 @@ pub struct MeasurerOptions {
 /// Limits of handshakes in progress and of simultaneous measurements. Coordinators have equal shares of the latter.
 const UNAUTHENTICATED: usize = 1024;
 const SESSIONS: usize = 256;
-/// Pause between two warnings about peers that are not coordinators.
-const WARN_AGAIN: Span = Span::from_secs(60);
 
 /// Places for the measurements of each coordinator.
 struct Sessions {
     places: BTreeMap<Fingerprint, Arc<Semaphore>>,
-    /// When the log last named a peer that is not a coordinator.
-    warned: Cell<Option<Time>>,
+    /// The log's line about peers that are not coordinators.
+    warned: RefCell<LineAMinute>,
 }
 
 impl Sessions {
     fn of(coordinators: &[Fingerprint]) -> Sessions {
         let share = (SESSIONS / coordinators.len().max(1)).max(1);
         let places = coordinators.iter().map(|coordinator| (*coordinator, Arc::new(Semaphore::new(share))));
-        Sessions { places: places.collect(), warned: Cell::default() }
+        Sessions { places: places.collect(), warned: RefCell::new(LineAMinute::new()) }
     }
 
     /// A place for a measurement of this peer; `None` if it is not a coordinator, or uses up its share.
@@ -75,9 +74,7 @@ impl Sessions {
 
     /// Logs a peer that is not a coordinator, at most once a minute: anyone can connect.
     fn warn(&self, from: SocketAddr, peer: &Fingerprint) {
-        let now = clock::now();
-        if self.warned.get().is_none_or(|at| now.since(at) >= WARN_AGAIN) {
-            self.warned.set(Some(now));
+        if self.warned.borrow_mut().count(clock::now()).is_some() {
             let (fingerprint, cause) = (hex(peer), "its fingerprint is not in `coordinators`");
             tracing::warn!(%from, fingerprint, cause, "peer refused");
         }
