@@ -101,7 +101,7 @@ fn a_score_needs_a_network_of_tor() {
     let output = tidegate(&["score", "scenarios/bottleneck.toml", "--measured", &file]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("bottleneck.toml: has relays of its own"), "{said}");
+    assert!(said.contains("scenarios/bottleneck.toml has relays of its own"), "{said}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `tidegate run`: simulates a scenario.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use tidegate_lab::input::InputError;
@@ -100,7 +100,7 @@ fn read(arguments: &RunArgs) -> Result<Scenario, Failure> {
     let keys = options.iter().map(|option| option.statement.clone());
     let overrides: Vec<String> = keys.chain(arguments.overrides.iter().cloned()).collect();
     let mut scenario = Scenario::load(&arguments.scenario, &overrides)
-        .map_err(|error| blame_option(error, &options, arguments))?;
+        .map_err(|error| blame_option(error, &options, &arguments.scenario, &arguments.overrides))?;
     scenario.inputs.notices.iter().for_each(|text| console::notice(text));
     if let Some(seed) = arguments.seed {
         scenario.file.seed = seed;
@@ -109,25 +109,38 @@ fn read(arguments: &RunArgs) -> Result<Scenario, Failure> {
 }
 
 /// An option for a `[tor]` key.
-struct TorOption {
+pub(super) struct TorOption {
     /// The option as the user gave it.
     given: String,
     /// The override that it stands for.
-    statement: String,
+    pub(super) statement: String,
 }
 
-/// Names the option in an error about the override that it stands for.
-fn blame_option(error: InputError, options: &[TorOption], arguments: &RunArgs) -> InputError {
+impl TorOption {
+    /// `--option FILE`, which sets `key`. The path is relative to the working directory.
+    pub(super) fn file(key: &str, option: &str, file: &Path) -> Result<TorOption, Failure> {
+        let absolute = std::path::absolute(file).map_err(|error| Failure::Other(error.to_string()))?;
+        let text = serde_json::Value::from(absolute.to_string_lossy().into_owned());
+        let given = format!("--{option} {}", file.display());
+        Ok(TorOption { given, statement: format!("tor.{key} = {text}") })
+    }
+}
+
+/// Names the option in an error about the override that it stands for. `overrides` are the user's own.
+pub(super) fn blame_option(
+    error: InputError,
+    options: &[TorOption],
+    scenario: &Path,
+    overrides: &[String],
+) -> InputError {
     let is_its = |option: &&TorOption| override_place(&option.statement) == error.file;
     let Some(option) = options.iter().find(is_its) else { return error };
     let file = option.given.clone();
     // Without the options, the scenario is complete.
-    let alone = Scenario::load(&arguments.scenario, &arguments.overrides);
+    let alone = Scenario::load(scenario, overrides);
     if alone.is_ok_and(|scenario| scenario.file.tor.is_none()) {
-        let cause = format!(
-            "is for networks of a [tor] table, and {} has relays of its own",
-            arguments.scenario.display()
-        );
+        let cause =
+            format!("is for networks of a [tor] table, and {} has relays of its own", scenario.display());
         return InputError::new(
             file,
             cause,
@@ -222,7 +235,7 @@ fn report_missing(scenario: &Scenario, runs: &Runs) -> ExitCode {
 /// At most this many missing runs are listed.
 const MISSING_NAMED: usize = 8;
 
-/// Turns the options for `[tor]` keys into overrides. Paths are relative to the working directory.
+/// Turns the options for `[tor]` keys into overrides.
 fn tor_keys(arguments: &RunArgs) -> Result<Vec<TorOption>, Failure> {
     let mut keys = Vec::new();
     for (key, file) in [
@@ -233,10 +246,7 @@ fn tor_keys(arguments: &RunArgs) -> Result<Vec<TorOption>, Failure> {
         ("compare", &arguments.compare),
     ] {
         let Some(file) = file else { continue };
-        let absolute = std::path::absolute(file).map_err(|error| Failure::Other(error.to_string()))?;
-        let text = serde_json::Value::from(absolute.to_string_lossy().into_owned());
-        let given = format!("--{key} {}", file.display());
-        keys.push(TorOption { given, statement: format!("tor.{key} = {text}") });
+        keys.push(TorOption::file(key, key, file)?);
     }
     if let Some(fraction) = arguments.fraction {
         let given = format!("--fraction {fraction}");

@@ -11,6 +11,7 @@ use tidegate_lab::score::{QUANTILES, Score};
 use tidegate_lab::statistics::Estimate;
 use tidegate_lab::{load, runs};
 
+use super::run::{TorOption, blame_option};
 use crate::console::{Console, notice};
 use crate::failure::Failure;
 
@@ -41,27 +42,12 @@ pub struct ScoreArgs {
 
 /// Runs the subcommand.
 pub fn main(arguments: ScoreArgs) -> Result<ExitCode, Failure> {
-    let mut overrides = arguments.overrides;
-    let given = overrides.len();
-    if let Some(file) = &arguments.measured {
-        let absolute = std::path::absolute(file).map_err(|error| Failure::Other(error.to_string()))?;
-        overrides.push(format!("tor.compare = {}", Value::from(absolute.to_string_lossy().into_owned())));
-    }
-    let mut scenario = Scenario::load(&arguments.scenario, &overrides).map_err(|error| {
-        // The override of --measured is not the user's, so an error about it names the option.
-        let without = Scenario::load(&arguments.scenario, &overrides[..given]);
-        match without {
-            Ok(alone) if arguments.measured.is_some() && alone.file.tor.is_none() => {
-                let cause = "has relays of its own, but measured downloads are those of Tor";
-                InputError::new(
-                    &alone.source.file,
-                    cause,
-                    "use a scenario with [tor], such as scenarios/tor-score.toml",
-                )
-            }
-            _ => error,
-        }
-    })?;
+    let measured = arguments.measured.iter().map(|file| TorOption::file("compare", "measured", file));
+    let measured = measured.collect::<Result<Vec<_>, Failure>>()?;
+    let mut overrides = arguments.overrides.clone();
+    overrides.extend(measured.iter().map(|option| option.statement.clone()));
+    let mut scenario = Scenario::load(&arguments.scenario, &overrides)
+        .map_err(|error| blame_option(error, &measured, &arguments.scenario, &arguments.overrides))?;
     scenario.inputs.notices.iter().for_each(|text| notice(text));
     if scenario.inputs.compare.is_none() {
         let cause = "has no measured downloads to compare with";
