@@ -78,12 +78,9 @@ pub(super) fn simulate(world: &World, seed: Seed) -> ClientExposure {
             circuits.retain(|circuit| now - circuit.dirty_since < DIRTINESS);
             // tor prefers the circuit that is dirty for the shortest time.
             let fitting = circuits.iter().rev().find(|circuit| world.roster.exits_to(circuit.exit, port));
-            let circuit = match (fitting, world.paths) {
-                (Some(circuit), _) => Some(*circuit),
-                (None, StreamPaths::PerPacket(count)) => {
-                    scatter(world, (now, network, port), count, &mut used, &mut paths)
-                }
-                (None, _) => build(world, (now, network, port), &mut guards, &mut used, &mut paths),
+            let circuit = match fitting {
+                Some(circuit) => Some(*circuit),
+                None => build(world, (now, network, port), &mut guards, &mut used, &mut paths),
             };
             let Some(circuit) = circuit else {
                 seen.failed += 1;
@@ -128,15 +125,16 @@ fn build(
     used: &mut Vec<(u32, f64)>,
     random: &mut Random,
 ) -> Option<Circuit> {
+    let (legs, moves) = match world.paths {
+        StreamPaths::Circuit => (1, 0),
+        StreamPaths::Conflux => (2, 0),
+        StreamPaths::Moving(moves) => (1, moves),
+        StreamPaths::PerPacket(count) => return scatter(world, (now, network, port), count, used, random),
+    };
     let roster = &world.roster;
     let exit = network.exits[port].draw(random, |_| true)?;
     let (mut at_guard, mut at_middle, mut first) = (false, false, None);
     let mut taken = vec![exit];
-    let (legs, moves) = match world.paths {
-        StreamPaths::Conflux => (2, 0),
-        StreamPaths::Moving(moves) => (1, moves),
-        StreamPaths::Circuit | StreamPaths::PerPacket(_) => (1, 0),
-    };
     for _ in 0..legs {
         let guard = guards.choose((now, network, roster), (exit, first), &world.guards, random)?;
         first = Some(guard);
@@ -146,9 +144,7 @@ fn build(
         taken.push(middle);
         at_guard |= roster.adversary[guard as usize];
         at_middle |= roster.adversary[middle as usize];
-        if !used.iter().any(|(known, _)| *known == guard) {
-            used.push((guard, now as f64 / DAY as f64));
-        }
+        note_use(used, guard, now);
     }
     for _ in 0..moves {
         let last = *taken.last().expect("a path has relays");
@@ -176,9 +172,7 @@ fn scatter(
         let entry = network.guards.draw(random, |relay| !roster.clash(relay, exit))?;
         let free = |relay: u32| ![entry, exit].iter().any(|other| roster.clash(relay, *other));
         let middle = network.middles.draw(random, free)?;
-        if !used.iter().any(|(known, _)| *known == entry) {
-            used.push((entry, now as f64 / DAY as f64));
-        }
+        note_use(used, entry, now);
         let [at_guard, at_exit, at_middle] =
             [entry, exit, middle].map(|relay| roster.adversary[relay as usize]);
         let path = Circuit { dirty_since: now, exit, at_guard, at_exit, at_middle };
@@ -190,4 +184,11 @@ fn scatter(
         }));
     }
     all
+}
+
+/// Notes the first use of a guard.
+fn note_use(used: &mut Vec<(u32, f64)>, guard: u32, now: i64) {
+    if !used.iter().any(|(known, _)| *known == guard) {
+        used.push((guard, now as f64 / DAY as f64));
+    }
 }
