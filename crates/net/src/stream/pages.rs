@@ -65,6 +65,7 @@ pub fn of_viewer(screen: Arc<Screen>) -> Router {
     }
     live.route("/", fixed(HTML, include_bytes!("assets/player.html")))
         .route("/player.js", fixed(SCRIPT, include_bytes!("assets/player.js")))
+        .route("/rows.js", fixed(SCRIPT, include_bytes!("assets/rows.js")))
         .route("/hls.js", fixed(SCRIPT, include_bytes!("assets/hls.light.min.js")))
 }
 

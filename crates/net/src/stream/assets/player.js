@@ -1,4 +1,5 @@
-"use strict";
+import { fill } from "./rows.js";
+
 const video = document.getElementById("video");
 const playlist = "hls/live.m3u8";
 document.getElementById("ts").textContent = new URL("stream.ts", location.href);
@@ -93,15 +94,7 @@ async function status() {
       children: s.children,
       "video sent": (s.sent_video / 1e6).toFixed(1) + " MB",
     };
-    document.getElementById("status").replaceChildren(...Object.entries(rows).map(([name, value]) => {
-      const box = document.createElement("div");
-      for (const [tag, text] of [["dt", name], ["dd", value]]) {
-        const part = document.createElement(tag);
-        part.textContent = text;
-        box.append(part);
-      }
-      return box;
-    }));
+    fill(document.getElementById("status"), rows);
     unanswered = 0;
   } catch {
     unanswered += 1;

@@ -1,5 +1,6 @@
 // The page: keeps a session with the client's edge, and shows the picture, its delay and what is wrong.
 
+import { fill } from "../rows.js";
 import { Player } from "./player.js";
 import { subscribe } from "./subscriber.js";
 
@@ -113,15 +114,7 @@ function show() {
   const problem = wrong(performance.now());
   element("wrong").textContent = problem ?? "";
   element("wrong").hidden = problem === null;
-  element("status").replaceChildren(...Object.entries(rows()).map(([name, value]) => {
-    const box = document.createElement("div");
-    for (const [tag, text] of [["dt", name], ["dd", value]]) {
-      const part = document.createElement(tag);
-      part.textContent = text;
-      box.append(part);
-    }
-    return box;
-  }));
+  fill(element("status"), rows());
   element("sound").textContent = player.sound.isOn ? "Sound off" : "Sound on";
   element("sound").disabled = session.state === "off";
 }
