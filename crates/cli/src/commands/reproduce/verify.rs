@@ -38,9 +38,8 @@ pub fn main(
     Seed::root(unix_s()).random().shuffle(&mut candidates);
     if candidates.len() < count {
         let few = candidates.len();
-        notice(&format!(
-            "{few} of {count} records are repeated: others lack a digest or cost more than {share:.0} s each"
-        ));
+        let costly = budget.map_or(String::new(), |_| format!(", or cost more than {share:.0} s each"));
+        notice(&format!("{few} of {count} records are repeated: others lack a digest or their data{costly}"));
     }
     candidates.truncate(count);
     let mut wrong = 0;
