@@ -57,13 +57,13 @@ pub fn spawn(processes: &mut Processes, role: &str, config: &Path, more: &[&str]
 
 /// Starts a role with the given arguments.
 pub fn spawn_with(processes: &mut Processes, role: &str, arguments: &[&str]) -> Result<Events, Failure> {
-    let mut child = owned::command()
-        .map_err(Failure::other)?
-        .args(["flashflow", role])
-        .args(arguments)
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|cause| Failure::other(format!("cannot start the {role}: {cause}")))?;
+    let mut command = owned::command().map_err(Failure::other)?;
+    command.args(["flashflow", role]).args(arguments).stdout(Stdio::piped());
+    // Ctrl-C reaches the command alone, which ends its roles. A role that dies first would look like a failure.
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    let mut child =
+        command.spawn().map_err(|cause| Failure::other(format!("cannot start the {role}: {cause}")))?;
     let output = child.stdout.take().expect("it was asked for");
     processes.0.push(child);
     Ok(Events { role: role.to_owned(), lines: BufReader::new(output) })
