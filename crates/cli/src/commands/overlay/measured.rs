@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use serde_json::{Value, json};
-use tidegate_control::units::{Bytes, Rate, Span};
+use tidegate_control::units::{Bytes, Rate, Span, Time};
 use tidegate_net::clock;
 use tidegate_net::identity::{Identity, hex, unhex};
 use tidegate_net::live::directory::{self, Directory, Entry};
@@ -83,6 +83,8 @@ pub trait World {
     fn end_users(&mut self);
     /// The server with the test file.
     fn file(&self) -> SocketAddr;
+    /// The network's processes.
+    fn stage(&self) -> &Stage;
 }
 
 /// FlashFlow's coordinator and the relays' certificates, in the folder of a network.
@@ -124,17 +126,20 @@ impl Team {
 pub fn compare(asked: &Measurement, team: &mut Team, world: &mut dyn World) -> Result<ExitCode, Failure> {
     let before = world.weights()?;
     let users = users(world, asked)?;
-    let first = download(&users, world.file(), asked);
+    let first = download(users.clone(), world, asked)?;
     let config = coordinator_config(asked, world, team)?;
     let busy = Busy::start(&users, world.file(), asked.bytes.0);
-    let measured = follow(spawn(&mut team.roles, "coordinator", &config, &["--once"])?, asked.json);
+    let (events, quiet) = (spawn(&mut team.roles, "coordinator", &config, &["--once"])?, asked.json);
+    let measured = world.stage().unless_stopped(move || follow(events, quiet));
+    if matches!(measured, Err(Failure::Stopped)) {
+        return Err(Failure::Stopped);
+    }
     let meanwhile = busy.stop();
     world.end_users();
     let estimates = measured?;
     world.await_weights(&team.file())?;
     let after = world.weights()?;
-    let users = self::users(world, asked)?;
-    let second = download(&users, world.file(), asked);
+    let second = download(self::users(world, asked)?, world, asked)?;
     world.end_users();
     let rows = (0..BANDWIDTHS.len()).map(|number| Row {
         nickname: format!("relay{number}"),
@@ -200,6 +205,10 @@ impl World for Overlay {
 
     fn file(&self) -> SocketAddr {
         self.network.file
+    }
+
+    fn stage(&self) -> &Stage {
+        &self.network.stage
     }
 }
 
@@ -289,14 +298,20 @@ fn follow(events: impl Iterator<Item = Value>, quiet: bool) -> Result<BTreeMap<S
     Ok(estimates)
 }
 
+type Downloads = Vec<Result<Download, Failure>>;
+
 /// Starts the clients of all users.
 fn users(world: &mut dyn World, asked: &Measurement) -> Result<Vec<SocketAddr>, Failure> {
     (0..asked.users).map(|_| world.user()).collect()
 }
 
 /// All users download for a while, each time over a new circuit.
-fn download(users: &[SocketAddr], file: SocketAddr, asked: &Measurement) -> Vec<Result<Download, Failure>> {
-    let (bytes, end) = (asked.bytes.0, clock::now() + LOAD);
+fn download(users: Vec<SocketAddr>, world: &dyn World, asked: &Measurement) -> Result<Downloads, Failure> {
+    let (file, bytes) = (world.file(), asked.bytes.0);
+    world.stage().unless_stopped(move || Ok(download_until(clock::now() + LOAD, &users, file, bytes)))
+}
+
+fn download_until(end: Time, users: &[SocketAddr], file: SocketAddr, bytes: u64) -> Downloads {
     let work = |socks: SocketAddr| {
         let rounds = (0..u16::MAX).take_while(move |_| clock::now() < end);
         thread::spawn(move || rounds.map(|round| fetch(round, socks, file, bytes)).collect::<Vec<_>>())
@@ -308,7 +323,7 @@ fn download(users: &[SocketAddr], file: SocketAddr, asked: &Measurement) -> Vec<
 /// Users that download without pause.
 struct Busy {
     stop: Arc<AtomicBool>,
-    users: Vec<thread::JoinHandle<Vec<Result<Download, Failure>>>>,
+    users: Vec<thread::JoinHandle<Downloads>>,
 }
 
 impl Busy {
@@ -329,7 +344,7 @@ impl Busy {
         Busy { stop, users }
     }
 
-    fn stop(self) -> Vec<Result<Download, Failure>> {
+    fn stop(self) -> Downloads {
         self.stop.store(true, Ordering::Relaxed);
         let users = self.users.into_iter();
         users.flat_map(|user| user.join().expect("download threads do not panic")).collect()

@@ -124,4 +124,8 @@ impl World for PrivateTor {
     fn file(&self) -> SocketAddr {
         self.file
     }
+
+    fn stage(&self) -> &Stage {
+        &self.stage
+    }
 }
