@@ -53,3 +53,4 @@ pub mod runtime;
 pub mod sockets;
 pub mod stream;
 pub mod tls;
+mod turns;

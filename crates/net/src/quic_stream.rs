@@ -4,10 +4,13 @@ use std::cell::Cell;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use quinn::{Connection, RecvStream, SendStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::turns::{Place, Turns};
 
 /// Bounds of the send window, bytes. In between it is twice the congestion window, as in Linux's TCP. More data would
 /// wait here instead of in circuit queues.
@@ -22,17 +25,19 @@ pub struct QuicStream {
     receive: RecvStream,
     /// How many streams of the connection are in use, this one included.
     used: Rc<Cell<u32>>,
+    place: Arc<Place>,
 }
 
 impl QuicStream {
-    /// Wraps a stream; `used` counts the connection's streams.
+    /// Wraps a stream; `used` counts the connection's streams, which write in `turns`.
     pub(crate) fn new(
         connection: Connection,
         (send, receive): (SendStream, RecvStream),
         used: &Rc<Cell<u32>>,
+        turns: &Arc<Turns>,
     ) -> QuicStream {
         used.set(used.get() + 1);
-        QuicStream { connection, send, receive, used: used.clone() }
+        QuicStream { connection, send, receive, used: used.clone(), place: Place::new(turns) }
     }
 
     /// The connection of this stream.
@@ -44,6 +49,7 @@ impl QuicStream {
 impl Drop for QuicStream {
     fn drop(&mut self) {
         self.used.set(self.used.get() - 1);
+        self.place.leave();
     }
 }
 
@@ -61,7 +67,16 @@ impl AsyncWrite for QuicStream {
     fn poll_write(mut self: Pin<&mut Self>, at: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let window = 2 * self.connection.stats().path.cwnd;
         self.connection.set_send_window(window.clamp(LEAST_UNACKNOWLEDGED, MOST_UNACKNOWLEDGED));
-        AsyncWrite::poll_write(Pin::new(&mut self.send), at, bytes)
+        if !self.place.may_write(at.waker()) {
+            return Poll::Pending;
+        }
+        let room = Waker::from(self.place.clone());
+        let result = AsyncWrite::poll_write(Pin::new(&mut self.send), &mut Context::from_waker(&room), bytes);
+        match result {
+            Poll::Pending => self.place.found_no_room(),
+            Poll::Ready(_) => self.place.wrote(),
+        }
+        result
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, at: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -69,6 +84,7 @@ impl AsyncWrite for QuicStream {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, at: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.place.leave();
         AsyncWrite::poll_shutdown(Pin::new(&mut self.send), at)
     }
 }

@@ -25,6 +25,7 @@ use tokio::sync::Notify;
 use crate::identity::Identity;
 use crate::link::within;
 use crate::quic_stream::QuicStream;
+use crate::turns::Turns;
 use crate::{clock, sockets, tls};
 
 /// ALPN protocol. It names the version of the streams' contents.
@@ -60,11 +61,12 @@ pub struct Neighbour {
     connection: Connection,
     /// How many streams are in use.
     used: Rc<Cell<u32>>,
+    turns: Arc<Turns>,
 }
 
 impl Neighbour {
     fn new(connection: Connection) -> Neighbour {
-        Neighbour { connection, used: Rc::default() }
+        Neighbour { connection, used: Rc::default(), turns: Arc::default() }
     }
 
     /// The neighbour's address.
@@ -84,7 +86,7 @@ impl Neighbour {
     /// If the connection is closed, or has too many streams.
     pub async fn open(&self) -> io::Result<QuicStream> {
         let streams = within(PATIENCE, async { Ok(self.connection.open_bi().await?) }).await?;
-        Ok(QuicStream::new(self.connection.clone(), streams, &self.used))
+        Ok(QuicStream::new(self.connection.clone(), streams, &self.used, &self.turns))
     }
 
     /// Accepts the next stream of the neighbour.
@@ -93,7 +95,7 @@ impl Neighbour {
     /// If the connection is closed.
     pub async fn accept(&self) -> io::Result<QuicStream> {
         let streams = self.connection.accept_bi().await?;
-        Ok(QuicStream::new(self.connection.clone(), streams, &self.used))
+        Ok(QuicStream::new(self.connection.clone(), streams, &self.used, &self.turns))
     }
 
     /// Closes the connection once it is unused for a while. Returns when it is closed.
