@@ -121,13 +121,15 @@ impl Team {
 
 /// Users download, FlashFlow measures, the weights are published, and users download again.
 ///
+/// The team ends before the world, because its coordinator writes to the world's folder.
+///
 /// # Errors
 /// If a role does not start, or the measurement is incomplete.
-pub fn compare(asked: &Measurement, team: &mut Team, world: &mut dyn World) -> Result<ExitCode, Failure> {
+pub fn compare(asked: &Measurement, mut team: Team, world: &mut dyn World) -> Result<ExitCode, Failure> {
     let before = world.weights()?;
     let users = users(world, asked)?;
     let first = download(users.clone(), world, asked)?;
-    let config = coordinator_config(asked, world, team)?;
+    let config = coordinator_config(asked, world, &mut team)?;
     let busy = Busy::start(&users, world.file(), asked.bytes.0);
     let (events, quiet) = (spawn(&mut team.roles, "coordinator", &config, &["--once"])?, asked.json);
     let measured = world.stage().unless_stopped(move || follow(events, quiet));
@@ -156,11 +158,11 @@ pub fn compare(asked: &Measurement, team: &mut Team, world: &mut dyn World) -> R
 /// As [`compare`].
 pub fn main(asked: &Measurement) -> Result<ExitCode, Failure> {
     let stage = Stage::new("measured")?;
-    let mut team = Team::new(&stage.directory)?;
+    let team = Team::new(&stage.directory)?;
     let file = team.file().display().to_string();
     let system = format!("[system]\nname = \"vanilla\"\n{CLOCKS}");
     let network = Network::start(stage, &system, &team.setups(asked), &["--bandwidth-file", &file])?;
-    compare(asked, &mut team, &mut Overlay { network, clients: Vec::new() })
+    compare(asked, team, &mut Overlay { network, clients: Vec::new() })
 }
 
 /// An overlay of this project.

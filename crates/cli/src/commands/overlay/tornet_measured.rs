@@ -28,7 +28,7 @@ const AUTHORITIES: usize = 3;
 /// As [`compare`].
 pub fn main(asked: &Measurement, tor: &Path) -> Result<ExitCode, Failure> {
     let mut stage = Stage::new("tornet")?;
-    let mut team = Team::new(&stage.directory)?;
+    let team = Team::new(&stage.directory)?;
     let mut network = Network::new(tor, &stage.directory.join("tor"), AUTHORITIES).map_err(Failure::other)?;
     network.start(&format!("V3BandwidthsFile {}\n", team.file().display())).map_err(Failure::other)?;
     let relays = start_relays(&mut stage, &network, &team.setups(asked))?;
@@ -36,7 +36,7 @@ pub fn main(asked: &Measurement, tor: &Path) -> Result<ExitCode, Failure> {
     stage.wait_for("a consensus that lists all relays", || network.lists(&listed).then_some(()))?;
     let mut world =
         PrivateTor { stage, network, relays, file: serve_file()?, clients: Vec::new(), started: 0 };
-    compare(asked, &mut team, &mut world)
+    compare(asked, team, &mut world)
 }
 
 /// Starts the relays. Returns their fingerprints and addresses.
