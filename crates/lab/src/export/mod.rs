@@ -10,7 +10,7 @@ use crate::metrics::transfers;
 use crate::store::Record;
 
 /// Start of simulated time as in Shadow: 1 January 2000, in Unix seconds.
-const EPOCH_UNIX_S: u64 = 946_684_800;
+pub(crate) const EPOCH_UNIX_S: u64 = 946_684_800;
 
 /// The transfers of a class of users; the tools call these measuring users clients.
 fn clients<'a>(record: &'a Record, class: &str) -> Result<Vec<&'a transfers::Record>, InputError> {

@@ -23,6 +23,8 @@ use crate::traffic::PRIVCOUNT;
 
 /// Seconds of a year.
 const YEAR: u64 = 366 * 86_400;
+/// Tor's first public network, October 2003. Earlier dates are simulated time: Shadow's and our runs begin in 2000.
+const TOR_BEGAN: u64 = 1_064_966_400;
 
 /// Contents of the data files.
 #[derive(Clone, Debug, Default)]
@@ -115,7 +117,10 @@ impl Inputs {
     fn date_measurements(&mut self, file: &str) {
         let Some(measured) = &self.compare else { return };
         let mut text = format!("Measured: {file}");
-        if let Some([first, last]) = measured.period.map(|period| period.map(day)) {
+        let simulated = measured.period.is_some_and(|[_, last]| last < TOR_BEGAN);
+        if simulated {
+            text += ", in simulated time";
+        } else if let Some([first, last]) = measured.period.map(|period| period.map(day)) {
             text += &if first == last { format!(", of {first}") } else { format!(", {first} to {last}") };
         }
         if let Some(Requests { made, timed_out, failed }) = measured.requests {
@@ -128,6 +133,9 @@ impl Inputs {
                 "{file}: holds downloads of {sizes:?} bytes; only those of 50 KiB, 1 MiB and 5 MiB ({:?} bytes) are compared",
                 torperf::SIZES
             ));
+        }
+        if simulated {
+            return;
         }
         // A table of relays lacks a date.
         let Some(network) =
@@ -210,6 +218,7 @@ mod tests {
     use tidegate_data::torperf::Download;
 
     use super::*;
+    use crate::export::EPOCH_UNIX_S;
 
     #[test]
     fn measurements_say_their_date_and_warn_a_year_apart() {
@@ -230,6 +239,15 @@ mod tests {
             assert_eq!(inputs.compare_source, source);
             assert_eq!(inputs.notices.len(), usize::from(apart), "{network}: {:?}", inputs.notices);
         }
+        let period = Some([EPOCH_UNIX_S, EPOCH_UNIX_S + 600]);
+        let mut inputs = Inputs {
+            consensus: Some(builtin::consensus(2024)),
+            compare: Some(Measured { period, ..Measured::default() }),
+            ..Inputs::default()
+        };
+        inputs.date_measurements("x.json");
+        assert_eq!(inputs.compare_source, "Measured: x.json, in simulated time.");
+        assert!(inputs.notices.is_empty(), "{:?}", inputs.notices);
         let download = |bytes| Download { bytes, ttlb_s: vec![1.0], ..Download::default() };
         for (sizes, noticed) in [(vec![12_345], true), (vec![12_345, 51_200], false)] {
             let downloads = sizes.into_iter().map(download).collect();
