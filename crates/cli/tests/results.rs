@@ -432,6 +432,19 @@ fn a_sweep_survives_kills_and_shards_make_one_table() {
     assert!(list.contains("./killed") && list.ends_with("2 studies\n"), "{list}");
     assert!(said(&["runs", "show", "shards"]).contains("8 runs,"));
     assert_eq!(said(&["runs", "diff", "killed", "shards", "--metric", "throughput_total"]), "8 | 8 runs\n");
+    let other = fs::read_to_string(scratch.0.join("study.toml")).unwrap().replace("4 Mbit/s", "3 Mbit/s");
+    fs::write(scratch.0.join("other.toml"), other).unwrap();
+    assert_eq!(scratch.code(&["sweep", "other.toml", "--out", "other"]).0, Some(0));
+    let differences = said(&["runs", "diff", "killed", "other", "--metric", "throughput_total"]);
+    assert!(
+        differences.contains("link = 4 Mbit/s, systems = pctcp: only in killed (2 runs)"),
+        "{differences}"
+    );
+    assert!(
+        differences.contains("link = 3 Mbit/s, systems = pctcp: only in other (2 runs)"),
+        "{differences}"
+    );
+    assert!(!differences.contains("points."), "{differences}");
     assert!(
         said(&["sweep", "study.toml", "--list"]).contains("p0004  relay.btlnk.link = 4 Mbit/s, systems =")
     );

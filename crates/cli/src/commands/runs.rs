@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use serde_json::json;
 use tidegate_lab::input::InputError;
 use tidegate_lab::number::format_number;
-use tidegate_lab::report::folder;
+use tidegate_lab::report::folder::{self, Contents};
 use tidegate_lab::results::{brief, flatten, flatten_text};
 use tidegate_lab::statistics::Estimate;
 use tidegate_lab::store::{self, Record};
@@ -134,17 +134,22 @@ fn show(place: &Path) -> Result<(), InputError> {
     let cost: f64 = records.iter().map(|record| record.cpu_s).sum();
     println!("  {} runs, {cost:.1} CPU-seconds", records.len());
     for record in &records {
-        let point: Vec<String> = record.point.iter().map(|(key, value)| format!("{key} = {value}")).collect();
         println!(
             "  {:<24} seed {:<6} {} {:>8.2} s  {}",
             record.system,
             record.seed,
             record.digest,
             record.cpu_s,
-            point.join(", ")
+            point(record)
         );
     }
     Ok(())
+}
+
+/// The values that a sweep varies, in one run.
+fn point(record: &Record) -> String {
+    let values = record.point.iter().map(|(key, value)| format!("{key} = {value}"));
+    values.collect::<Vec<_>>().join(", ")
 }
 
 /// Values by seed, by point and system, and by metric.
@@ -153,8 +158,7 @@ type Values = BTreeMap<(String, String), BTreeMap<u64, f64>>;
 fn values(records: &[Record], wanted: &str) -> Values {
     let mut all = Values::new();
     for record in records {
-        let point: Vec<String> = record.point.iter().map(|(key, value)| format!("{key} = {value}")).collect();
-        let who = [point.join(", "), record.system.clone()].join(" ").trim().to_owned();
+        let who = [point(record), record.system.clone()].join(" ").trim().to_owned();
         for (metric, value) in flatten(&record.metrics.summary) {
             if metric.contains(wanted) {
                 all.entry((who.clone(), metric)).or_default().insert(record.seed, value);
@@ -198,8 +202,15 @@ type Texts = BTreeMap<String, String>;
 
 fn diff(a: &Path, b: &Path, metric: &str) -> Result<(), InputError> {
     let ((one, of_one), (other, of_other)) = (open(a)?, open(b)?);
-    let (left, right) = (flatten_text(&one.parameters), flatten_text(&other.parameters));
-    let lines = compare(&left, &right, [a, b]);
+    let parameters = |contents: &Contents| {
+        let mut texts = flatten_text(&contents.parameters);
+        // Their numbers differ when a sweep has another value in between.
+        texts.retain(|key, _| !key.starts_with("points."));
+        texts
+    };
+    let mut lines = compare(&parameters(&one), &parameters(&other), [a, b]);
+    lines.extend(points_of_one(&of_one, &of_other, a));
+    lines.extend(points_of_one(&of_other, &of_one, b));
     if !lines.is_empty() {
         println!("{} | {}", a.display(), b.display());
     }
@@ -213,6 +224,24 @@ fn diff(a: &Path, b: &Path, metric: &str) -> Result<(), InputError> {
     }
     println!("{} | {} runs", of_one.len(), of_other.len());
     Ok(())
+}
+
+/// Points of a sweep that are listed.
+const POINTS: usize = 20;
+
+/// A line for each point of a sweep that the other one lacks.
+fn points_of_one(records: &[Record], others: &[Record], place: &Path) -> Vec<String> {
+    let known: BTreeSet<String> = others.iter().map(point).collect();
+    let mut lacking = BTreeMap::<String, usize>::new();
+    for name in records.iter().map(point).filter(|name| !known.contains(name)) {
+        *lacking.entry(name).or_default() += 1;
+    }
+    // Two studies with one point each differ in parameters, which have lines already.
+    lacking.retain(|name, _| !name.is_empty());
+    let more = lacking.len().saturating_sub(POINTS);
+    let line = |(name, runs)| format!("{name}: only in {} ({runs} runs)", place.display());
+    let rest = (more > 0).then(|| format!("{more} further points only in {}", place.display()));
+    lacking.into_iter().take(POINTS).map(line).chain(rest).collect()
 }
 
 /// A line for each parameter that differs, and one for each table that only one of the two has.
