@@ -23,6 +23,8 @@ const TIMEOUT: Span = Span::from_secs(120);
 const SHOWN: usize = 4;
 /// Largest number of clients alike.
 const MOST_CLIENTS: u32 = 1_000_000;
+/// Users of a group that a scenario may have.
+const MOST_USERS: u32 = 200_000;
 /// The keys of tor since 0.4.8, where a consensus that would say so is missing.
 const NEW_TOR: &str = "for tor since 0.4.8 replace `of-consensus = true` by `control = \"vegas\"`, `scheduler = \"ewma\"`, \
      `channel-scheduler = \"kist\"`, `kist = { interval = \"2 ms\" }` and \
@@ -304,11 +306,16 @@ impl Draft {
             return Ok(*clients);
         };
         // As many flows are under way at a time as begin per second times their duration.
-        let users = ((flows * lasts).round() as u32).clamp(1, 200_000);
+        let (wanted, others) = ((flows * lasts).round().max(1.0), clients - flowing);
+        let users = wanted.min(f64::from(MOST_USERS - others.min(MOST_USERS))) as u32;
         self.taken.push(format!(
             "{kind}: {flowing} clients begin {flows:.2} flows/s of {lasts:.0} s: {users} users have as many under way"
         ));
-        let others = clients - flowing;
+        if f64::from(users) < wanted {
+            self.left.push(format!(
+                "{kind}: {wanted} users: a group has at most {MOST_USERS}; write a second [[user]] for the rest"
+            ));
+        }
         if others > 0 {
             self.left.push(format!("{kind}: clients without a flow model: {others}; each is one user"));
         }
