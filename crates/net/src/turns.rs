@@ -44,13 +44,13 @@ impl Queue {
         self.waiting.iter().take(1).for_each(|first| first.wake_task());
     }
 
-    /// Removes a place wherever it is. One that writes is the first that waits, or in no queue.
+    /// Removes a place wherever it is. One that writes is the last that tried.
     fn remove(&mut self, gone: &Arc<Place>) {
         let is_other = |place: &Arc<Place>| !Arc::ptr_eq(place, gone);
         match gone.state.swap(OUT, Ordering::Relaxed) {
-            WAITING if self.waiting.front().is_some_and(is_other) => self.waiting.retain(is_other),
-            WAITING => drop(self.waiting.pop_front()),
-            TRIED => self.tried.retain(is_other),
+            WAITING => self.waiting.retain(is_other),
+            TRIED if self.tried.back().is_some_and(is_other) => self.tried.retain(is_other),
+            TRIED => drop(self.tried.pop_back()),
             _ => {}
         }
     }
@@ -65,20 +65,26 @@ impl Place {
         locked(&self.task).iter().for_each(Waker::wake_by_ref);
     }
 
-    /// Whether the stream may write now. If not, its task is woken when it may.
+    /// Whether the stream may write now, with this place as waker. If not, its task is woken when it may.
     pub(crate) fn may_write(self: &Arc<Place>, task: &Waker) -> bool {
         locked(&self.task).get_or_insert_with(|| task.clone()).clone_from(task);
         let mut queue = locked(&self.turns.0);
-        match self.state.load(Ordering::Relaxed) {
-            TRIED => false,
-            WAITING => queue.waiting.front().is_some_and(|first| Arc::ptr_eq(first, self)),
-            _ if queue.waiting.is_empty() => true,
-            _ => {
-                self.state.store(WAITING, Ordering::Relaxed);
-                queue.waiting.push_back(self.clone());
-                false
-            }
+        let state = self.state.load(Ordering::Relaxed);
+        let may = match queue.waiting.front() {
+            _ if state == TRIED => false,
+            Some(first) => Arc::ptr_eq(first, self),
+            None => true,
+        };
+        if may {
+            queue.waiting.pop_front();
+            // Before it tries, because quinn may wake it at once.
+            self.state.store(TRIED, Ordering::Relaxed);
+            queue.tried.push_back(self.clone());
+        } else if state == OUT {
+            self.state.store(WAITING, Ordering::Relaxed);
+            queue.waiting.push_back(self.clone());
         }
+        may
     }
 
     /// The stream wrote something. The next one may.
@@ -92,12 +98,8 @@ impl Place {
 
     /// The stream found no room, and quinn wakes this place. The next one tries, because the stream's own window may be
     /// the cause.
-    pub(crate) fn found_no_room(self: &Arc<Place>) {
-        let mut queue = locked(&self.turns.0);
-        queue.remove(self);
-        self.state.store(TRIED, Ordering::Relaxed);
-        queue.tried.push_back(self.clone());
-        queue.wake_first();
+    pub(crate) fn found_no_room(&self) {
+        locked(&self.turns.0).wake_first();
     }
 
     /// The stream does not want to write any more.
