@@ -110,7 +110,7 @@ fn search(folder: &Path, depth: u32, found: &mut Vec<PathBuf>) {
 }
 
 /// Reads the contents and the records of a study.
-fn open(place: &Path) -> Result<(folder::Contents, Vec<Record>), InputError> {
+fn open(place: &Path) -> Result<(Contents, Vec<Record>), InputError> {
     let contents = folder::contents_of(place).ok_or_else(|| {
         let cure = "`tidegate runs ls` lists the studies";
         InputError::new(place.display().to_string(), "does not contain results of tidegate", cure)
