@@ -57,6 +57,7 @@ TARGET = $$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_direc
 
 # Builds target/wheels/tidegate-*.whl, wherever cargo's target folder is.
 wheel: $(MATURIN)
+	rm -rf target/wheels
 	cargo build --release --package tidegate
 	mkdir -p $(SCRIPTS) && cp "$(TARGET)/release/tidegate" $(SCRIPTS)/tidegate
 	$(MATURIN) build --release --manifest-path crates/python/Cargo.toml --out target/wheels
