@@ -265,7 +265,7 @@ impl Bottlenecks {
 impl Bottlenecks {
     /// Creates `count` networks of `circuits` circuits, with observations of the last `history` intervals.
     #[new]
-    fn new(count: usize, circuits: usize, interval_s: f64, history: usize) -> PyResult<Bottlenecks> {
+    fn new(count: i64, circuits: i64, interval_s: f64, history: i64) -> PyResult<Bottlenecks> {
         let wrong = |cause: String| Err(PyValueError::new_err(cause));
         if !(1..=10_000).contains(&count) {
             return wrong(format!("`num_envs` is {count}; give 1 to 10000"));
@@ -279,6 +279,7 @@ impl Bottlenecks {
         if !(1..=1000).contains(&history) {
             return wrong(format!("`history` is {history}; give 1 to 1000"));
         }
+        let [count, circuits, history] = [count, circuits, history].map(|number| number as usize);
         let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         Ok(Bottlenecks {
             sessions: (0..count).map(|_| Mutex::new(None)).collect(),

@@ -88,6 +88,7 @@ def test_wrong_arguments_and_actions_are_refused():
     for name, wrong, said in [
         (NAME, {"reward": "none"}, "`reward` is 'none'; give a function, or one of pcc, orca"),
         (NAME, {"circuits": 0}, "`circuits` is 0; give 1 to 1000"),
+        (NAME, {"circuits": -1}, "`circuits` is -1; give 1 to 1000"),
         (NAME, {"interval_s": 0.0}, "`interval_s` is 0; give 0.001 to 10"),
         (NAME, {"history": 0}, "`history` is 0"),
         (NAME, {"steps": 0}, "`steps` is 0"),
@@ -117,6 +118,26 @@ def test_wrong_arguments_and_actions_are_refused():
         with pytest.raises(ValueError, match="expected 9 actions between -1 and 1"):
             env.step(action)
     assert np.isfinite(env.step(np.zeros(9))[0]).all(), "a refused action changes nothing"
+
+
+def test_rewards_of_another_shape_are_refused():
+    for reward in [lambda *_: 1.0, lambda seen, *_: seen[0, :, 0], lambda seen, *_: seen]:
+        env = gymnasium.make(NAME, reward=reward).unwrapped
+        env.reset(seed=1)
+        with pytest.raises(ValueError, match=re.escape("`reward` returned the shape") + ".*" + re.escape("return (1, 3)")):
+            env.step(np.zeros(3))
+
+
+def test_vectors_take_seeds_of_numpy_and_refuse_too_few():
+    vector = gymnasium.make_vec(NAME, num_envs=3, vectorization_mode="vector_entry_point", steps=2)
+
+    def rates(seed):
+        vector.reset(seed=seed)
+        return [vector.unwrapped._all.runs.rates(number) for number in range(3)]
+
+    assert rates(3) == rates(np.int64(3)) == rates([3, 4, 5]) == rates(np.arange(3, 6)) != rates(4)
+    with pytest.raises(ValueError, match="`seed` has 2 numbers; give one number, or one for each of 3 environments"):
+        vector.reset(seed=[1, 2])
 
 
 def test_who_sends_more_than_relays_carry_loses_it():

@@ -66,7 +66,18 @@ def test_the_stored_policy_is_as_fair_as_recorded(monkeypatch):
 
 
 def test_wrong_arguments_are_refused():
-    for wrong in [{"link_bits_per_s": (2, 1)}, {"delay_s": (0, 1)}, {"queue_packets": (2, 1)}, {"circuits": 0}, {"reward": "none"}]:
+    for wrong in [
+        {"link_bits_per_s": (2, 1)},
+        {"link_bits_per_s": 3e6},
+        {"link_bits_per_s": (1, float("inf"))},
+        {"delay_s": (0, 1)},
+        {"delay_s": (1, 2, 3)},
+        {"queue_packets": (2, 1)},
+        {"queue_packets": None},
+        {"circuits": 0},
+        {"circuits": -1},
+        {"reward": "none"},
+    ]:
         with pytest.raises(ValueError, match=next(iter(wrong))):
             Circuits(**wrong)
 

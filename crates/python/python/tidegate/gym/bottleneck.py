@@ -9,6 +9,7 @@ only delay.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import gymnasium
@@ -119,7 +120,11 @@ class _Networks:
         told = self.runs.step(np.asarray(actions, dtype=np.float32).tobytes())
         self.done += 1
         told = np.frombuffer(told).reshape(self.told)
-        return self.reward(told, self.link, self.base, self.interval)
+        rewards = np.asarray(self.reward(told, self.link, self.base, self.interval), dtype=float)
+        # Another shape would give an environment the rewards of others.
+        if rewards.shape != self.told[:2]:
+            raise ValueError(f"`reward` returned the shape {rewards.shape}; return {self.told[:2]}: networks and circuits")
+        return rewards
 
 
 def _spaces(circuits: int, history: int) -> tuple[gymnasium.spaces.Box, gymnasium.spaces.Box]:
@@ -131,8 +136,12 @@ class Bottleneck(gymnasium.Env):
     """``circuits`` circuits through one slow relay; an episode has ``steps`` steps of ``interval_s`` seconds.
 
     Observations are the ``FEATURES`` (PCC-RL's) of the last ``history`` intervals per circuit. Actions are one number from -1
-    to 1 per circuit, which changes its rate. ``reward`` is a key of ``REWARDS`` or such a function. ``reset`` returns the
-    network's ``scenario`` and ``seed``, which ``tidegate.run`` accepts with other systems.
+    to 1 per circuit, which changes its rate. ``reset`` returns the network's ``scenario`` and ``seed``, which
+    ``tidegate.run`` accepts with other systems.
+
+    ``reward`` is a key of ``REWARDS``, or a function of four arguments: an array of shape (1, ``circuits``, 3) with bytes, mean
+    latency and minimum latency in s; the slow link's rate in bytes/s and the empty network's latency in s, both of shape
+    (1, 1); and the interval in s. It returns an array of shape (1, ``circuits``). The first axis is the network.
     """
 
     metadata = {"render_modes": []}
@@ -185,10 +194,16 @@ class BottleneckVector(VectorEnv):
         self._over = np.zeros(num_envs, dtype=bool)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        seed = int(seed) if isinstance(seed, np.integer) else seed
         super().reset(seed=seed if isinstance(seed, int) else None)
         if seed is None:
             seed = int(self.np_random.integers(2**32))
-        seeds = [seed + n for n in range(self.num_envs)] if isinstance(seed, int) else list(seed)
+        if isinstance(seed, int):
+            seeds = [seed + n for n in range(self.num_envs)]
+        else:
+            seeds = [one if one is None else operator.index(one) for one in seed]
+        if len(seeds) != self.num_envs:
+            raise ValueError(f"`seed` has {len(seeds)} numbers; give one number, or one for each of {self.num_envs} environments")
         self._randoms = [gymnasium.utils.seeding.np_random(one)[0] for one in seeds]
         for number in range(self.num_envs):
             self._all.begin(number, self._randoms[number])

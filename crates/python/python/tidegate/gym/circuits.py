@@ -15,13 +15,25 @@ from pettingzoo import ParallelEnv
 from .bottleneck import BOUNDS, DELAYS, LINKS, QUEUES, _Networks
 
 
+def _range(name: str, bounds: Any) -> tuple[float, float]:
+    """Checks the bounds of a range."""
+    try:
+        low, high = (float(bound) for bound in bounds)
+    except (TypeError, ValueError):
+        low = high = np.nan
+    if not 0 < low <= high < np.inf:
+        raise ValueError(f"`{name}` is {bounds!r}; give two positive numbers, the smaller one first")
+    return low, high
+
+
 class Circuits(ParallelEnv):
     """``circuits`` agents, ``circuit_0`` and so on; an episode has ``steps`` steps of ``interval_s`` seconds.
 
     An agent observes the ``FEATURES`` of its last ``history`` intervals. Its action, one number from -1 to 1, changes its rate
-    by up to 1/40. ``reward`` is a key of ``REWARDS`` or such a function. The slow link's rate, the empty network's latency
-    and the link's queue are drawn from ``link_bits_per_s``, ``delay_s`` and ``queue_packets``; equal bounds fix them. Seed and actions determine an episode. ``reset``
-    returns the network's ``scenario`` and ``seed`` for each agent, which ``tidegate.run`` accepts with other systems.
+    by up to 1/40. ``reward`` is a key of ``REWARDS``, or a function as in ``Bottleneck``. The slow link's rate, the empty
+    network's latency and the link's queue are drawn from ``link_bits_per_s``, ``delay_s`` and ``queue_packets``; equal bounds
+    fix them. Seed and actions determine an episode. ``reset`` returns the network's ``scenario`` and ``seed`` for each agent,
+    which ``tidegate.run`` accepts with other systems.
     """
 
     metadata = {"name": "tidegate_circuits_v0", "render_modes": []}
@@ -39,11 +51,8 @@ class Circuits(ParallelEnv):
         queue_packets: tuple[float, float] = QUEUES,
     ) -> None:
         ranges = {"link_bits_per_s": link_bits_per_s, "delay_s": delay_s, "queue_packets": queue_packets}
-        for name, (low, high) in ranges.items():
-            if not 0 < low <= high:
-                raise ValueError(f"`{name}` is {(low, high)}; give two positive numbers, the smaller one first")
+        self._ranges = tuple(_range(name, bounds) for name, bounds in ranges.items())
         self._of = _Networks(1, circuits, interval_s, steps, history, reward)
-        self._ranges = tuple(ranges.values())
         self._random = np.random.default_rng()
         self.possible_agents = [f"circuit_{n}" for n in range(circuits)]
         self.agents: list[str] = []

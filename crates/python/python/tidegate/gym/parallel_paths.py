@@ -57,7 +57,10 @@ class ParallelPaths(gymnasium.Env):
 
     Observations are the ``FEATURES`` of the last ``history`` intervals per other peer. Actions are one number from -1 to 1 per
     other peer, which changes the rate through it. ``others`` is the controller of all other peers (docs/parallel-paths.md).
-    ``reward`` is a key of ``REWARDS`` or such a function.
+
+    ``reward`` is a key of ``REWARDS``, or a function of five arguments: an array of shape (``peers`` - 1, 3) with packets
+    acknowledged, packets lost and the round trip in s; the rates through peers in bytes/s; an equal share of all sources in
+    bytes/s; ``hops``; and the interval in s. It returns a number.
     """
 
     metadata = {"render_modes": []}
