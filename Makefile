@@ -69,7 +69,7 @@ python-environment: $(MATURIN)
 	mkdir -p $(SCRIPTS) && cp "$(TARGET)/debug/tidegate" $(SCRIPTS)/tidegate
 	$(MATURIN) build --profile dev --manifest-path crates/python/Cargo.toml --out target/wheels-dev
 	python3 -m venv --clear target/python
-	target/python/bin/pip install --quiet target/wheels-dev/tidegate-*.whl pytest matplotlib pandas polars pyarrow gymnasium pettingzoo distributed nbconvert ipykernel
+	target/python/bin/pip install --quiet target/wheels-dev/tidegate-*.whl pytest matplotlib pandas polars pyarrow gymnasium pettingzoo distributed nbconvert ipykernel mypy
 
 # Tests the package. Not part of `make test`, which needs only Rust.
 python-test: python-environment

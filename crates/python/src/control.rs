@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyType};
 use tidegate_control::units::{Span, Time};
 use tidegate_lab::scenario::Scenario;
 use tidegate_proto::control::{Allowance, Control, Controller, Place, Plant, Timer, Violation, Window};
@@ -41,14 +41,17 @@ impl Raised {
 pub fn replace(scenario: &mut Scenario, controls: &Bound<'_, PyDict>, raised: &Arc<Raised>) -> PyResult<()> {
     let module = controls.py().import("tidegate.control")?;
     let (controller, window) = (module.getattr("Controller")?, module.getattr("Window")?);
-    let builtins = controls.py().import("builtins")?;
     for (name, class) in controls {
-        let name: String = name.extract()?;
-        let is = |base: &Bound<'_, PyAny>| builtins.call_method1("issubclass", (&class, base))?.is_truthy();
+        let name: String = name
+            .extract()
+            .map_err(|_| PyTypeError::new_err("`control` is a dict from names of systems to classes"))?;
+        // An instance does not suffice: every relay, or end of a circuit, gets its own.
+        let is = |base| class.cast::<PyType>().map_or(Ok(false), |class| class.is_subclass(base));
         let steers_relays = is(&controller)?;
         if !steers_relays && !is(&window)? {
-            let wrong =
-                format!("control `{name}` must be a subclass of tidegate.Controller or tidegate.Window");
+            let wrong = format!(
+                "control `{name}` must be a class, a subclass of tidegate.Controller or tidegate.Window"
+            );
             return Err(PyTypeError::new_err(wrong));
         }
         let names: Vec<&str> = scenario.systems.iter().map(|system| system.name.as_str()).collect();
@@ -89,14 +92,22 @@ impl Control for InPython {
 /// A circuit at a relay: its queues, and the cells that it may send until the next step.
 #[pyclass(module = "tidegate", get_all)]
 pub struct Circuit {
+    /// Number of the circuit at this relay.
     key: u32,
+    /// Cells that wait to be sent, in the circuit queue and in the output buffer.
     waiting_cells: f64,
+    /// Estimate of the cells that its streams' sources still have.
     demand_cells: f64,
+    /// Whether its cells enter the overlay here: it has streams.
     enters: bool,
+    /// Whether its cells come from another relay.
     passes: bool,
+    /// Whether the next node is the client, which accepts everything.
     to_client: bool,
+    /// Cells that it may send until the next step; infinite if not set.
     #[pyo3(set)]
     send_cells: f64,
+    /// Cells that its streams may package until the next step; infinite if not set.
     #[pyo3(set)]
     package_cells: f64,
 }

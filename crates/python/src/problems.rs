@@ -4,20 +4,41 @@ use std::path::PathBuf;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyDict, PyFloat, PyList, PyMapping, PyTuple};
 use serde_json::{Value, json};
 use tidegate_control::predictor::{Solution, Solver};
-use tidegate_lab::input::SourceFile;
+use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_lab::problems;
 
 use crate::errors::input_error;
 use crate::scenario::plain;
 
+/// The first number that is NaN or infinite, with the keys that lead to it.
+fn not_finite(value: &Bound<'_, PyAny>) -> Option<String> {
+    let inner = |place: String, value: &Bound<'_, PyAny>| not_finite(value).map(|rest| place + &rest);
+    if let Ok(table) = value.cast::<PyDict>() {
+        table.iter().find_map(|(key, value)| inner(format!(".{key}"), &value))
+    } else if let Ok(list) = value.cast::<PyList>() {
+        list.iter().enumerate().find_map(|(n, value)| inner(format!("[{n}]"), &value))
+    } else {
+        let number = value.cast::<PyFloat>().ok()?.value();
+        (!number.is_finite()).then(|| format!(" is {number}"))
+    }
+}
+
 /// Reads a JSON file, or the same structure of dicts and lists.
 fn source(what: &Bound<'_, PyAny>) -> PyResult<SourceFile> {
-    if what.is_instance_of::<PyDict>() || what.is_instance_of::<PyList>() {
-        let value: Value = pythonize::depythonize(&plain(what, 0)?)?;
-        return Ok(SourceFile { file: "the problem".into(), text: value.to_string() });
+    let name = "the problem";
+    if what.cast::<PyMapping>().is_ok() || what.is_instance_of::<PyList>() || what.is_instance_of::<PyTuple>()
+    {
+        let structure = plain(what, 0)?;
+        // JSON would turn them into null.
+        if let Some(place) = not_finite(&structure) {
+            let cause = place.trim_start_matches('.');
+            return Err(input_error(InputError::new(name, cause, "give finite numbers")));
+        }
+        let value: Value = pythonize::depythonize(&structure)?;
+        return Ok(SourceFile { file: name.into(), text: value.to_string() });
     }
     let path: PathBuf = what.extract().map_err(|_| PyTypeError::new_err("give a path, a dict or a list"))?;
     SourceFile::read(&path).map_err(input_error)

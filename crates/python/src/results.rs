@@ -114,7 +114,11 @@ impl Results {
     /// `force` replaces other results.
     #[pyo3(signature = (folder, *, force=false))]
     fn save(&self, py: Python<'_>, folder: PathBuf, force: bool) -> PyResult<()> {
-        py.detach(|| self.write(&folder, force)).map_err(input_error)
+        py.detach(|| self.write(&folder, force)).map_err(|error| {
+            // Cures name options of the command line.
+            let cure = error.cure.replace("place with --out", "folder").replace("--force", "`force=True`");
+            input_error(InputError { cure, ..error })
+        })
     }
 
     fn __repr__(&self) -> String {

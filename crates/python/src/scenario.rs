@@ -59,21 +59,45 @@ pub fn plain<'py>(value: &Bound<'py, PyAny>, depth: u32) -> PyResult<Bound<'py, 
     }
 }
 
+/// Converts a dict of overrides to TOML texts. A key such as `underlay.delay` names a key of a table, as in a study.
+fn override_texts(table: &Bound<'_, PyMapping>) -> PyResult<Vec<String>> {
+    let py = table.py();
+    let (whole, mut dotted) = (PyDict::new(py), Vec::new());
+    for pair in table.items()? {
+        let (key, mut value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = pair.extract()?;
+        match key.extract::<String>() {
+            // Without a value, not even its table is meant.
+            Ok(_) if value.is_none() => {}
+            Ok(name) if name.contains('.') => {
+                for part in name.rsplit('.') {
+                    let outer = PyDict::new(py);
+                    outer.set_item(part, value)?;
+                    value = outer.into_any();
+                }
+                dotted.push(toml_of(&value)?);
+            }
+            _ => whole.set_item(key, value)?,
+        }
+    }
+    let whole = if whole.is_empty() { None } else { Some(toml_of(&whole)?) };
+    Ok(whole.into_iter().chain(dotted).collect())
+}
+
 /// Converts overrides (TOML texts or dicts) to TOML texts.
 fn overrides(set: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<String>> {
     let Some(set) = set else { return Ok(Vec::new()) };
-    if let Ok(text) = set.extract::<String>() {
-        return Ok(vec![text]);
+    let one = |set: &Bound<'_, PyAny>| {
+        if set.is_instance_of::<PyString>() {
+            return Some(set.extract().map(|text| vec![text]));
+        }
+        set.cast::<PyMapping>().ok().map(override_texts)
+    };
+    if let Some(texts) = one(set) {
+        return texts;
     }
-    if set.cast::<PyMapping>().is_ok() {
-        return Ok(vec![toml_of(set)?]);
-    }
-    let wrong = |_| PyTypeError::new_err("`set` must be TOML text, a dict, or a list of these");
-    let each = set.try_iter().map_err(wrong)?.map(|one| {
-        let one = one?;
-        if one.is_instance_of::<PyString>() { one.extract() } else { toml_of(&one) }
-    });
-    each.collect()
+    let wrong = || PyTypeError::new_err("`set` must be TOML text, a dict, or a list of these");
+    let each = set.try_iter().map_err(|_| wrong())?.map(|item| one(&item?).unwrap_or_else(|| Err(wrong())));
+    Ok(each.collect::<PyResult<Vec<_>>>()?.concat())
 }
 
 impl Scenario {
@@ -101,6 +125,14 @@ impl Scenario {
         let path: PathBuf = what
             .extract()
             .map_err(|_| PyTypeError::new_err("`scenario` must be a path, a dict, or a tidegate.Scenario"))?;
+        if path.to_string_lossy().contains('\n') {
+            let cure = "give the path of a file, or `tidegate.Scenario.parse(text)`";
+            return Err(input_error(InputError::new(
+                "the scenario",
+                "is text of several lines, not a path",
+                cure,
+            )));
+        }
         scenario::Scenario::load(&path, &set).map_err(input_error)
     }
 }

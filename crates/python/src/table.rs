@@ -8,7 +8,7 @@ use arrow_array::{
 };
 use arrow_schema::ffi::FFI_ArrowSchema;
 use arrow_schema::{ArrowError, DataType, Field, Schema};
-use pyo3::exceptions::{PyKeyError, PyRuntimeError};
+use pyo3::exceptions::{PyKeyError, PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyList};
 use tidegate_lab::report::tables::{self, Column};
@@ -91,11 +91,23 @@ impl Table {
         )
     }
 
-    fn __getitem__<'py>(&self, py: Python<'py>, column: &str) -> PyResult<Bound<'py, PyList>> {
-        let values = self.batch.column_by_name(column).ok_or_else(|| {
+    fn __getitem__<'py>(&self, py: Python<'py>, column: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+        let wrong =
+            |_| PyTypeError::new_err("a table's index is the name of a column; `to_pandas()` has rows");
+        let column: String = column.extract().map_err(wrong)?;
+        let values = self.batch.column_by_name(&column).ok_or_else(|| {
             PyKeyError::new_err(format!("no column `{column}`; there are {}", self.columns().join(", ")))
         })?;
         list(py, values)
+    }
+
+    /// Names of the columns, so that `dict(table)` works.
+    fn keys(&self) -> Vec<String> {
+        self.columns()
+    }
+
+    fn __contains__(&self, column: &Bound<'_, PyAny>) -> bool {
+        column.extract().is_ok_and(|name: String| self.batch.column_by_name(&name).is_some())
     }
 
     /// All columns as lists, by name.

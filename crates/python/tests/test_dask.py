@@ -89,7 +89,7 @@ def runs(folder):
 
 
 def tool(*arguments):
-    command = ["cargo", "run", "--quiet", "--", *map(str, arguments)]
+    command = [pathlib.Path(sys.executable).with_name("tidegate"), *map(str, arguments)]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=True)
     return done.stdout + done.stderr
 

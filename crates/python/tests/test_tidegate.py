@@ -1,5 +1,6 @@
 """The package as users meet it. `make python-test` builds a wheel, installs it into a fresh environment and runs this."""
 
+import importlib.metadata
 import json
 import multiprocessing
 import os
@@ -18,6 +19,8 @@ import tidegate
 ROOT = pathlib.Path(__file__).parents[3]
 BOTTLENECK = ROOT / "scenarios/bottleneck.toml"
 SHORT = {"duration": "2 s", "warmup": "500 ms"}
+#: The wheel's tool.
+TOOL = pathlib.Path(sys.executable).with_name("tidegate")
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +40,11 @@ def test_results_hold_every_table(results):
     assert "predictor" in results.summary()
     with pytest.raises(KeyError, match="no column `nope`; there are system, seed"):
         results.metrics["nope"]
+    for index in (0, slice(2), ["seed"]):
+        with pytest.raises(TypeError, match="the name of a column"):
+            results.metrics[index]
+    assert "seed" in results.metrics and "nope" not in results.metrics and 0 not in results.metrics
+    assert dict(results.metrics) == results.metrics.to_dict()
 
 
 def test_digests_do_not_depend_on_threads_and_follow_the_seed(results):
@@ -47,7 +55,7 @@ def test_digests_do_not_depend_on_threads_and_follow_the_seed(results):
 
 
 def test_digests_are_those_of_the_tool(results, tmp_path):
-    tool = ["cargo", "run", "--quiet", "--", "run", BOTTLENECK, "--seeds=2", "--json", f"--out={tmp_path / 'out'}"]
+    tool = [TOOL, "run", BOTTLENECK, "--seeds=2", "--json", f"--out={tmp_path / 'out'}"]
     changes = [f"--set={key} = {json.dumps(value)}" for key, value in SHORT.items()]
     done = subprocess.run([*tool, *changes], cwd=ROOT, stdout=subprocess.PIPE, check=True)
     per_seed = json.loads(done.stdout)["per_seed"]
@@ -128,6 +136,8 @@ def test_mistakes_have_a_place():
         tidegate.run("no-such-file.toml")
     with pytest.raises(TypeError, match="a path, a dict"):
         tidegate.run(7)
+    with pytest.raises(tidegate.InputError, match=r"not a path\n.*Scenario.parse"):
+        tidegate.run(text)
     with pytest.raises(ValueError, match="give 1 to 100000"):
         tidegate.run(BOTTLENECK, seeds=0)
 
@@ -182,6 +192,16 @@ def test_numbers_of_numpy_and_other_mappings_are_accepted():
     assert tidegate.run(keys, seed=numpy.int64(2), systems="vanilla").digests.keys() == {("vanilla", 2)}
 
 
+def test_overrides_may_have_dotted_keys():
+    change = {**SHORT, "underlay.delay": "3 ms", "user.circuit1.traffic": "web", "tor.load": None}
+    keys = tidegate.Scenario(BOTTLENECK, set=change).to_dict()
+    users = {user["name"]: user["traffic"] for user in keys["user"]}
+    assert (keys["duration"], keys["underlay"]["delay"], users["circuit1"]) == ("2 s", "3 ms", "web")
+    assert users["circuit2"] == "bulk" and keys.get("tor") is None
+    with pytest.raises(tidegate.InputError, match="did you mean `delay`"):
+        tidegate.Scenario(BOTTLENECK, set=[SHORT, {"underlay.delai": "3 ms"}])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -192,6 +212,12 @@ def test_numbers_of_numpy_and_other_mappings_are_accepted():
         ({"seed": 2**63 - 1, "seeds": 2}, "`seed` leads to the seed 9223372036854775808"),
         ({"jobs": -1}, "`jobs` is -1"),
         ({"set": 5}, "`set` must be"),
+        ({"set": b'duration = "2 s"'}, "`set` must be"),
+        ({"systems": 3}, "`systems` is 3; give a name"),
+        ({"systems": ["vanilla", 3]}, r"`systems` is \['vanilla', 3\]; give a name"),
+        ({"control": tidegate.Window}, "`control` is <class .*; give a dict"),
+        ({"control": {3: tidegate.Window}}, "`control` is a dict from names"),
+        ({"progress": 3}, "`progress` is 3; give a function"),
         ({"systems": "vanila"}, "there is no system `vanila`"),
         ({"systems": []}, "`systems` is empty"),
     ],
@@ -238,11 +264,16 @@ class Small(tidegate.Window):
         self.cells = 62
 
 
+class Smaller(tidegate.Window):
+    cells = 62
+
+
 def test_a_window_of_python_bounds():
-    results = tidegate.run(BOTTLENECK, set=SHORT, control={"vanilla": Small})
-    free = tidegate.run(BOTTLENECK, set=SHORT)
+    run = lambda control: tidegate.run(BOTTLENECK, set=SHORT, systems="vanilla", control={"vanilla": control})
+    results, free = run(Small), run(tidegate.Window)
     mean = lambda of: of.document["systems"]["vanilla"]["backlog_mean_bytes"]
     assert mean(results) < mean(free) / 2
+    assert run(Smaller).digests == results.digests, "an attribute of the class counts, too"
 
 
 def test_what_a_control_raises_is_raised():
@@ -273,8 +304,9 @@ def test_what_a_control_raises_is_raised():
         tidegate.run(BOTTLENECK, set=SHORT, control={"vanilla": Negative})
     with pytest.raises(ValueError, match="no system `vanila`; there are vanilla, pctcp, predictor"):
         tidegate.run(BOTTLENECK, set=SHORT, control={"vanila": Broken})
-    with pytest.raises(TypeError, match="subclass of tidegate.Controller"):
-        tidegate.run(BOTTLENECK, set=SHORT, control={"vanilla": dict})
+    for wrong in (dict, "vegas", tidegate.Window()):
+        with pytest.raises(TypeError, match="subclass of tidegate.Controller"):
+            tidegate.run(BOTTLENECK, set=SHORT, control={"vanilla": wrong})
 
 
 def test_the_lock_is_free_and_progress_is_told():
@@ -313,8 +345,10 @@ def test_results_are_saved(tmp_path, results):
     results.save(tmp_path / "out")
     (tmp_path / "other").mkdir()
     (tmp_path / "other/mine.txt").write_text("mine")
-    with pytest.raises(tidegate.InputError, match="does not hold results of tidegate"):
+    with pytest.raises(tidegate.InputError, match="does not hold results of tidegate\n.*choose another folder"):
         results.save(tmp_path / "other")
+    with pytest.raises(tidegate.InputError, match="`force=True`"):
+        tidegate.run(BOTTLENECK, set={"duration": "1 s", "warmup": "0 s"}).save(tmp_path / "out")
 
 
 def test_the_mathematics_alone():
@@ -322,9 +356,15 @@ def test_the_mathematics_alone():
     assert fair == {"rates": [1.0, 3.0], "bottlenecks": ["a", "b"]}
     with pytest.raises(tidegate.InputError, match="`c` has no capacity"):
         tidegate.fairness({"capacities": {"a": 1.0}, "circuits": [["c"]]})
+    for odd in (float("nan"), float("inf")):
+        with pytest.raises(tidegate.InputError, match="capacities.a is (NaN|inf)\n.*give finite numbers"):
+            tidegate.fairness({"capacities": {"a": odd}, "circuits": [["a"]]})
     problem = json.loads((ROOT / "examples/predictor/figure-3.json").read_text())
     one = tidegate.solve(problem)
     assert not one["fallback"] and tidegate.solve([problem]) == [one]
+    assert tidegate.solve((types.MappingProxyType(problem),)) == [one]
+    with pytest.raises(tidegate.InputError, match=r"\[0\].s0\[1\] is NaN"):
+        tidegate.solve([{**problem, "s0": [0.0, float("nan")]}])
     with pytest.raises(tidegate.InputError, match="`horizon` is"):
         tidegate.solve({**problem, "horizon": problem["horizon"] + 1})
 
@@ -339,6 +379,45 @@ def test_readers(tmp_path):
 
 
 def test_the_wheel_holds_the_tool():
-    tool = pathlib.Path(sys.executable).with_name("tidegate")
-    said = subprocess.run([tool, "--version"], capture_output=True, text=True, check=True)
+    said = subprocess.run([TOOL, "--version"], capture_output=True, text=True, check=True)
     assert said.stdout.split()[1] == tidegate.__version__
+
+
+def test_the_wheel_holds_the_licences():
+    files = [file.name for file in importlib.metadata.files("tidegate")]
+    assert {"LICENSE-MIT", "LICENSE-APACHE"} <= set(files)
+
+
+TYPED = """
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import tidegate
+
+class Paced(tidegate.Controller):
+    def step(self, now_s: float, circuits: list[tidegate.Circuit]) -> None:
+        for circuit in circuits:
+            circuit.send_cells = self.bandwidth_bytes_per_s * self.interval_s / 514
+
+class Small(tidegate.Window):
+    cells = 62
+
+base = tidegate.Scenario(Path("a.toml"), set={"duration": "6 s"})
+keys = tidegate.Scenario(MappingProxyType(base.to_dict()), set=["seed = 3", {"underlay.delay": "3 ms"}])
+results = tidegate.run(keys, seeds=3, systems=("vanilla",), control={"vanilla": Paced, "kist": Small})
+digest: str = results.digests["vanilla", 1]
+values: list[Any] = results.metrics["value"]
+tidegate.solve([MappingProxyType({"problem": "2020"})])
+try:
+    tidegate.run("a.toml", progress=lambda share, text: print(f"{share:.0%} {text}"))
+except tidegate.InputError as error:
+    print(error.file, error.line, error.cure)
+"""
+
+
+def test_typed_programs_pass_strict_checks(tmp_path):
+    pytest.importorskip("mypy")
+    (tmp_path / "typed.py").write_text(TYPED)
+    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "typed.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -38,12 +38,10 @@ class Window:
 
     #: Number of delivered cells that a SENDME acknowledges.
     sendme_increment: int = 31
-
-    def __init__(self) -> None:
-        #: Maximum number of cells in flight.
-        self.cells = 1000
-        #: Current number of cells in flight.
-        self.in_flight = 0
+    #: Maximum number of cells in flight.
+    cells: int = 1000
+    #: Current number of cells in flight.
+    in_flight: int = 0
 
     def room(self) -> int:
         """Number of cells that may be packaged now."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import pathlib
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,17 +67,9 @@ class Runs(Sequence[Run]):
 
 def _one(scenario: Any, set: Sequence[Any], point: Mapping[str, Any], system: str, seed: int, tables: Sequence[str]) -> Run:
     """Makes one run on a worker."""
-    results = _run(scenario, seed=seed, jobs=1, set=[*set, *_texts(point)], systems=[system], progress=False)
+    results = _run(scenario, seed=seed, jobs=1, set=[*set, point], systems=[system], progress=False)
     kept = {name: getattr(results, name).to_dict() for name in tables}
     return Run(dict(point), system, seed, results.digests[system, seed], kept)
-
-
-def _texts(point: Mapping[str, Any]) -> Iterator[Any]:
-    """Converts ``{"user.web.count": 5}`` to nested tables."""
-    for key, value in point.items():
-        for part in reversed(key.split(".")):
-            value = {part: value}
-        yield value
 
 
 def run(
@@ -105,7 +97,7 @@ def run(
     common = [set] if isinstance(set, (str, Mapping)) else list(set)
     tasks = []
     for point in points:
-        checked = _native.Scenario(scenario, set=[*common, *_texts(point)])
+        checked = _native.Scenario(scenario, set=[*common, point])
         first = checked.to_dict()["seed"] if seed is None else seed
         tasks += [(point, system, first + n) for n in range(seeds) for system in checked.systems]
     made = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from . import _native
@@ -48,6 +48,18 @@ def _whole(name: str, value: Any, least: int, most: int) -> int:
     return number
 
 
+def _names(systems: Any) -> list[str] | None:
+    """Checks names of systems."""
+    if systems is None or isinstance(systems, str):
+        return [systems] if systems is not None else None
+    names = list(systems) if isinstance(systems, Iterable) else [systems]
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"`systems` is {systems!r}; give a name, or a list of names")
+    if not names:
+        raise ValueError("`systems` is empty; name a system, or leave it out for all")
+    return names
+
+
 def run(
     scenario: str | os.PathLike[str] | Mapping[str, Any] | _native.Scenario,
     *,
@@ -63,7 +75,7 @@ def run(
 
     ``scenario`` is a path, a dict with a file's keys, or a Scenario. ``seed`` is the first seed, instead of the
     scenario's. ``jobs`` is the number of threads (0: one per core). ``set`` overrides values: ``'duration = "30 s"'`` or
-    ``{"duration": "30 s"}``. ``systems`` selects systems by name. ``control`` replaces controls of systems, by name, with
+    ``{"duration": "30 s", "underlay.delay": "20 ms"}``. ``systems`` selects systems by name. ``control`` replaces controls of systems, by name, with
     Python classes (slow). ``progress`` is called with the share that is done and a text; None shows a line in terminals
     and notebooks.
 
@@ -72,11 +84,13 @@ def run(
 
     Raises InputError for mistakes in the scenario, and any exception of a Python control.
     """
-    systems = [systems] if isinstance(systems, str) else systems if systems is None else list(systems)
-    if systems == []:
-        raise ValueError("`systems` is empty; name a system, or leave it out for all")
+    systems = _names(systems)
+    if control is not None and not isinstance(control, Mapping):
+        raise TypeError(f"`control` is {control!r}; give a dict from names of systems to classes")
+    if not (progress is None or isinstance(progress, bool) or callable(progress)):
+        raise TypeError(f"`progress` is {progress!r}; give a function, True, False or None")
     show = _shown() if progress is None else _shown() or _terminal if progress is True else None
-    call = (lambda share, text: show(f"{100 * share:3.0f} %  {text}")) if show else progress or None
+    call = (lambda share, text: show(f"{100 * share:3.0f} %  {text}")) if show else progress if callable(progress) else None
     try:
         return _native.run(
             scenario,
