@@ -6,6 +6,8 @@ Usage: python exits.py CONSENSUS[.xz] NUMBER > SMALLER
 import lzma
 import sys
 
+if len(sys.argv) != 3 or not sys.argv[2].isdigit():
+    sys.exit(__doc__)
 name, number = sys.argv[1], int(sys.argv[2])
 entries, current = [], []
 for line in (lzma.open if name.endswith(".xz") else open)(name, "rt"):

@@ -168,3 +168,5 @@ def test_mistakes_are_told_before_anything_is_sent(client):
         tidegate.run(BOTTLENECK, systems=["nobody"])
     with pytest.raises(ValueError, match="`seeds` is 0"):
         tidegate.dask.run(client, BOTTLENECK, seeds=0)
+    with pytest.raises(ValueError, match="there is no table `nothing`; there are metrics, circuits"):
+        tidegate.dask.run(client, BOTTLENECK, tables="nothing")

@@ -1,6 +1,8 @@
 """The package as users meet it. `make python-test` builds a wheel, installs it into a fresh environment and runs this."""
 
+import ast
 import importlib.metadata
+import inspect
 import json
 import multiprocessing
 import os
@@ -386,6 +388,27 @@ def test_the_wheel_holds_the_tool():
 def test_the_wheel_holds_the_licences():
     files = [file.name for file in importlib.metadata.files("tidegate")]
     assert {"LICENSE-MIT", "LICENSE-APACHE"} <= set(files)
+
+
+def documented(nodes, owner):
+    """Objects of the compiled module that have a docstring in the stubs, with that docstring."""
+    for node, after in zip(nodes, [*nodes[1:], None]):
+        if isinstance(node, ast.ClassDef):
+            yield getattr(owner, node.name), ast.get_docstring(node)
+            yield from documented(node.body[1:], getattr(owner, node.name))
+        elif isinstance(node, ast.FunctionDef):
+            yield getattr(owner, node.name), ast.get_docstring(node)
+        elif isinstance(node, ast.AnnAssign) and isinstance(after, ast.Expr):
+            yield getattr(owner, node.target.id), inspect.cleandoc(after.value.value)
+
+
+def test_editors_show_the_docstrings():
+    stubs = ast.parse((pathlib.Path(tidegate.__file__).with_name("_native.pyi")).read_text())
+    public = [node for node in stubs.body if getattr(node, "name", None) in tidegate.__all__]
+    told = [(of, doc) for of, doc in documented(public, tidegate) if doc is not None]
+    assert len(told) > 30
+    for of, doc in told:
+        assert inspect.cleandoc(of.__doc__) == doc
 
 
 TYPED = """

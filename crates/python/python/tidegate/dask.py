@@ -20,6 +20,10 @@ from . import _native
 from .running import run as _run
 
 
+#: Names of the tables of results.
+TABLES = ("metrics", "circuits", "relays", "transfers", "series", "latency")
+
+
 @dataclass(frozen=True)
 class Run:
     """The result of one run."""
@@ -80,7 +84,7 @@ def run(
     seed: int | None = None,
     set: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] = (),
     points: Sequence[Mapping[str, Any]] = ({},),
-    tables: Sequence[str] = ("metrics",),
+    tables: str | Sequence[str] = ("metrics",),
     retries: int = 3,
 ) -> Runs:
     """Runs every system of a scenario on ``seeds`` networks at each of ``points``, on a ``distributed.Client``.
@@ -89,10 +93,13 @@ def run(
     in ``tidegate.run``. ``tables`` are the tables to return. A run that raises is repeated up to ``retries`` times; if a
     worker dies, the scheduler's ``allowed-failures`` is the limit.
 
-    Raises InputError for mistakes in the scenario or a point, before any task is submitted.
+    Raises InputError for mistakes in the scenario or a point, and ValueError for an unknown table, before any task is submitted.
     """
     if seeds < 1:
         raise ValueError(f"`seeds` is {seeds}; give 1 or more")
+    tables = [tables] if isinstance(tables, str) else list(tables)
+    if unknown := [name for name in tables if name not in TABLES]:
+        raise ValueError(f"there is no table `{unknown[0]}`; there are {', '.join(TABLES)}")
     scenario = dict(scenario) if isinstance(scenario, Mapping) else os.path.abspath(scenario)
     common = [set] if isinstance(set, (str, Mapping)) else list(set)
     tasks = []
@@ -101,7 +108,7 @@ def run(
         first = checked.to_dict()["seed"] if seed is None else seed
         tasks += [(point, system, first + n) for n in range(seeds) for system in checked.systems]
     made = [
-        client.submit(_one, scenario, common, point, system, one, list(tables), retries=retries, pure=False)
+        client.submit(_one, scenario, common, point, system, one, tables, retries=retries, pure=False)
         for point, system, one in tasks
     ]
     return Runs(client.gather(made))
