@@ -1,5 +1,6 @@
 //! Scenarios from files, texts and dicts, with the error messages of the command line.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -57,6 +58,38 @@ pub fn plain<'py>(value: &Bound<'py, PyAny>, depth: u32) -> PyResult<Bound<'py, 
         Some(list) => list.call0(),
         None => Ok(value.clone()),
     }
+}
+
+/// The key of a dict at a line of the TOML text that was made from it, such as `user[1].path`.
+fn key_at(text: &str, line: usize) -> String {
+    // Elements of arrays of tables so far, by the array's dotted name.
+    let mut elements = BTreeMap::<String, usize>::new();
+    let mut table = String::new();
+    let mut key = None;
+    for line in text.lines().take(line) {
+        let element = line.strip_prefix("[[").and_then(|line| line.strip_suffix("]]"));
+        if let Some(name) = element {
+            // Arrays in the last element are not those of this one.
+            let inside = format!("{name}.");
+            elements.retain(|other, _| !other.starts_with(&inside));
+            *elements.entry(name.to_owned()).or_default() += 1;
+        }
+        let header = line.strip_prefix('[').and_then(|line| line.strip_suffix(']'));
+        if let Some(name) = element.or(header) {
+            name.clone_into(&mut table);
+        }
+        key = line.split_once(" = ").map(|(key, _)| key);
+    }
+    let (mut name, mut place) = (String::new(), String::new());
+    for part in table.split('.').filter(|part| !part.is_empty()).chain(key) {
+        let dot = if name.is_empty() { "" } else { "." };
+        name += &format!("{dot}{part}");
+        place += &format!("{dot}{part}");
+        if let Some(count) = elements.get(&name) {
+            place += &format!("[{}]", count - 1);
+        }
+    }
+    place
 }
 
 /// Converts a dict of overrides to TOML texts. A key such as `underlay.delay` names a key of a table, as in a study.
@@ -119,8 +152,18 @@ impl Scenario {
             return Ok(new);
         }
         if what.cast::<PyMapping>().is_ok() {
-            let source = SourceFile { file: "the scenario".into(), text: toml_of(what)? };
-            return scenario::Scenario::parse(source, PathBuf::new(), &set).map_err(input_error);
+            let text = toml_of(what)?;
+            let source = SourceFile { file: "the scenario".into(), text: text.clone() };
+            return scenario::Scenario::parse(source, PathBuf::new(), &set).map_err(|error| {
+                input_error(match error.at {
+                    Some((line, _)) => InputError {
+                        file: format!("the scenario: {}", key_at(&text, line)),
+                        at: None,
+                        ..error
+                    },
+                    None => error,
+                })
+            });
         }
         let path: PathBuf = what
             .extract()

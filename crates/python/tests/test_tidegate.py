@@ -144,6 +144,23 @@ def test_mistakes_have_a_place():
         tidegate.run(BOTTLENECK, seeds=0)
 
 
+def test_mistakes_in_a_dict_name_its_key():
+    def change(edit):
+        keys = tidegate.Scenario(BOTTLENECK).to_dict()
+        edit(keys)
+        with pytest.raises(tidegate.InputError) as caught:
+            tidegate.run(keys)
+        assert str(caught.value).startswith(f"{caught.value.file}: {caught.value.cause}") and caught.value.line is None
+        return caught.value.file
+
+    assert change(lambda keys: keys["user"][1]["path"].__setitem__(1, "nobody")) == "the scenario: user[1].path"
+    assert change(lambda keys: keys["relay"][3].update(link="3 pigeons")) == "the scenario: relay[3].link"
+    assert change(lambda keys: keys["underlay"].update(delay="1 pigeon")) == "the scenario: underlay.delay"
+    assert change(lambda keys: keys["system"][2]["windows"].update(circuit="many")) == "the scenario: system[2].windows.circuit"
+    assert change(lambda keys: keys.update(duration="1 pigeon")) == "the scenario: duration"
+    assert change(lambda keys: keys["user"][2].pop("name")) == "the scenario: user[2]"
+
+
 def wrong(_):
     """Raises in a worker."""
     tidegate.run(BOTTLENECK, set={"durration": "1 s"})

@@ -6,7 +6,8 @@ from __future__ import annotations
 class InputError(ValueError):
     """A mistake in a file or argument, with the command line's message.
 
-    ``file`` (or argument), ``line`` and ``column`` (from 1, or None) are the position; ``cure`` says how to fix ``cause``.
+    ``file`` (or argument, or key of a dict), ``line`` and ``column`` (from 1, or None) are the position; ``cure`` says how to
+    fix ``cause``.
     """
 
     def __init__(
