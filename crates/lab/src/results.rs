@@ -221,9 +221,9 @@ impl<'a> Results<'a> {
             .iter()
             .map(|system| {
                 let ratios = flatten(&system.mean).into_keys().filter_map(|key| {
+                    COMPARED.iter().any(|start| key.starts_with(start)).then_some(())?;
                     let path: Vec<&str> = key.split('.').collect();
                     let Estimate { n, mean, ci95 } = self.paired(system, first, &path)?;
-                    COMPARED.iter().any(|start| key.starts_with(start)).then_some(())?;
                     Some((key.clone(), json!({ "mean": mean, "ci95": ci95, "n": n })))
                 });
                 (system.name.to_owned(), ratios.collect::<Value>())
@@ -274,8 +274,9 @@ impl<'a> Results<'a> {
         base: &SystemResult<'_>,
         path: &[&str],
     ) -> impl Iterator<Item = (f64, f64)> {
-        system.runs.iter().filter_map(|run| {
-            let other = base.runs.iter().find(|other| other.seed == run.seed)?;
+        let by_seed: BTreeMap<u64, &Run> = base.runs.iter().map(|run| (run.seed, *run)).collect();
+        system.runs.iter().filter_map(move |run| {
+            let other = by_seed.get(&run.seed)?;
             let value = |run: &Run| look_up(&run.metrics.summary, path);
             Some((value(run)?, value(other)?))
         })
