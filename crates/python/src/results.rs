@@ -89,7 +89,7 @@ impl Results {
     /// The document of `tidegate run --json`: means over seeds, confidence intervals, paired ratios.
     #[getter]
     fn document<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        Ok(pythonize::pythonize(py, &self.figures().document())?)
+        Ok(pythonize::pythonize(py, &py.detach(|| self.figures().document()))?)
     }
 
     /// (system, seed) -> digest of every observation: equal to the command line's.
@@ -105,9 +105,11 @@ impl Results {
 
     /// The table of `tidegate run`, within `columns` columns if possible; `all` includes every row.
     #[pyo3(signature = (*, all=false, columns=report::COLUMNS))]
-    fn summary(&self, all: bool, columns: usize) -> String {
-        let figures = self.figures();
-        if all { report::full_table(&figures) } else { report::summary_table(&figures, columns) }
+    fn summary(&self, py: Python<'_>, all: bool, columns: usize) -> String {
+        py.detach(|| {
+            let figures = self.figures();
+            if all { report::full_table(&figures) } else { report::summary_table(&figures, columns) }
+        })
     }
 
     /// Writes report.html, tables and manifest.json into a folder. It must be empty or hold results of the same scenario;
