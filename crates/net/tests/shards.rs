@@ -209,13 +209,17 @@ fn the_rate_limit_counts_all_shards() {
             let circuit = *client.ends.borrow().keys().last().unwrap();
             client.node.with(|node, now| node.open(now, circuit, at.into())).unwrap();
         }
-        clock::until(clock::now() + Span::from_millis(1500)).await;
-        let written = status(&relay).await["written_bytes"].as_f64().unwrap() - before.0;
-        let seconds = clock::now().since(before.1).as_secs_f64();
-        // A burst of 0.1 s, and a batch of each connection into debt.
-        let most = RATE * (seconds + 0.1) + 3.0 * 128e3;
-        assert!(written <= most, "{written} B in {seconds} s");
-        assert!(written > RATE * seconds * 0.3, "{written} B in {seconds} s");
+        let mut written = 0.0;
+        // A second and a half at the limit. A busy machine takes longer.
+        while written < RATE * 1.5 {
+            clock::until(clock::now() + Span::from_millis(100)).await;
+            written = status(&relay).await["written_bytes"].as_f64().unwrap() - before.0;
+            let seconds = clock::now().since(before.1).as_secs_f64();
+            // A burst of 0.1 s, and a batch of each connection into debt.
+            let most = RATE * (seconds + 0.1) + 3.0 * 128e3;
+            assert!(written <= most, "{written} B in {seconds} s");
+            assert!(seconds < 20.0, "{written} B in {seconds} s");
+        }
         for client in &clients {
             assert!(client.received.borrow().values().any(|got| !got.is_empty()), "each has a share");
         }
