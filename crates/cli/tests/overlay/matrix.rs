@@ -36,6 +36,22 @@ fn a_sample_of_combinations_carries_every_byte_under_load() {
 }
 
 #[test]
+fn a_choice_without_a_combination_is_refused() {
+    for (choice, reason) in [
+        (["--only", "nonsense"], "no combination has `nonsense` in its name"),
+        (
+            ["--only", "pctcp-eager-ewma-windows-stay"],
+            "one circuit per connection leaves nothing to schedule",
+        ),
+        (["--sample", "0"], "0 combinations are no sample"),
+    ] {
+        let output = tidegate(&[&["overlay", "matrix"][..], &choice].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains(reason), "{choice:?}: {said}");
+    }
+}
+
+#[test]
 fn parts_without_effect_are_refused_on_sockets() {
     for (keys, reason) in [
         (

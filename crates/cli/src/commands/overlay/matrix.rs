@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tidegate_control::units::Bytes;
+use tidegate_lab::input::InputError;
 use tidegate_net::clock;
 use tidegate_proto::ending::Ending;
 use tidegate_proto::system::SystemConfig;
@@ -117,6 +118,9 @@ pub fn main(arguments: &MatrixArgs) -> Result<ExitCode, Failure> {
     let (refused, running): (Vec<_>, Vec<_>) =
         combinations().into_iter().partition(|combination| combination.refused.is_some());
     let running = choose(running, arguments);
+    if running.is_empty() {
+        return Err(nothing_to_run(&refused, arguments).into());
+    }
     let (mut rows, mut faulty) = (Vec::new(), 0);
     for combination in &running {
         let outcome = run(combination, arguments)?;
@@ -178,6 +182,21 @@ fn choose(mut running: Vec<Combination>, arguments: &MatrixArgs) -> Vec<Combinat
         });
     }
     running
+}
+
+/// The error if the arguments leave no combination that runs.
+fn nothing_to_run(refused: &[Combination], arguments: &MatrixArgs) -> InputError {
+    let Some(text) = &arguments.only else {
+        return InputError::new("--sample", "0 combinations are no sample", "give 1 or more");
+    };
+    let same = refused.iter().find(|combination| combination.name.contains(text.as_str()));
+    let cause = match same {
+        Some(Combination { name, refused, .. }) => {
+            format!("{name} is refused: {}", refused.as_deref().unwrap_or_default())
+        }
+        None => format!("no combination has `{text}` in its name"),
+    };
+    InputError::new("--only", cause, "give a part such as quic, or a name such as quic-kist-ewma-vegas-stay")
 }
 
 fn gcd(a: usize, b: usize) -> usize {
