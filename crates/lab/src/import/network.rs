@@ -16,6 +16,7 @@ use super::draft::{Behaviour, Draft, Table, Users, Whole};
 use super::text::{OLD_TOR, markov, table};
 use super::whole;
 use crate::input::InputError;
+use crate::scenario::users::MOST_USERS;
 
 /// Timeout of streams if the source lacks one.
 const TIMEOUT: Span = Span::from_secs(120);
@@ -23,8 +24,6 @@ const TIMEOUT: Span = Span::from_secs(120);
 const SHOWN: usize = 4;
 /// Largest number of clients alike.
 const MOST_CLIENTS: u32 = 1_000_000;
-/// Users of a group that a scenario may have.
-const MOST_USERS: u32 = 200_000;
 /// The keys of tor since 0.4.8, where a consensus that would say so is missing.
 const NEW_TOR: &str = "for tor since 0.4.8 replace `of-consensus = true` by `control = \"vegas\"`, `scheduler = \"ewma\"`, \
      `channel-scheduler = \"kist\"`, `kist = { interval = \"2 ms\" }` and \

@@ -92,6 +92,9 @@ impl RequestFile {
     }
 }
 
+/// Users of a group.
+pub(crate) const MOST_USERS: u32 = 200_000;
+
 /// A user, or a group of users with the same settings.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -99,7 +102,7 @@ pub struct UserFile {
     /// Name in reports; reports append a number if `count` is above one.
     pub name: Name,
     /// Number of users; default: 1, or what `of-tor` gives.
-    #[schemars(range(min = 1, max = 200_000))]
+    #[schemars(range(min = 1, max = MOST_USERS))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u32>,
     /// Number of users in all of Tor, instead of `count`; a run has this number times [tor] `fraction` times `load`.
