@@ -1,7 +1,7 @@
 //! Turns of a QUIC connection's streams at its send window: who waits longest writes first.
 //!
 //! quinn wakes the streams that wait for room in the window, the last one first. When each acknowledgement makes room
-//! for one of them, two streams alternate and all others wait until those two have nothing to send.
+//! for one of them, two streams alternate, and the others wait until those two are done.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, Ordering};
