@@ -156,9 +156,13 @@ fn at(study: &Study, point: &Point) -> Result<Scenario, InputError> {
     study.scenario(point).map_err(|error| at_point(error, &point.values))
 }
 
+/// The values of a point in one line.
+pub fn in_a_line(values: &BTreeMap<String, String>) -> String {
+    values.iter().map(|(key, value)| format!("{key} = {value}")).collect::<Vec<_>>().join(", ")
+}
+
 fn at_point(error: InputError, values: &BTreeMap<String, String>) -> InputError {
-    let values: Vec<String> = values.iter().map(|(key, value)| format!("{key} = {value}")).collect();
-    InputError { cause: format!("{} (at the point {})", error.cause, values.join(", ")), ..error }
+    InputError { cause: format!("{} (at the point {})", error.cause, in_a_line(values)), ..error }
 }
 
 fn tasks(study: &Study) -> Result<Vec<SweepTask>, InputError> {

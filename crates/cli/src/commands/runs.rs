@@ -12,6 +12,7 @@ use tidegate_lab::report::folder::{self, Contents};
 use tidegate_lab::results::{brief, flatten, flatten_text};
 use tidegate_lab::statistics::Estimate;
 use tidegate_lab::store::{self, Record};
+use tidegate_lab::sweep::in_a_line;
 
 use crate::console::command_line;
 use crate::failure::Failure;
@@ -140,16 +141,10 @@ fn show(place: &Path) -> Result<(), InputError> {
             record.seed,
             record.digest,
             record.cpu_s,
-            point(record)
+            in_a_line(&record.point)
         );
     }
     Ok(())
-}
-
-/// The values that a sweep varies, in one run.
-fn point(record: &Record) -> String {
-    let values = record.point.iter().map(|(key, value)| format!("{key} = {value}"));
-    values.collect::<Vec<_>>().join(", ")
 }
 
 /// Values by seed, by point and system, and by metric.
@@ -158,7 +153,7 @@ type Values = BTreeMap<(String, String), BTreeMap<u64, f64>>;
 fn values(records: &[Record], wanted: &str) -> Values {
     let mut all = Values::new();
     for record in records {
-        let who = [point(record), record.system.clone()].join(" ").trim().to_owned();
+        let who = [in_a_line(&record.point), record.system.clone()].join(" ").trim().to_owned();
         for (metric, value) in flatten(&record.metrics.summary) {
             if metric.contains(wanted) {
                 all.entry((who.clone(), metric)).or_default().insert(record.seed, value);
@@ -231,9 +226,10 @@ const POINTS: usize = 20;
 
 /// A line for each point of a sweep that the other one lacks.
 fn points_of_one(records: &[Record], others: &[Record], place: &Path) -> Vec<String> {
-    let known: BTreeSet<String> = others.iter().map(point).collect();
+    let known: BTreeSet<String> = others.iter().map(|record| in_a_line(&record.point)).collect();
     let mut lacking = BTreeMap::<String, usize>::new();
-    for name in records.iter().map(point).filter(|name| !known.contains(name)) {
+    let names = records.iter().map(|record| in_a_line(&record.point));
+    for name in names.filter(|name| !known.contains(name)) {
         *lacking.entry(name).or_default() += 1;
     }
     // Two studies with one point each differ in parameters, which have lines already.

@@ -9,7 +9,7 @@ use tidegate_lab::jobs::run_all;
 use tidegate_lab::report::folder;
 use tidegate_lab::scoreboard::RunError;
 use tidegate_lab::store::Store;
-use tidegate_lab::sweep::{Sweep, SweepTask, overview};
+use tidegate_lab::sweep::{Sweep, SweepTask, in_a_line, overview};
 
 use crate::console::{COMMIT, Console, command_line, notice};
 use crate::failure::Failure;
@@ -50,9 +50,7 @@ pub fn main(arguments: SweepArgs) -> Result<ExitCode, Failure> {
     if arguments.list {
         let points = &sweep.study.points;
         for point in points {
-            let values: Vec<String> =
-                point.values.iter().map(|(key, value)| format!("{key} = {value}")).collect();
-            println!("{}  {}", point.name, values.join(", "));
+            println!("{}  {}", point.name, in_a_line(&point.values));
         }
         println!("{} points, {total} runs", points.len());
         return Ok(ExitCode::SUCCESS);
