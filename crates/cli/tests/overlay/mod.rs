@@ -158,11 +158,13 @@ fn no_protocol_warnings(document: &Value) {
     let about_us = |line: &&Value| {
         let line = line.as_str().unwrap();
         let words = ["protocol", "Received", "cell", "AUTHENTICATE", "circuit", "TLS", "OpenSSL"];
-        // The authority lacks a consensus in the first seconds.
-        words.iter().any(|word| line.contains(word)) && !line.contains("Received http status code 404")
+        // The authority lacks a consensus in the first seconds. Cells to a stock relay are those of a stock client. Relays
+        // of ours only pass them on, encrypted, so they cannot make one that the other end decrypts and then refuses.
+        let others = ["Received http status code 404", "(away from origin) failed"];
+        words.iter().any(|word| line.contains(word)) && !others.iter().any(|other| line.contains(other))
     };
-    let warnings: Vec<&Value> = document["warnings"].as_array().unwrap().iter().filter(about_us).collect();
-    assert!(warnings.is_empty(), "{warnings:#?}");
+    let all = document["warnings"].as_array().unwrap();
+    assert!(!all.iter().any(|line| about_us(&line)), "{all:#?}");
 }
 
 /// What a relay says when it refuses its configuration.
