@@ -21,7 +21,8 @@ pub(crate) struct Processes {
     children: Vec<(u16, Child)>,
     /// Arguments for all peers.
     common: Vec<String>,
-    /// Whether peers serve their status on the TCP port with the number of their UDP port.
+    /// Whether this is a demonstration. Its peers serve their status on the TCP port with the number of their UDP port, and
+    /// a terminal's Ctrl-C does not reach them.
     pub shows: bool,
 }
 
@@ -60,6 +61,9 @@ impl Processes {
         command.args(&self.common).stdout(Stdio::null());
         if self.shows {
             command.args(["--status", &self.addresses[usize::from(peer)].to_string()]);
+            // The demonstration ends its peers. If they ended before it, its stream would look broken.
+            #[cfg(unix)]
+            std::os::unix::process::CommandExt::process_group(&mut command, 0);
         }
         Ok(command)
     }

@@ -3,6 +3,7 @@
 use crate::skipped;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -191,6 +192,7 @@ fn the_demos_page_shows_every_peer_and_one_that_was_stopped() {
         .args(["more", "demo", "--limit", "400 kB/s"])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
+        .process_group(0)
         .spawn()
         .expect("the tool runs");
     let mut lines = BufReader::new(demo.stdout.take().expect("piped")).lines().map_while(Result::ok);
@@ -235,9 +237,9 @@ fn the_demos_page_shows_every_peer_and_one_that_was_stopped() {
         );
         assert!(dom.contains("does not answer") && dom.contains("data-fits=\"true\""), "{size}: {dom}");
     }
-    assert!(
-        Command::new("kill").args(["-INT", &demo.id().to_string()]).status().expect("kill runs").success()
-    );
+    // A terminal's Ctrl-C goes to the whole group.
+    let group = format!("-{}", demo.id());
+    assert!(Command::new("kill").args(["-INT", "--", &group]).status().expect("kill runs").success());
     assert!(demo.wait().expect("it ends").success(), "Ctrl-C is its end");
 }
 
