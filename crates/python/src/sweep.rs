@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use serde_json::json;
+use tidegate_lab::input::InputError;
 use tidegate_lab::report::folder::{self, Contents};
 use tidegate_lab::scoreboard::RunError;
 use tidegate_lab::store::Store;
@@ -33,7 +34,10 @@ impl Sweep {
         let sweep = sweep::Sweep::load(&study).map_err(input_error)?;
         let contents = sweep.contents(COMMIT).map_err(input_error)?;
         let place = out.unwrap_or_else(|| PathBuf::from("out").join(&sweep.study.name));
-        folder::check_place(&place, &contents, false).map_err(input_error)?;
+        folder::check_place(&place, &contents, false).map_err(|error| {
+            // Cures name options of the command line.
+            input_error(InputError { cure: "choose another folder with `out`".into(), ..error })
+        })?;
         let store = Store::open(&place, &contents).map_err(input_error)?;
         Ok(Sweep { sweep, contents, place, store })
     }
