@@ -164,10 +164,10 @@ fn results_are_recorded_and_the_page_is_made_of_them() {
         "interval",
         "kind",
         "n",
-        "note",
         "ours",
         "published",
         "quantity",
+        "remarks",
         "values",
         "verdict",
     ];
@@ -270,7 +270,7 @@ fn a_missing_input_is_no_data_and_says_which() {
     assert_eq!(output.status.code(), Some(0), "nothing differs");
     let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(rows[0]["verdict"], "no data");
-    assert!(rows[0]["note"].as_str().unwrap().contains("perf/nowhere"));
+    assert!(rows[0]["remarks"].as_str().unwrap().contains("perf/nowhere"));
     let (code, said) = scratch.code(&["reproduce", "--scale", "huge"]);
     assert_eq!(code, Some(2));
     assert!(said.contains("smoke, medium, full"), "{said}");

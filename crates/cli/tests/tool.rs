@@ -323,6 +323,7 @@ fn the_scoreboard_has_exactly_its_keys() {
         "tolerance",
         "verdict",
         "note",
+        "remarks",
     ];
     wanted.sort_unstable();
     for row in &rows {

@@ -276,7 +276,7 @@ fn table_of_outcomes(outcomes: &[Outcome]) -> HtmlTable {
             outcome.n.to_string(),
             outcome.tolerance.clone().unwrap_or_default(),
             outcome.verdict.to_string(),
-            outcome.note.clone(),
+            outcome.notes(),
         ]
     };
     let rows: Vec<_> = outcomes.iter().map(row).collect();

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::table::ours_text;
 use crate::input::InputError;
 use crate::number::format_number;
-use crate::scoreboard::experiment::{Experiment, Published, PublishedRow, RowKind};
+use crate::scoreboard::experiment::{Experiment, Published, PublishedRow, RowKind, joined};
 use crate::scoreboard::record::{self, Recorded, RecordedRow};
 use crate::scoreboard::verdict::Verdict;
 
@@ -239,10 +239,9 @@ fn section(
             };
             if verdict == Some(Verdict::Differs) {
                 paper.explained += u32::from(contradicts_paper && *demonstrated == Some(Verdict::Holds));
-                let note = &mut cells[5];
                 let said = demonstrated.map_or_else(|| "not recorded".into(), |verdict| verdict.to_string());
-                let between = if note.is_empty() { "" } else { "; " };
-                let _ = write!(note, "{between}cause: {} ({}: \"{}\" {said})", cause.why, of.0, of.1);
+                let cause = format!("cause: {} ({}: \"{}\" {said})", cause.why, of.0, of.1);
+                cells[5] = joined([cells[5].as_str(), &cause]);
             }
         }
         let cells = cells.map(|cell| escaped(&cell));
@@ -270,17 +269,15 @@ fn cells(
     let unit = if row.file.unit.is_empty() { String::new() } else { format!(", {}", row.file.unit) };
     let whose = if kind == RowKind::Paper { String::new() } else { format!("{kind}: ") };
     let preset = preset.map(|preset| format!(" (preset {preset})")).unwrap_or_default();
-    let note = found.map_or(&row.file.note, |found| &found.note);
-    let fitted = fitted.map(|why| format!("fitted: {why}"));
-    let notes: Vec<&str> =
-        fitted.as_deref().into_iter().chain(Some(note.as_str()).filter(|note| !note.is_empty())).collect();
+    let fitted = fitted.map_or_else(String::new, |why| format!("fitted: {why}"));
+    let remarks = found.map_or("", |found| found.remarks.as_str());
     [
         format!("{whose}{}{unit}{preset}", row.file.quantity),
         theirs,
         ours_text(found.and_then(|found| found.ours), found.and_then(|found| found.interval), &published),
         found.map(|found| found.n).filter(|n| *n > 0).map_or_else(|| "–".into(), |n| n.to_string()),
         found.map_or_else(|| "not recorded".into(), |found| bold(found.verdict)),
-        notes.join("; "),
+        joined([fitted.as_str(), &row.note(), remarks]),
     ]
 }
 

@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(queue.fitted.as_deref(), Some("calibrated load"));
         assert_eq!((queue.elsewhere.len(), gain.elsewhere.len()), (0, calibration.points.len() - 1));
         assert_eq!(gain.verdict, Verdict::Holds, "{gain:?}");
-        assert!(gain.note.contains("over the posterior range"), "{}", gain.note);
+        assert!(gain.remarks.contains("over the posterior range"), "{}", gain.remarks);
         // A third of the queue at a load of 3.3, more than that below: the range leaves it open.
         assert_eq!(low_load.verdict, Verdict::Differs, "{low_load:?}");
     }

@@ -334,6 +334,17 @@ impl PublishedRow {
             Check::Statement(relation) => Published::Statement(relation.to_string()),
         }
     }
+
+    /// The remark for readers, and how the published number was derived.
+    pub(crate) fn note(&self) -> String {
+        let derived = self.file.derived.as_ref().map(|how| format!("published number derived: {how}"));
+        joined([self.file.note.as_str(), derived.as_deref().unwrap_or_default()])
+    }
+}
+
+/// Remarks in one line, without empty ones.
+pub(crate) fn joined<'a>(remarks: impl IntoIterator<Item = &'a str>) -> String {
+    remarks.into_iter().filter(|remark| !remark.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
 /// Permitted distance from a published number.

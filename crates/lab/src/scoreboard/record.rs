@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::calibration::Calibration;
-use super::experiment::{Check, Published, PublishedRow, RowKind, Scale};
+use super::experiment::{Check, Published, PublishedRow, RowKind, Scale, joined};
 use super::looks::Looks;
 use super::verdict::{self, Outcome, Tendency, Verdict};
 use crate::input::{InputError, SourceFile};
@@ -84,15 +84,8 @@ pub struct RecordedRow {
     pub kind: RowKind,
     /// The verdict.
     pub verdict: Verdict,
-    /// Remarks.
-    pub note: String,
-}
-
-impl RecordedRow {
-    fn add_note(&mut self, note: &str) {
-        let between = if self.note.is_empty() { "" } else { "; " };
-        self.note = format!("{}{between}{note}", self.note);
-    }
+    /// Additions of the measurement to the row's note.
+    pub remarks: String,
 }
 
 impl From<&Outcome> for RecordedRow {
@@ -108,7 +101,7 @@ impl From<&Outcome> for RecordedRow {
             interval: outcome.interval,
             kind: outcome.kind,
             verdict: outcome.verdict,
-            note: outcome.note.clone(),
+            remarks: outcome.remarks.clone(),
         }
     }
 }
@@ -138,7 +131,8 @@ pub(crate) fn settled(rows: &[PublishedRow], recorded: Option<&Recorded>) -> Vec
             (None, false) => {
                 old.verdict = by_interval(&row.check, old.interval);
                 let how = if old.interval.is_some() { "judged by its interval" } else { "no interval" };
-                old.add_note(&format!("old record without values per seed: {how}"));
+                let how = format!("old record without values per seed: {how}");
+                old.remarks = joined([old.remarks.as_str(), &how]);
             }
         }
     }
@@ -262,7 +256,7 @@ mod tests {
             interval: Some([ours - 1.0, ours + 1.0]),
             kind: RowKind::Paper,
             verdict: Verdict::NotComparable,
-            note: String::new(),
+            remarks: String::new(),
         };
         Recorded {
             scale,

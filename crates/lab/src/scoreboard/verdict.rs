@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::experiment::{Check, Experiment, Published, PublishedRow, RowKind, Scale};
+use super::experiment::{Check, Experiment, Published, PublishedRow, RowKind, Scale, joined};
 use super::looks::Looks;
 use super::sequence::{Sequence, holm};
 use super::{Measured, RunError};
@@ -150,14 +150,20 @@ pub struct Outcome {
     pub tolerance: Option<String>,
     /// The verdict.
     pub verdict: Verdict,
-    /// Remarks; includes the cause if the verdict does not follow from the measurement.
+    /// The experiment's remark on the row.
     pub note: String,
+    /// Additions of the measurement; includes the cause if the verdict does not follow from it.
+    pub remarks: String,
 }
 
 impl Outcome {
-    fn add_note(&mut self, note: &str) {
-        let between = if self.note.is_empty() || note.is_empty() { "" } else { "; " };
-        self.note = format!("{}{between}{note}", self.note);
+    fn remark(&mut self, remark: &str) {
+        self.remarks = joined([&self.remarks, remark]);
+    }
+
+    /// The note and the remarks.
+    pub fn notes(&self) -> String {
+        joined([self.note.as_str(), &self.remarks])
     }
 }
 
@@ -185,9 +191,9 @@ pub fn judge(
     for ((outcome, _), verdict) in family.into_iter().zip(verdicts) {
         outcome.verdict = verdict;
         if outcome.deterministic {
-            outcome.add_note("deterministic");
+            outcome.remark("deterministic");
         } else if outcome.n == 1 {
-            outcome.add_note("one seed decides nothing");
+            outcome.remark("one seed decides nothing");
         }
     }
     outcomes
@@ -237,11 +243,9 @@ fn judge_row(
         deterministic: false,
         tolerance: row.file.tolerance.map(|tolerance| tolerance.to_string()),
         verdict: Verdict::NotComparable,
-        note: row.file.note.clone(),
+        note: row.note(),
+        remarks: String::new(),
     };
-    if let Some(how) = &row.file.derived {
-        outcome.add_note(&format!("published number derived: {how}"));
-    }
     let (verdict, cause) = match measured {
         Ok(measured) => match (compare(experiment, row, measured, &mut outcome), excuse) {
             (_, Some(why)) => (Verdict::NotComparable, why.clone()),
@@ -254,7 +258,7 @@ fn judge_row(
         Err(RunError::Stopped) => (Verdict::NoData, "stopped before it was measured".into()),
     };
     outcome.verdict = verdict;
-    outcome.add_note(&cause);
+    outcome.remark(&cause);
     outcome
 }
 
@@ -288,13 +292,13 @@ fn compare(
     let values = complete(&all)?;
     if values.len() < all.len() {
         let without = all.len() - values.len();
-        outcome.add_note(&format!("{without} of {} seeds have no value and are left out", all.len()));
+        outcome.remark(&format!("{without} of {} seeds have no value and are left out", all.len()));
     }
     let ours = match &row.check {
         Check::Number { .. } => Sequence::of(&values).mean,
         Check::Statement(relation) => {
             let [left, right] = means(&relation.sides(&measured.values)?);
-            outcome.add_note(&format!("here {} against {}", format_number(left), format_number(right)));
+            outcome.remark(&format!("here {} against {}", format_number(left), format_number(right)));
             left
         }
     };
@@ -320,7 +324,7 @@ fn compare(
         }
         let what = if matches!(row.check, Check::Number { .. }) { "" } else { "left minus right " };
         let (points, low, high) = (measured.elsewhere.len() + 1, format_number(low), format_number(high));
-        outcome.add_note(&format!("over the posterior range ({points} points): {what}{low} to {high}"));
+        outcome.remark(&format!("over the posterior range ({points} points): {what}{low} to {high}"));
     }
     outcome.interval = interval(&outcome.values, &outcome.elsewhere, &measured.looks);
     Ok(())
@@ -435,7 +439,7 @@ mod tests {
         let row = rows.iter().find(|row| row.file.quantity == "AIMD is back soon").expect("its row");
         let never = judge_row(&experiment, row, &Ok(Measured::default()), Scale::Full);
         assert_eq!(never.verdict, Verdict::NoData);
-        assert!(never.note.contains("`aimd.recovered_s` was not measured"), "{}", never.note);
+        assert!(never.remarks.contains("`aimd.recovered_s` was not measured"), "{}", never.remarks);
         let smoke = judge_row(&experiment, row, &Ok(Measured::default()), Scale::Smoke);
         assert_eq!(smoke.verdict, Verdict::NotComparable);
         let absent = Err(RunError::Unavailable("needs consensus".into()));

@@ -299,8 +299,11 @@ fn drawings(experiment: &Experiment, measured: &Measured) -> Vec<String> {
 
 fn print_table(outcomes: &[Outcome]) {
     println!("{}", outcome_table(outcomes, terminal_width()));
-    for outcome in outcomes.iter().filter(|outcome| !outcome.note.is_empty()) {
-        println!("{}/{} {}: {}", outcome.paper, outcome.figure, outcome.quantity, outcome.note);
+    for outcome in outcomes {
+        let notes = outcome.notes();
+        if !notes.is_empty() {
+            println!("{}/{} {}: {notes}", outcome.paper, outcome.figure, outcome.quantity);
+        }
     }
 }
 
