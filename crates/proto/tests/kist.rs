@@ -63,13 +63,13 @@ proptest! {
     /// cells keep their order, and runs are at most an interval apart.
     #[test]
     fn a_run_uses_every_socket_up_to_its_limit(
-        ewma in any::<bool>(), factor in 0.0f64..3.0,
+        ewma in any::<bool>(), factor in 0.0f64..3.0, counts_unsent in any::<bool>(),
         steps in proptest::collection::vec(
             (proptest::collection::vec((0..CHANNELS, 0..CIRCUITS, 1u8..40), 0..6), sockets(), 0u64..40_000, 0u64..60),
             1..25,
         ),
     ) {
-        let parameters = KistParameters { buffer_factor: factor, ..KistParameters::default() };
+        let parameters = KistParameters { buffer_factor: factor, counts_unsent, ..KistParameters::default() };
         let half_life = Span::from_secs(30);
         let scheduler: Arc<dyn Discipline> =
             if ewma { Arc::new(Ewma { half_life }) } else { Arc::new(RoundRobin) };
@@ -112,7 +112,8 @@ proptest! {
                 }
                 for (c, id) in channels.iter().enumerate() {
                     let moved = links.ready(*id) - before[c];
-                    let allowed = limit(sockets[c], factor, before[c] * 514) / CELL;
+                    let unsent_bytes = if counts_unsent { sockets[c].unsent_bytes } else { 0 };
+                    let allowed = limit(Socket { unsent_bytes, ..sockets[c] }, factor, before[c] * 514) / CELL;
                     prop_assert_eq!(moved, queued[c].min(allowed), "channel {}", c);
                     queued[c] -= moved;
                 }

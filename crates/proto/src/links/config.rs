@@ -85,13 +85,17 @@ pub struct KistParameters {
     /// `KISTSockBufSizeFactor`.
     #[schemars(range(min = 0.0, max = 1000.0))]
     pub buffer_factor: f64,
+    /// Subtracts the unsent bytes that the kernel holds from what may be written. Shadow before 2.0 does not report them
+    /// (SIOCOUTQNSD), so tor takes zero there, and kernel queues grow to the size of the socket's buffer. Source: tor's
+    /// `update_socket_info_impl`.
+    pub counts_unsent: bool,
 }
 
 impl Parameters for KistParameters {}
 
 impl Default for KistParameters {
     fn default() -> KistParameters {
-        KistParameters { interval: Span::from_millis(2), buffer_factor: 1.0 }
+        KistParameters { interval: Span::from_millis(2), buffer_factor: 1.0, counts_unsent: true }
     }
 }
 

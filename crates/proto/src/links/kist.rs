@@ -198,7 +198,8 @@ impl Kist {
         let buffered = ready * CELL_BYTES;
         let room = config.output_buffer.high_bytes.saturating_sub(buffered).div_ceil(CELL_BYTES);
         let limit = socket.map_or(i64::from(room) * COUNTED_BYTES, |socket| {
-            socket.limit(parameters.buffer_factor, buffered.into())
+            let unsent_bytes = if parameters.counts_unsent { socket.unsent_bytes } else { 0 };
+            Socket { unsent_bytes, ..socket }.limit(parameters.buffer_factor, buffered.into())
         });
         // Mostly the channel that was asked about last.
         let last = (self.run.len() - self.unasked).saturating_sub(1);
