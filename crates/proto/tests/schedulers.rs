@@ -48,6 +48,36 @@ fn a_circuit_without_end_does_not_starve_others() {
     }
 }
 
+/// A long queue does not wait forever for circuits that send a cell each time they are served.
+#[test]
+fn circuits_with_one_cell_each_do_not_starve_a_long_queue() {
+    for part in SCHEDULERS {
+        let mut scheduler = part.by_default().build();
+        let (mut now, mut cells) = (Time::ZERO, [0; CIRCUITS]);
+        let (mut counts, half_life) = ([DecayingCount::default(); CIRCUITS], Span::from_secs(30));
+        let long = 0;
+        cells[long] = 100;
+        scheduler.activate(now, long as u32, &Seen(&cells, &counts, half_life));
+        // Ten seconds at a thousand cells per second.
+        for _ in 0..10_000 {
+            now += Span::from_millis(1);
+            for key in long + 1..CIRCUITS {
+                if cells[key] == 0 {
+                    cells[key] = 1;
+                    scheduler.activate(now, key as u32, &Seen(&cells, &counts, half_life));
+                }
+            }
+            let key =
+                scheduler.next(now, &Seen(&cells, &counts, half_life)).expect("eleven always have cells");
+            let at = key as usize;
+            cells[at] -= 1;
+            counts[at].add(now, half_life, 1);
+            scheduler.sent(now, key, cells[at] > 0, &Seen(&cells, &counts, half_life));
+        }
+        assert_eq!(cells[long], 0, "{}: the long queue waits forever", part.name);
+    }
+}
+
 proptest! {
     /// Every scheduler serves exactly the circuits that have cells, each within a bounded time while cells are sent at a
     /// steady rate.
