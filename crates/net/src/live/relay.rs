@@ -330,7 +330,7 @@ pub fn not_on_threads(threads: usize, config: &Config, is_measured: bool) -> Opt
     match () {
         () if threads < 2 => None,
         () if config.transport != Transport::Vanilla => {
-            Some("its neighbours use one shared connection, as with `transport = \"vanilla\"`")
+            Some("several threads need `transport = \"vanilla\"`: each has one connection per neighbour")
         }
         () if config.switching.is_some() => {
             Some("the two connections of a move (`switching`) can be on different threads")
