@@ -43,7 +43,7 @@ pub struct RunArgs {
     /// Print the summary as one JSON document
     #[arg(long)]
     json: bool,
-    /// Print every row of the table
+    /// Print all systems and every row of the table
     #[arg(long)]
     all: bool,
     /// [tor] Take relays from this consensus (full or microdescriptor flavour, plain or .xz)

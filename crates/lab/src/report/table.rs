@@ -43,8 +43,11 @@ pub fn summary_table(results: &Results<'_>, columns: usize) -> String {
     let table = tables.find(fits).unwrap_or_else(|| with(1, DETAILS[DETAILS.len() - 1]));
     let lines: Vec<String> = answer(results).iter().map(|line| wrapped(line, columns)).collect();
     let mut text = lines.join("\n") + "\n" + &table;
-    if all.len() > ROWS || shown < count {
-        text += "\n--all shows all systems and metrics";
+    if shown < count {
+        let hidden: Vec<&str> = results.systems[shown..].iter().map(|system| system.name).collect();
+        text += &format!("\n--all shows all metrics, and these systems: {}", hidden.join(", "));
+    } else if all.len() > ROWS {
+        text += "\n--all shows all metrics";
     }
     text
 }
