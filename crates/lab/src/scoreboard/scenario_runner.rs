@@ -23,6 +23,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use serde::Deserialize;
 
@@ -73,10 +74,10 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     for (parameter, value) in trial.iter().flat_map(|trial| &trial.values) {
         measured.push_fixed(parameter, *value);
     }
-    for (name, entry) in &parameters.scenarios {
-        if parameters.scenarios.len() > 1 && trial.is_some_and(|trial| !trial.needs(name)) {
-            continue;
-        }
+    let alone = parameters.scenarios.len() == 1;
+    let needed = |name: &String| alone || trial.is_none_or(|trial| trial.needs(name));
+    let scenarios: Vec<_> = parameters.scenarios.iter().filter(|(name, _)| needed(name)).collect();
+    for (at, (name, entry)) in scenarios.iter().enumerate() {
         let mut scenario = entry.load(experiment, &parameters.overrides)?;
         scenario.inputs.notices.iter().for_each(|notice| monitor.notice(notice));
         load::settle(&mut scenario, monitor)?;
@@ -86,20 +87,29 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         let own = entry.seeds().map(|seeds| seeds + experiment.extra_seeds);
         let own = trial.and_then(|trial| trial.seeds).or(own);
         let tasks = tasks(&scenario, own.unwrap_or(parameters.seeds));
+        let name = name.as_str();
+        let stage = Stage {
+            monitor,
+            name: if alone { "" } else { name },
+            at,
+            of: scenarios.len(),
+            runs: tasks.len(),
+            done: Mutex::default(),
+        };
         let runs = match &experiment.keep {
             Some(keep) => {
                 let mut folder =
                     PathBuf::from_iter([&experiment.paper, &experiment.figure, &scale.to_string()]);
                 folder.extend(trial.map(label));
-                kept(&scenario, tasks, keep, &folder.join(name), monitor)?
+                kept(&scenario, tasks, keep, &folder.join(name), &stage)?
             }
-            None => run_tasks(&scenario, tasks, monitor, &|_| Ok(()))?,
+            None => run_tasks(&scenario, tasks, &stage, &|_| Ok(()))?,
         };
         if !runs.missing.is_empty() {
             return Err(RunError::Stopped);
         }
         // With a single scenario, rows omit its name.
-        let prefix = if parameters.scenarios.len() == 1 { String::new() } else { format!("{name}.") };
+        let prefix = if alone { String::new() } else { format!("{name}.") };
         measured.push_fixed(format!("{prefix}duration_s"), scenario.duration().as_secs_f64());
         push_runs(&mut measured, &scenario, &runs.finished, &prefix);
         let cpu_s =
@@ -134,6 +144,47 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         measured.figures.splice(0..0, curves);
     }
     Ok(measured)
+}
+
+/// The runs of one scenario of several. It shows them as a share of all scenarios.
+struct Stage<'a> {
+    monitor: &'a dyn Monitor,
+    name: &'a str,
+    /// Number of the scenario, from 0.
+    at: usize,
+    of: usize,
+    runs: usize,
+    /// Completed share of each run.
+    done: Mutex<BTreeMap<String, f64>>,
+}
+
+impl Monitor for Stage<'_> {
+    fn progress(&self, work: &str, state: &str, done: f64) {
+        let mut all = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert(work.to_owned(), done);
+        let here = all.values().sum::<f64>() / self.runs.max(all.len()) as f64;
+        let space = if self.name.is_empty() { "" } else { " " };
+        let state = format!("{}{space}{work}: {state}", self.name);
+        self.monitor.progress("runs", &state, (self.at as f64 + here) / self.of as f64);
+    }
+    fn jobs(&self) -> usize {
+        self.monitor.jobs()
+    }
+    fn notice(&self, text: &str) {
+        self.monitor.notice(text);
+    }
+    fn stopped(&self) -> bool {
+        self.monitor.stopped()
+    }
+    fn wall_s(&self) -> f64 {
+        self.monitor.wall_s()
+    }
+    fn unix_s(&self) -> u64 {
+        self.monitor.unix_s()
+    }
+    fn cpu_s(&self) -> f64 {
+        self.monitor.cpu_s()
+    }
 }
 
 /// Adds the summaries of runs. A quantity that a run of its system lacks, such as the times of downloads that never end, is
@@ -229,6 +280,26 @@ mod tests {
 
     use super::super::experiment::find;
     use super::*;
+
+    #[test]
+    fn progress_is_a_share_of_all_scenarios() {
+        #[derive(Default)]
+        struct Shown(Mutex<Vec<(String, f64)>>);
+        impl Monitor for Shown {
+            fn progress(&self, work: &str, state: &str, done: f64) {
+                self.0.lock().unwrap().push((format!("{work}: {state}"), done));
+            }
+        }
+        let shown = Shown::default();
+        let second = Stage { monitor: &shown, name: "after", at: 1, of: 2, runs: 2, done: Mutex::default() };
+        second.progress("tor seed 1", "half", 0.5);
+        second.progress("tor seed 2", "done", 1.0);
+        let wanted = [
+            ("runs: after tor seed 1: half".to_owned(), 0.625),
+            ("runs: after tor seed 2: done".to_owned(), 0.875),
+        ];
+        assert_eq!(*shown.0.lock().unwrap(), wanted);
+    }
 
     #[test]
     fn every_experiment_made_of_scenarios_can_be_read_at_every_scale() {
