@@ -1,14 +1,6 @@
-//! The event loop: the only place that knows all four owners of a world.
+//! The world as a model of [`crate::event_loop`]: the only file that knows all four owners.
 //!
-//! | owner | state | calls |
-//! |---|---|---|
-//! | [`Connections`] | TCP, QUIC, links, messages to other processes | – |
-//! | [`Nodes`] | protocol machines, token buckets, lying relays | – |
-//! | [`Applications`] | users, their circuits, transfers | [`Network`]: connections and nodes together |
-//! | [`Measurement`] | FlashFlow's roles | [`Network`], and passes it the applications |
-//!
-//! [`Network`] moves cells between nodes and connections and reports to the applications through a trait, so no owner
-//! imports one above it. Calls are synchronous: their order decides the order of packets on a link.
+//! The first page of [`super`] has the table of owners and their calls.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;

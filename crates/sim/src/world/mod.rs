@@ -1,14 +1,28 @@
 //! The world: an overlay of nodes on simulated TCP and QUIC, its users, and measurements of its relays.
 //!
-//! `event_loop` pops an event and hands it to its owner. There are four owners, each with private state:
+//! Four owners have its state, each privately:
 //!
-//! - `connections`: TCP, QUIC, the packets on links, and messages between the processes of a divided run;
-//! - `nodes`: the protocol machines on hosts, with their token buckets and processor time (`gate`);
-//! - `applications`: users, circuits' life at clients, transfers;
-//! - `measurement`: FlashFlow's roles.
+//! | owner | state | calls |
+//! |---|---|---|
+//! | `connections` | TCP, QUIC, packets on links, messages to the other processes of a divided run | – |
+//! | `nodes` | protocol machines, lying relays, exits' ends of connections to servers, limits (`gate`) | – |
+//! | `applications` | users, circuits' life at clients, transfers | `network` |
+//! | `measurement` | FlashFlow's roles | `network`, and passes it the applications |
 //!
-//! `network` moves cells between nodes and connections. `context` has what all of them use: plan, clock, event queue
-//! and observations. `steps` is a run that its caller advances; `windows` a run that is divided among processes.
+//! They are not peers. `World` has the applications, the measurement and a `Network`. The `Network` has the connections,
+//! the nodes and the `context`: plan, clock, event queue and observations. It moves cells between nodes and connections,
+//! and reports to the applications through a trait, so no owner imports one above it. Calls are synchronous: their
+//! order decides the order of packets on a link.
+//!
+//! `crate::event_loop` is the loop of every simulation. `event_loop` of this folder has the `World` that the loop runs:
+//! `World::next` takes an event from the queue and `World::handle` passes it on, in most cases to one owner. `World`
+//! itself handles events that concern several: a packet arrives, an end can be read or written, queues are sampled.
+//!
+//! A *process* of a divided run is a group of hosts with a `World` of its own. All are in one operating-system process;
+//! threads run them in turn (`windows`). `steps` is a run that its caller advances.
+//!
+//! Callers: `lab::runs` (scenarios), `lab::schedule` (the schedule of a divided run), [`crate::balance`] (surveys),
+//! [`crate::flashflow`], and the environment of the Python package ([`Steps`]).
 
 mod applications;
 mod connections;
@@ -37,9 +51,10 @@ pub use nodes::other_clients;
 pub use steps::Steps;
 pub use windows::Threads;
 
-/// Runs a plan under a system. The plan, the system and the seed alone determine the result.
+/// Runs a plan under a system. The plan, the system and the seed alone determine the result, with the exception that
+/// [`run_on`] names.
 ///
-/// `progress` is called now and then with the simulated time; it can stop the run.
+/// `progress` is called with the simulated time about every 16,384 events; it can stop the run.
 ///
 /// # Panics
 /// If the plan is inconsistent (indices out of range); the lab checks that before.
@@ -53,8 +68,11 @@ pub fn run<R: Recorder>(
     run_on(&Threads::ONE, plan, system, seed, recorder, progress)
 }
 
-/// As [`run`], on several threads. Their number changes only the running time. One thread is used if the run is not
-/// divided ([`Plan::processes`]), or cannot be ([`obstacle`]).
+/// As [`run`], on several threads. Their number changes only the running time.
+///
+/// [`Plan::processes`] divides a run. It stays undivided, on one thread, if the plan or the system prevents division
+/// ([`obstacle`]), or if the recorder watches packets or events ([`Recorder::WATCHES_PACKETS`],
+/// [`Recorder::WATCHES_EVENTS`]). The observations of a divided run differ from those of the undivided one.
 ///
 /// # Panics
 /// As [`run`].

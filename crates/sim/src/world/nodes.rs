@@ -58,7 +58,8 @@ enum Machine {
     Client(Box<Client<Clear>>),
 }
 
-/// Hosts of a system's [`OtherClients`](crate::plan::OtherClients). A larger share adds hosts and removes none.
+/// Hosts of a system's [`OtherClients`](crate::plan::OtherClients); metrics name their users' class after them. A larger
+/// share adds hosts and removes none.
 pub fn other_clients(plan: &Plan, system: &System, seed: Seed) -> BTreeSet<u32> {
     system.other_clients.as_ref().map_or_else(BTreeSet::new, |others| {
         let draws = seed.fork("old clients");
