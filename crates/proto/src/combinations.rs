@@ -258,10 +258,11 @@ pub fn page() -> String {
 const INTRODUCTION: &str = "\
 # Combinations of parts
 
-The parts of a `[[system]]` combine freely, except for the combinations in this table. In each of them a part would not have
+The parts of a `[[system]]` are `scheduler`, `channel-scheduler`, `control`, `transport`, `switching`, `conflux`, `paths` and
+`balance`. They combine freely, except for the combinations in this table. In each of them a part would not have
 an effect, or two parts would do the same work. Scenarios and relays refuse them, with the reason. `[[combine]]` leaves them out
-and says so. Every other combination of `transport`, `channel-scheduler`, `scheduler`, `control`, `switching` and `conflux`
-runs, simulated and on sockets.
+and says so. Every other combination of the first six runs, simulated and on sockets. `paths` and `balance` act only in
+simulations.
 
 `tidegate keys --combinations` generates this page from the table that refuses them.
 

@@ -151,8 +151,7 @@ pub fn page(experiments: &[Experiment], strangers: &BTreeSet<String>) -> Result<
     for (kind, tally) in &all {
         let _ = writeln!(overview, "| **all** | {kind} | {} |", tally.cells());
     }
-    let head =
-        "|source|hold|differ|undecided|no data|not comparable|fitted rows|\n|---|---|---|---|---|---|---|";
+    let head = "|source|hold|differ|undecided|no data|not comparable|fitted|\n|---|---|---|---|---|---|---|";
     let rows = papers.iter().filter_map(|(name, paper)| paper.row(name));
     let summary = std::iter::once(head.to_owned()).chain(rows).collect::<Vec<String>>().join("\n");
     // The page lies one folder below the README.

@@ -71,7 +71,7 @@ pub struct HostFile {
     /// A relay's token bucket.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<BandwidthFile>,
-    /// A relay's processor time per cell.
+    /// A relay's processor time per cell. Clients and servers cannot have it.
     #[serde(default)]
     pub cell_cost: Span,
 }
