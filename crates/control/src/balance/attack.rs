@@ -38,7 +38,7 @@ pub struct Attack {
     /// The attacker's share of the network's capacity.
     #[schemars(range(min = 0.0, max = 0.5))]
     pub share: f64,
-    /// The factor of exaggeration, or the number of relays per machine.
+    /// The factor of exaggeration. For `sybils`: the relays per machine. For `flood`: the flooded relays per slot.
     #[schemars(range(min = 1.0, max = 1000.0))]
     pub factor: f64,
     /// The share of clients that refusing relays serve: a few make a relay look alive.
