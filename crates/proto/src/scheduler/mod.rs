@@ -25,8 +25,7 @@ pub trait Circuits {
     fn count(&self) -> usize;
     /// Cells that wait in a circuit's queue.
     fn queued(&self, key: u32) -> u32;
-    /// Recently sent cells: a count with the half-life
-    /// `LOUDNESS_HALF_LIFE`.
+    /// Recently sent cells: a count with the half-life `LOUDNESS_HALF_LIFE`.
     fn sent(&self, now: Time, key: u32) -> f64;
 }
 
@@ -36,8 +35,7 @@ pub trait Scheduler: Debug + Send {
     fn activate(&mut self, now: Time, key: u32, circuits: &dyn Circuits);
     /// The circuit that sends the next cell; the caller sends exactly one, then calls [`sent`](Self::sent).
     fn next(&mut self, now: Time, circuits: &dyn Circuits) -> Option<u32>;
-    /// The load of the next circuit, which KIST compares between channels; `None` if all circuits are
-    /// empty.
+    /// The load of the next circuit; `None` if all circuits are empty. KIST serves the channel with the least load first.
     fn load(&mut self, now: Time, circuits: &dyn Circuits) -> Option<f64>;
     /// The circuit of [`next`](Self::next) sent a cell; `more`: it has other cells.
     fn sent(&mut self, now: Time, key: u32, more: bool, circuits: &dyn Circuits);
