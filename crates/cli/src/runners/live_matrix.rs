@@ -1,4 +1,4 @@
-//! The runner `live-matrix`: every combination of parts on sockets (`tidegate overlay matrix`).
+//! The runner `live-matrix`: every combination of a fixed list of parts on sockets (`tidegate overlay matrix`).
 //!
 //! Quantities: `run`, `faulty` and `refused` combinations; `fault`, with one value for each combination that ran, 1 if it
 //! is faulty and otherwise 0; and for each of them `<name>.exact`, `<name>.seconds`, `<name>.longest_pause_s` and

@@ -1,4 +1,4 @@
-//! `tidegate overlay matrix`: every combination of parts on sockets, under many circuits at once.
+//! `tidegate overlay matrix`: every combination of the parts in `CHOICES` on sockets, under many circuits at once.
 //!
 //! Five relays of different bandwidth carry the downloads of one client. Its guard is the bottleneck. Each combination
 //! must deliver every byte, must not close a circuit by itself, must not stall, and each part must show its effect.
@@ -20,7 +20,7 @@ use super::own::{CLOCKS, Own};
 use crate::failure::Failure;
 use crate::stage::{Stage, status_of};
 
-/// Download through every combination of parts on sockets and check bytes, stalls, and the effect of each part
+/// Download through every combination of a fixed list of parts on sockets and check bytes, stalls, and each part's effect
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tidegate overlay matrix --sample 2 --circuits 40")]
 pub struct MatrixArgs {
