@@ -213,6 +213,27 @@ impl SystemConfig {
         combinations::check(&self.table, neighbours)
     }
 
+    /// The tables in `written` that belong to parts which this system does not choose.
+    pub fn idle<'a>(&self, written: &'a Value) -> impl Iterator<Item = &'a str> {
+        let keys = ["transport", "scheduler", "channel-scheduler", "control", "conflux", "balance"];
+        let chosen = |name: &str| match name {
+            "switch" => self.switching.is_some(),
+            name => keys.iter().any(|key| self.table.get(*key).is_some_and(|value| value == name)),
+        };
+        let parts = described(SCHEDULERS)
+            .chain(described(CONTROLS))
+            .chain(described(SPLITS))
+            .chain(described(BALANCES));
+        let mut names: Vec<&str> = parts.map(|(name, ..)| name).collect();
+        names.extend(["pctcp", "kist", "switch"]);
+        let given = written.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
+        given
+            .filter(move |name| names.contains(name))
+            .filter(move |name| !chosen(name))
+            .collect::<Vec<_>>()
+            .into_iter()
+    }
+
     /// As [`read`](Self::read), without the [`check`](Self::check) of combinations.
     ///
     /// # Errors

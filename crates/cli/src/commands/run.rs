@@ -101,7 +101,7 @@ fn read(arguments: &RunArgs) -> Result<Scenario, Failure> {
     let overrides: Vec<String> = keys.chain(arguments.overrides.iter().cloned()).collect();
     let mut scenario = Scenario::load(&arguments.scenario, &overrides)
         .map_err(|error| blame_option(error, &options, &arguments.scenario, &arguments.overrides))?;
-    scenario.inputs.notices.iter().for_each(|text| console::notice(text));
+    scenario.inputs.notices.iter().chain(&scenario.idle_tables()).for_each(|text| console::notice(text));
     if let Some(seed) = arguments.seed {
         scenario.file.seed = seed;
     }

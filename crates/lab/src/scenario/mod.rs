@@ -13,6 +13,7 @@ pub mod tables;
 mod tor;
 pub mod users;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -93,6 +94,17 @@ impl Scenario {
         clients::mix(&mut systems, &file, &source)?;
         check::check_locations(&file, &source, &inputs)?;
         Ok(Scenario { file, source, folder, systems, inputs, overrides: overrides.to_vec() })
+    }
+
+    /// One line for each table of a part that no system chooses. A study can choose the part at other points, so such a
+    /// table is no mistake by itself.
+    pub fn idle_tables(&self) -> Vec<String> {
+        let idle = self.file.system.iter().map(|system| {
+            let system = system.get_ref();
+            system.parts.idle(&system.written).collect::<BTreeSet<&str>>()
+        });
+        let every = idle.reduce(|all, of_one| &all & &of_one).unwrap_or_default();
+        every.iter().map(|name| format!("`{name}` has no effect here: no system chooses it")).collect()
     }
 
     /// The data files that the scenario names, by key.
