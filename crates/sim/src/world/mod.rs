@@ -1,5 +1,8 @@
 //! The world: an overlay of nodes on simulated TCP and QUIC, its users, and measurements of its relays.
 //!
+//! Input is a plan, a system and a seed; output are observations to a `Recorder`, and a `RunEnd`. Cells have the size and the
+//! order of real ones, but neither payload nor encryption, except those of measurements.
+//!
 //! Four owners have its state, each privately:
 //!
 //! | owner | state | calls |
@@ -7,21 +10,24 @@
 //! | `connections` | TCP, QUIC, packets on links, messages to the other processes of a divided run | – |
 //! | `nodes` | protocol machines, lying relays, exits' ends of connections to servers, limits (`gate`) | – |
 //! | `applications` | users, circuits' life at clients, transfers | `network` |
-//! | `measurement` | FlashFlow's roles | `network`, and passes it the applications |
+//! | `measurement` | FlashFlow's roles | `network`, and the applications for relays under measurement |
 //!
 //! They are not peers. `World` has the applications, the measurement and a `Network`. The `Network` has the connections,
-//! the nodes and the `context`: plan, clock, event queue and observations. It moves cells between nodes and connections,
-//! and reports to the applications through a trait, so no owner imports one above it. Calls are synchronous: their
-//! order decides the order of packets on a link.
+//! the nodes and the `context`: plan, clock, event queue and observations. Connections and nodes do not call each other:
+//! the `Network` moves cells between them, and reports to the applications through a trait. Applications and measurement
+//! use the `Network`'s methods, its connections and its nodes. Calls are synchronous: their order decides the order of
+//! packets on a link.
 //!
 //! `crate::event_loop` is the loop of every simulation. `event_loop` of this folder has the `World` that the loop runs:
-//! `World::next` takes an event from the queue and `World::handle` passes it on, in most cases to one owner. `World`
-//! itself handles events that concern several: a packet arrives, an end can be read or written, queues are sampled.
+//! `World::next` takes an event from the queue and `World::handle` passes it to an owner or to the `Network`. `World` itself
+//! handles what concerns several owners: a packet arrives, a TCP timer is due, an end can be read or written, a limited
+//! host may read and write again (`pump`), queues are sampled.
 //!
-//! A *process* of a divided run is a group of hosts with a `World` of its own. All are in one operating-system process;
-//! threads run them in turn (`windows`). `steps` is a run that its caller advances.
+//! A *process* of a divided run is a group of hosts with a `World` of its own. All are in one operating-system process.
+//! Threads run them in parallel for a window of simulated time, at most the shortest delay between two processes; then the
+//! processes exchange messages (`windows`). `steps` is a run that its caller advances.
 //!
-//! Callers: `lab::runs` (scenarios), `lab::schedule` (the schedule of a divided run), [`crate::balance`] (surveys),
+//! Callers: `lab::runs` (scenarios), `lab::schedule` (estimates how much division would gain), [`crate::balance`] (surveys),
 //! [`crate::flashflow`], and the environment of the Python package ([`Steps`]).
 
 mod applications;
