@@ -44,8 +44,8 @@ pub fn summary_table(results: &Results<'_>, columns: usize) -> String {
     let lines: Vec<String> = answer(results).iter().map(|line| wrapped(line, columns)).collect();
     let mut text = lines.join("\n") + "\n" + &table;
     if shown < count {
-        let hidden: Vec<&str> = results.systems[shown..].iter().map(|system| system.name).collect();
-        text += &format!("\n--all shows all metrics, and these systems: {}", hidden.join(", "));
+        let (hidden, plural) = (count - shown, if count - shown > 1 { "s" } else { "" });
+        text += &format!("\n--all shows all metrics, and {hidden} system{plural} more");
     } else if all.len() > ROWS {
         text += "\n--all shows all metrics";
     }
