@@ -1,5 +1,6 @@
 //! A system, the way an overlay moves data: `[[system]]` of a scenario, `[system]` of a relay's configuration.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 
 use schemars::JsonSchema;
@@ -160,9 +161,7 @@ const TABLES: [(&str, Schema); 8] = [
 pub static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     let mut all = keys::schema::<Choices>();
     let tables = TABLES.into_iter().map(|(name, schema)| (name, schema, None));
-    let parts =
-        described(SCHEDULERS).chain(described(CONTROLS)).chain(described(SPLITS)).chain(described(BALANCES));
-    for (name, schema, origin) in tables.chain(parts) {
+    for (name, schema, origin) in tables.chain(parts()) {
         let mut schema = schema();
         if let Value::Object(keywords) = &mut schema {
             keywords.retain(|keyword, _| keyword != "$schema" && keyword != "title");
@@ -175,6 +174,11 @@ pub static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     }
     all
 });
+
+/// The parts of all registries that have a table, with its schema.
+fn parts() -> impl Iterator<Item = (&'static str, Schema, Option<&'static Origin>)> {
+    described(SCHEDULERS).chain(described(CONTROLS)).chain(described(SPLITS)).chain(described(BALANCES))
+}
 
 /// The parts that have a table, with its schema.
 fn described<T: ?Sized>(
@@ -214,24 +218,17 @@ impl SystemConfig {
     }
 
     /// The tables in `written` that belong to parts which this system does not choose.
-    pub fn idle<'a>(&self, written: &'a Value) -> impl Iterator<Item = &'a str> {
+    pub fn idle<'a>(&self, written: &'a Value) -> BTreeSet<&'a str> {
+        let is_part = |name: &str| {
+            ["pctcp", "kist", "switch"].contains(&name) || parts().any(|(other, ..)| other == name)
+        };
         let keys = ["transport", "scheduler", "channel-scheduler", "control", "conflux", "balance"];
-        let chosen = |name: &str| match name {
+        let is_chosen = |name: &str| match name {
             "switch" => self.switching.is_some(),
             name => keys.iter().any(|key| self.table.get(*key).is_some_and(|value| value == name)),
         };
-        let parts = described(SCHEDULERS)
-            .chain(described(CONTROLS))
-            .chain(described(SPLITS))
-            .chain(described(BALANCES));
-        let mut names: Vec<&str> = parts.map(|(name, ..)| name).collect();
-        names.extend(["pctcp", "kist", "switch"]);
         let given = written.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
-        given
-            .filter(move |name| names.contains(name))
-            .filter(move |name| !chosen(name))
-            .collect::<Vec<_>>()
-            .into_iter()
+        given.filter(|name| is_part(name) && !is_chosen(name)).collect()
     }
 
     /// As [`read`](Self::read), without the [`check`](Self::check) of combinations.

@@ -13,7 +13,6 @@ pub mod tables;
 mod tor;
 pub mod users;
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -96,12 +95,12 @@ impl Scenario {
         Ok(Scenario { file, source, folder, systems, inputs, overrides: overrides.to_vec() })
     }
 
-    /// One line for each table of a part that no system chooses. A study can choose the part at other points, so such a
-    /// table is no mistake by itself.
+    /// One line for each table of a part that no system chooses. This is not an error, because a study can choose the part
+    /// at other points.
     pub fn idle_tables(&self) -> Vec<String> {
         let idle = self.file.system.iter().map(|system| {
             let system = system.get_ref();
-            system.parts.idle(&system.written).collect::<BTreeSet<&str>>()
+            system.parts.idle(&system.written)
         });
         let every = idle.reduce(|all, of_one| &all & &of_one).unwrap_or_default();
         every.iter().map(|name| format!("`{name}` has no effect here: no system chooses it")).collect()

@@ -438,7 +438,7 @@ fn systems_differ_in_their_paths() {
     let [tor, uniform] = [0, 1].map(|system| {
         let selector = Selector::new(&network.plan.directory, &uniform.systems[system].paths).unwrap();
         let mut random = Seed::root(1).random();
-        (0..1000).map(|_| selector.draw(&mut random, &mut None)[1]).collect::<BTreeSet<_>>()
+        (0..1000).map(|_| selector.draw(&mut random, &mut None)[1]).collect::<std::collections::BTreeSet<_>>()
     });
     assert!(uniform.len() > tor.len(), "light relays are chosen as often as heavy ones");
     for (bad, said) in [
