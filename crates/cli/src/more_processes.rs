@@ -61,9 +61,7 @@ impl Processes {
         command.args(&self.common).stdout(Stdio::null());
         if self.shows {
             command.args(["--status", &self.addresses[usize::from(peer)].to_string()]);
-            // The demonstration ends its peers. If they ended before it, its stream would look broken.
-            #[cfg(unix)]
-            std::os::unix::process::CommandExt::process_group(&mut command, 0);
+            owned::keep_from_terminal(&mut command);
         }
         Ok(command)
     }

@@ -29,6 +29,15 @@ pub fn command() -> io::Result<Command> {
     Ok(command)
 }
 
+/// Keeps a terminal's Ctrl-C from a child, so that its parent ends it. A child that ends before its parent can look like a
+/// failure.
+pub fn keep_from_terminal(command: &mut Command) {
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(command, 0);
+    #[cfg(not(unix))]
+    let _ = command;
+}
+
 /// Runs such a child to its end and returns what it printed to standard output, and to standard error if that is piped.
 ///
 /// # Errors

@@ -59,9 +59,7 @@ pub fn spawn(processes: &mut Processes, role: &str, config: &Path, more: &[&str]
 pub fn spawn_with(processes: &mut Processes, role: &str, arguments: &[&str]) -> Result<Events, Failure> {
     let mut command = owned::command().map_err(Failure::other)?;
     command.args(["flashflow", role]).args(arguments).stdout(Stdio::piped());
-    // Ctrl-C reaches the command alone, which ends its roles. A role that dies first would look like a failure.
-    #[cfg(unix)]
-    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    owned::keep_from_terminal(&mut command);
     let mut child =
         command.spawn().map_err(|cause| Failure::other(format!("cannot start the {role}: {cause}")))?;
     let output = child.stdout.take().expect("it was asked for");
