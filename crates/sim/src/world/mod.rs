@@ -1,27 +1,31 @@
-//! The world: an overlay of nodes on simulated TCP and QUIC, its users, and measurements of its relays.
+//! The world: an overlay, its users and its measurements on simulated TCP and QUIC.
 //!
 //! Input is a plan, a system and a seed; output are observations to a `Recorder`, and a `RunEnd`. Cells have the size and the
-//! order of real ones, but neither payload nor encryption, except those of measurements.
+//! order of real ones. Application bytes are only counted, and layers of encryption are counted instead of computed. Messages
+//! keep their content. Measurement circuits encrypt and check their cells at both ends; the links carry only their sizes.
 //!
-//! Four owners have its state, each privately:
+//! Four owners have its state. Their fields are private, except for the gate of a relay: while the relay is measured,
+//! `measurement` drives it.
 //!
 //! | owner | state | calls |
 //! |---|---|---|
 //! | `connections` | TCP, QUIC, packets on links, messages to the other processes of a divided run | – |
-//! | `nodes` | protocol machines, lying relays, exits' ends of connections to servers, limits (`gate`) | – |
-//! | `applications` | users, circuits' life at clients, transfers | `network` |
-//! | `measurement` | FlashFlow's roles | `network`, and the applications for relays under measurement |
+//! | `nodes` | protocol machines, relays that lie in controllers' messages, exits' ends of connections to servers, limits (`gate`) | – |
+//! | `applications` | users and servers, circuits' life at clients, transfers | `network` |
+//! | `measurement` | FlashFlow's roles | `network`, and the applications through `NodeEvents` |
 //!
-//! They are not peers. `World` has the applications, the measurement and a `Network`. The `Network` has the connections,
+//! Messages between processes also carry the state of transfers, so `connections` knows that type of `applications`.
+//!
+//! The owners form two levels. `World` has the applications, the measurement and a `Network`. The `Network` has the connections,
 //! the nodes and the `context`: plan, clock, event queue and observations. Connections and nodes do not call each other:
-//! the `Network` moves cells between them, and reports to the applications through a trait. Applications and measurement
+//! the `Network` moves cells between them, and reports to the applications through the trait `NodeEvents`. Applications and measurement
 //! use the `Network`'s methods, its connections and its nodes. Calls are synchronous: their order decides the order of
 //! packets on a link.
 //!
-//! `crate::event_loop` is the loop of every simulation. `event_loop` of this folder has the `World` that the loop runs:
+//! `crate::event_loop` is the loop of every simulation. `event_loop` of this folder makes `World` a model of it:
 //! `World::next` takes an event from the queue and `World::handle` passes it to an owner or to the `Network`. `World` itself
-//! handles what concerns several owners: a packet arrives, a TCP timer is due, an end can be read or written, a limited
-//! host may read and write again (`pump`), queues are sampled.
+//! handles what concerns several owners: a packet arrives, a TCP timer is due, an end can be read or written, a relay
+//! with a gate may read and write again (`pump`), messages of other processes arrive, queues are sampled.
 //!
 //! A *process* of a divided run is a group of hosts with a `World` of its own. All are in one operating-system process.
 //! Threads run them in parallel for a window of simulated time, at most the shortest delay between two processes; then the
