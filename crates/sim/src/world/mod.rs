@@ -18,9 +18,9 @@
 //!
 //! The owners form two levels. `World` has the applications, the measurement and a `Network`. The `Network` has the connections,
 //! the nodes and the `context`: plan, clock, event queue and observations. Connections and nodes do not call each other:
-//! the `Network` moves cells between them, and reports to the applications through the trait `NodeEvents`. Applications and measurement
-//! use the `Network`'s methods, its connections and its nodes. Calls are synchronous: their order decides the order of
-//! packets on a link.
+//! the `Network` moves cells between them, and reports to the applications through the trait `NodeEvents`. Applications and
+//! measurement use the `Network`'s methods, its connections and its nodes. Calls are synchronous: their order decides the
+//! order of packets on a link.
 //!
 //! `crate::event_loop` is the loop of every simulation. `event_loop` of this folder makes `World` a model of it:
 //! `World::next` takes an event from the queue and `World::handle` passes it to an owner or to the `Network`. `World` itself
