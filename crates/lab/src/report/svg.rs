@@ -13,9 +13,9 @@ const SIZE: (u32, u32) = (760, 460);
 /// Pixels on the right, for the names of curves.
 const LEGEND: u32 = 180;
 
-/// One colour per curve name, the same for the paper's and ours (Okabe and Ito's, which the colour-blind can tell
-/// apart).
-const COLOURS: [RGBColor; 8] = [
+/// One colour per curve name, the same for the paper's and ours. Most are Okabe and Ito's, which the colour-blind can tell
+/// apart. A figure with more names repeats them.
+const COLOURS: [RGBColor; 10] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -24,6 +24,8 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(86, 180, 233),
     RGBColor(120, 120, 120),
     RGBColor(150, 130, 0),
+    RGBColor(0, 0, 0),
+    RGBColor(136, 34, 85),
 ];
 
 /// A linear or logarithmic axis and its ends. A logarithmic axis stores the logarithms.
@@ -187,6 +189,8 @@ fn draw(drawing: &Drawing, text: &mut String) -> Result<(), Box<dyn std::error::
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::scoreboard::Measured;
     use crate::scoreboard::drawing::FigureFile;
@@ -210,6 +214,20 @@ mod tests {
         let log = axis(&[3.0, 10.0], true);
         assert!(log.start > 0.8 && log.start < 1.0 && log.end > 20.0, "{log:?}");
         assert_eq!(axis(&[], false), 0.0..1.05);
+    }
+
+    #[test]
+    fn ten_curves_have_ten_colours() {
+        let curves =
+            ('a'..='j').map(|name| format!("ours.{name} = [[1, 'm'], [2, 'm']]\n")).collect::<String>();
+        let file: FigureFile = toml::from_str(&format!("title = 't'\nx = 'x'\ny = 'y'\n{curves}")).unwrap();
+        let mut measured = Measured::default();
+        measured.push("m", 1.0);
+        let text = svg(&file.draw(&measured));
+        let strokes = text.split("<polyline").filter(|line| line.contains("stroke-width=\"2\""));
+        let colours: BTreeSet<&str> =
+            strokes.filter_map(|line| line.split("stroke=\"").nth(1)?.get(..7)).collect();
+        assert_eq!(colours.len(), 10, "{colours:?}");
     }
 
     #[test]
