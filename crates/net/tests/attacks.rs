@@ -83,8 +83,8 @@ async fn open(link: &mut Link, stream: u16, to: SocketAddr) -> (u8, u8) {
 async fn turns(rate: u32, often: u32, addresses: &[IpAddr], relays: &[IpAddr]) -> Vec<u32> {
     let limit = Rc::new(Limit::new(rate.into()));
     limit.know_relays(relays.iter().copied().collect());
-    // The burst is used up first.
-    limit.leave(Connection { channel: ChannelId(0), address: None }, u64::from(rate) / 10).await;
+    // The burst and the tokens of the first second are used up, so that all connections wait before one can write.
+    limit.leave(Connection { channel: ChannelId(0), address: None }, u64::from(rate) * 11 / 10).await;
     let sent = Rc::new(RefCell::new(vec![0; addresses.len()]));
     for (number, address) in addresses.iter().enumerate() {
         let (limit, sent) = (limit.clone(), sent.clone());
