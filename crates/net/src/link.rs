@@ -100,12 +100,13 @@ impl AsyncWrite for Carrier {
     }
 }
 
-/// Sets TCP_NODELAY and adds a read buffer.
+/// Sets TCP_NODELAY and TCP's keep-alive, and adds a read buffer.
 ///
 /// # Errors
-/// If the kernel refuses the option.
+/// If the kernel refuses an option.
 pub fn buffered(tcp: TcpStream) -> io::Result<BufferedTcp> {
     tcp.set_nodelay(true)?;
+    sockets::keep_alive(&tcp)?;
     Ok(BufferedTcp::new(tcp))
 }
 

@@ -146,15 +146,16 @@ impl CellSignal {
 /// Timeouts of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// Close it if it neither reads nor writes for this long.
-    pub idle: Span,
+    /// Close it if it neither reads nor writes for this long. Without it, the node alone decides: its circuits may be
+    /// silent for hours, and it closes connections without circuits ([`tidegate_proto::links::Limits`]).
+    pub idle: Option<Span>,
     /// Close it if a write is stalled for this long.
     pub unread: Span,
 }
 
 impl Default for Timeouts {
     fn default() -> Timeouts {
-        Timeouts { idle: Span::from_secs(180), unread: Span::from_secs(60) }
+        Timeouts { idle: None, unread: Span::from_secs(60) }
     }
 }
 
@@ -526,20 +527,10 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
             if stalled {
                 clock::until(clock::now() + SLOW).await;
             }
-            let count = loop {
-                let idle = self.shared.timeouts.get().idle;
-                match link::within(idle, link::read_some(reader, splitter.space())).await {
-                    Ok(0) => return Ok(()),
-                    Ok(count) => break count,
-                    // A peer that only receives is not idle.
-                    Err(cause) if cause.kind() == io::ErrorKind::TimedOut => {
-                        if clock::now().since(channel.active.get()) >= idle {
-                            return Err(cause);
-                        }
-                    }
-                    Err(cause) => return Err(cause),
-                }
-            };
+            let count = self.read_some(reader, channel, splitter.space()).await?;
+            if count == 0 {
+                return Ok(());
+            }
             channel.active.set(clock::now());
             splitter.filled(count);
             self.take(id, channel, &mut splitter)?;
@@ -548,6 +539,25 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
                 // Let the writer forward this block while it is in the processor's cache.
                 taken = 0;
                 link::others_first().await;
+            }
+        }
+    }
+
+    /// Reads what has arrived, 0 bytes at the end, within the timeout of an idle connection.
+    async fn read_some(
+        &self,
+        reader: &mut (impl AsyncRead + Unpin),
+        channel: &Channel,
+        space: &mut [u8],
+    ) -> io::Result<usize> {
+        let Some(idle) = self.shared.timeouts.get().idle else { return link::read_some(reader, space).await };
+        loop {
+            match link::within(idle, link::read_some(reader, space)).await {
+                // A peer that only receives is not idle.
+                Err(cause)
+                    if cause.kind() == io::ErrorKind::TimedOut
+                        && clock::now().since(channel.active.get()) < idle => {}
+                result => return result,
             }
         }
     }

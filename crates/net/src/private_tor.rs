@@ -112,9 +112,10 @@ pub fn is_installed(tor: &Path) -> bool {
     [tor.to_owned(), gencert(tor)].iter().all(|tool| Command::new(tool).arg("--version").output().is_ok())
 }
 
-/// `tor-gencert` lies beside tor.
+/// `tor-gencert` is beside tor or, as on Debian, on the path.
 fn gencert(tor: &Path) -> PathBuf {
-    tor.with_file_name("tor-gencert")
+    let beside = tor.with_file_name("tor-gencert");
+    if beside.exists() { beside } else { "tor-gencert".into() }
 }
 
 impl Network {

@@ -2,8 +2,9 @@
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::gate::Gate;
@@ -47,12 +48,26 @@ pub(crate) fn datagrams(at: SocketAddr, apart: bool) -> io::Result<UdpSocket> {
     Ok(bound(at, Type::DGRAM, Protocol::UDP, apart)?.into())
 }
 
+/// Probes of a silent connection: the first after tor's KeepalivePeriod, in which tor sends a padding cell.
+const PROBE_AFTER: Duration = Duration::from_secs(300);
+/// See [`PROBE_AFTER`].
+const PROBE_EVERY: Duration = Duration::from_secs(60);
+
+/// Lets the kernel find out that a silent peer is gone. Circuits may be silent for hours, so no timeout tells.
+///
+/// # Errors
+/// If the kernel refuses the option.
+pub(crate) fn keep_alive(tcp: &TcpStream) -> io::Result<()> {
+    let probes = TcpKeepalive::new().with_time(PROBE_AFTER).with_interval(PROBE_EVERY);
+    SockRef::from(tcp).set_tcp_keepalive(&probes)
+}
+
 /// Bounds the bytes that a connection holds in the kernel before they are sent, where the system can (Linux). Unlike a
 /// small send buffer, it leaves room for any amount of data in flight.
 pub(crate) fn bound_unsent(tcp: &TcpStream, bytes: u32) {
     #[cfg(target_os = "linux")]
     // A connection works without it.
-    let _ = socket2::SockRef::from(tcp).set_tcp_notsent_lowat(bytes);
+    let _ = SockRef::from(tcp).set_tcp_notsent_lowat(bytes);
     #[cfg(not(target_os = "linux"))]
     let _ = (tcp, bytes);
 }
@@ -60,7 +75,7 @@ pub(crate) fn bound_unsent(tcp: &TcpStream, bytes: u32) {
 /// Sets how many unread bytes of a connection the kernel holds, about twice this number.
 pub(crate) fn bound_unread(tcp: &TcpStream, bytes: u32) {
     // A connection works without it.
-    let _ = socket2::SockRef::from(tcp).set_recv_buffer_size(bytes as usize);
+    let _ = SockRef::from(tcp).set_recv_buffer_size(bytes as usize);
 }
 
 /// Connects to a peer by the address that answers first. IPv6 gets a head start (RFC 8305).

@@ -284,7 +284,7 @@ fn peers_that_do_not_read_or_fall_silent_are_closed() {
     let identity = Arc::new(Identity::generate());
     let (fingerprint, relays) = (identity.fingerprint(), identity.clone());
     let address = start(move |listener| async move {
-        let timeouts = Timeouts { idle: Span::from_secs(1), unread: Span::from_secs(1) };
+        let timeouts = Timeouts { idle: Some(Span::from_secs(1)), unread: Span::from_secs(1) };
         let limits = Limits { timeouts, ..Limits::default() };
         let relay = MeasuredRelay::new(relays, Rate::UNLIMITED, Config::default(), limits, BTreeMap::new());
         relay.unwrap().serve(listener).await;

@@ -96,6 +96,16 @@ async fn stays_without_circuits(relay: Relay) -> u64 {
     alive(&mut links).await
 }
 
+#[test]
+fn a_silent_circuit_keeps_its_connection() {
+    on_sockets(async {
+        let limits = Limits { without_circuits: Span::from_millis(200), ..Limits::default() };
+        let mut links = [circuit_from(host(2), relay(limits, 1).await).await];
+        clock::until(clock::now() + Span::from_secs(1)).await;
+        assert_eq!(alive(&mut links).await, 1);
+    });
+}
+
 /// Three rendezvous points of three strangers. Returns the number of circuits that work.
 async fn points(relay: Relay) -> u64 {
     let mut links = Vec::new();

@@ -34,7 +34,8 @@ impl Default for Limits {
             per_address: 100,
             circuits: 4_096,
             handshake: Span::from_secs(10),
-            timeouts: Timeouts::default(),
+            // As long as a relay's connection may be without circuits: circuits of measurements are never silent.
+            timeouts: Timeouts { idle: Some(Span::from_secs(180)), ..Timeouts::default() },
         }
     }
 }
