@@ -25,12 +25,16 @@ pub fn authority_options(relays: &[String]) -> String {
 /// not fetch the first consensus from it.
 pub const ONLY_OURS: &str = "ExcludeNodes authority0\n";
 
+/// Option of the service. At this age, 10 min if unset, tor closes a rendezvous circuit between two streams, even if the
+/// client has just begun another one, which then breaks. No relay could prevent that.
+const KEEPS_CIRCUITS: &str = "MaxCircuitDirtiness 30 days\n";
+
 /// Starts the service in front of a file server. Returns its address.
 pub fn start(stage: &Stage, network: &mut Network, file: SocketAddr) -> Result<String, Failure> {
     let directory = network.files_of(NAME);
     let (place, control) = (directory.join("onion"), directory.join("control"));
     let options = format!(
-        "SocksPort 0\nControlSocket {}\nCookieAuthentication 1\n{ONLY_OURS}HiddenServiceDir {}\n\
+        "SocksPort 0\nControlSocket {}\nCookieAuthentication 1\n{ONLY_OURS}{KEEPS_CIRCUITS}HiddenServiceDir {}\n\
          HiddenServicePort {PORT} {file}\n",
         control.display(),
         place.display()

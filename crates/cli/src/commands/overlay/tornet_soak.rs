@@ -27,6 +27,8 @@ use crate::stage::Stage;
 const USERS: u16 = 4;
 const BYTES: u64 = 500_000;
 const THINK: Duration = Duration::from_millis(500);
+/// Downloads after which a user takes another name. Tor then builds new circuits, and lets the old ones expire.
+const DOWNLOADS_PER_NAME: usize = 100;
 /// Hostile connections that are open at a time, and new ones per second.
 const STRANGERS: (usize, u32) = (300, 20);
 /// Allowed growth of a relay's memory in the second half (allocators keep some memory).
@@ -118,10 +120,15 @@ pub fn main(
 }
 
 impl Shared {
-    /// Repeats downloads as one user.
+    /// Repeats downloads as one user, who takes the next free name of `user..` from time to time.
     fn download(&self, user: u16, socks: SocketAddr, origin: &Origin) {
-        while !self.over.load(Ordering::Relaxed) {
-            match fetch(user, socks, origin.clone(), BYTES) {
+        // Two kinds of users.
+        let names = (user..u16::MAX).step_by(2 * usize::from(USERS)).cycle();
+        for name in names.flat_map(|name| [name; DOWNLOADS_PER_NAME]) {
+            if self.over.load(Ordering::Relaxed) {
+                return;
+            }
+            match fetch(name, socks, origin.clone(), BYTES) {
                 Ok(download) if download.exact() => drop(self.exact.fetch_add(1, Ordering::Relaxed)),
                 Ok(download) if !download.right => drop(self.wrong.fetch_add(1, Ordering::Relaxed)),
                 Ok(_) => self.count("the stream ended before the last byte".into()),
