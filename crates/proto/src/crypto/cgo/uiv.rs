@@ -14,8 +14,10 @@ pub const TAG: usize = 16;
 /// Bytes of all keys: for the tag, AES and POLYVAL; for the rest of the body, AES and POLYVAL.
 pub(crate) const KEYS: usize = 64;
 
-/// Bytes that the tag's mask depends on: the chained tag, the command and the rest of the body, in whole blocks.
-const HASHED: usize = (1 + BODY).next_multiple_of(TAG);
+/// Bytes of four blocks, for which POLYVAL is fast.
+const FOUR: usize = 4 * TAG;
+/// The bytes of a body behind its tag that make four blocks with the chained tag and the command.
+const FIRST: usize = FOUR - TAG - 1;
 /// Blocks of key stream that encryption may use; [`Expanded::derive`] takes the blocks behind them.
 const STREAM_BLOCKS: u128 = 31;
 
@@ -76,13 +78,17 @@ impl Expanded {
 
     /// Encrypts or decrypts the tag under a mask that depends on the tweak and the rest of the body.
     fn tag_block(&self, chain: &[u8; TAG], command: u8, tag: &mut [u8; TAG], rest: &[u8]) {
-        // In one piece, because POLYVAL is fast for groups of four blocks only. Zeros pad the last block.
-        let mut hashed = [0; HASHED];
-        hashed[..TAG].copy_from_slice(chain);
-        hashed[TAG] = command;
-        hashed[TAG + 1..][..rest.len()].copy_from_slice(rest);
+        // By groups of four blocks. Only the first and the last group, which zeros pad, are copied.
+        let (begin, rest) = rest.split_at(FIRST);
+        let (middle, end) = rest.split_at(rest.len() / FOUR * FOUR);
+        let mut first = [0; FOUR];
+        first[..TAG].copy_from_slice(chain);
+        first[TAG] = command;
+        first[TAG + 1..].copy_from_slice(begin);
+        let mut last = [0; FOUR];
+        last[..end.len()].copy_from_slice(end);
         let mut hash = self.tag_hash.clone();
-        hash.update_padded(&hashed);
+        [&first, middle, &last].into_iter().for_each(|group| hash.update(Block::slice_as_chunks(group).0));
         let mask: [u8; TAG] = hash.finalize().into();
         xor(tag, &mask);
         match &self.tag {
