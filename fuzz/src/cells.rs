@@ -22,10 +22,9 @@ pub fn proto_cells(input: &[u8]) {
     let mut relay = Relay::new(onion, config);
     let channel = relay.channel_accepted(None);
     let mut splitter = Splitter::new(input);
-    let mut spare = Vec::new();
     let mut now = 0;
     while let Ok(Some((circ, number, body))) = splitter.take() {
-        let Some(cell) = read_cell(circ, number, body, &mut spare) else { continue };
+        let Some(cell) = read_cell(circ, number, body) else { continue };
         now += 1;
         relay.cell(Time(now), channel, cell);
         while relay.poll().is_some() {}

@@ -2,7 +2,6 @@
 
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::crypto::encrypted::Encrypted;
-use tidegate_proto::crypto::layer::Body;
 use tidegate_proto::crypto::wire;
 use tidegate_proto::crypto::wire::FIXED;
 use tidegate_proto::links::Departure;
@@ -15,9 +14,6 @@ pub(crate) const ONE_RECORD: usize = 31;
 pub(crate) const EIGHT_RECORDS: usize = 8 * ONE_RECORD;
 /// Bytes of cells that TLS may buffer.
 pub(crate) const HELD: usize = 256 << 10;
-
-/// Cell bodies kept for reuse: a few read blocks.
-const KEPT: usize = 512;
 
 /// Waiting times, summed over all cells written.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,8 +36,6 @@ pub(crate) struct Batch<'a> {
     pub bytes: &'a mut Vec<u8>,
     /// The maximum number of cells.
     pub most: usize,
-    /// Bodies of written cells, for reuse.
-    pub bodies: &'a mut Vec<Body>,
     /// The sums that each cell adds to.
     pub waits: &'a mut Waits,
     /// The current time.
@@ -65,37 +59,34 @@ impl Sink<Encrypted> for Batch<'_> {
         self.waits.circuit_queues.0 += departure.buffered.since(departure.queued).0;
         self.waits.output_buffers.0 += self.now.since(departure.buffered).0;
         wire::write_cell(&departure.cell, self.bytes);
-        if self.bodies.len() < KEPT {
-            self.bodies.push(departure.cell.body);
-        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use tidegate_proto::cell::{Cell, CircId, Command};
+    use tidegate_proto::crypto::layer::Body;
 
     use super::*;
 
     fn departure() -> Departure<Encrypted> {
-        let cell = Cell { circ: CircId(1), command: Command::Relay, body: Body(Box::new([7; 509])) };
+        let cell = Cell { circ: CircId(1), command: Command::Relay, body: Body::from([7; 509]) };
         Departure { cell, queued: Time::ZERO, buffered: Time::ZERO }
     }
 
     #[test]
     fn a_batch_is_bounded_and_reused_bodies_are_cleared() {
-        let (mut bytes, mut bodies, mut waits) = (Vec::new(), Vec::new(), Waits::default());
-        let mut batch =
-            Batch { bytes: &mut bytes, most: 2, bodies: &mut bodies, waits: &mut waits, now: Time::ZERO };
+        let (mut bytes, mut waits) = (Vec::new(), Waits::default());
+        let mut batch = Batch { bytes: &mut bytes, most: 2, waits: &mut waits, now: Time::ZERO };
         assert_eq!(batch.budget(), Budget::Cells(2));
         batch.write(departure());
         batch.write(departure());
         assert_eq!(batch.budget(), Budget::Blocked);
-        assert_eq!((bytes.len(), bodies.len()), (2 * FIXED, 2));
+        assert_eq!(bytes.len(), 2 * FIXED);
         // CONGESTED, one of our own cells, is shorter than other cells.
-        let cell = wire::read_cell(CircId(1), 243, &[], &mut bodies).unwrap();
-        assert_eq!((*cell.body.0, bodies.len()), ([0; 509], 1));
-        let cell = wire::read_cell(CircId(1), 3, &[9; 509], &mut bodies).unwrap();
-        assert_eq!((*cell.body.0, bodies.len()), ([9; 509], 0));
+        let cell = wire::read_cell(CircId(1), 243, &[]).unwrap();
+        assert_eq!(*cell.body.0, [0; 509]);
+        let cell = wire::read_cell(CircId(1), 3, &[9; 509]).unwrap();
+        assert_eq!(*cell.body.0, [9; 509]);
     }
 }

@@ -1,6 +1,6 @@
 //! Drives a node of the overlay, a relay or a client, over TLS or QUIC connections.
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::pin::pin;
@@ -10,7 +10,6 @@ use std::sync::Arc;
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::crypto::encrypted::Encrypted;
-use tidegate_proto::crypto::layer::Body;
 use tidegate_proto::crypto::wire::{FIXED, Splitter, command, read_cell};
 use tidegate_proto::links::ChannelId;
 use tidegate_proto::node::{Node, Output, Socket};
@@ -115,8 +114,6 @@ impl<N, G, D> Clone for Overlay<N, G, D> {
 struct Shared<G, D> {
     limit: G,
     timeouts: Cell<Timeouts>,
-    /// Bodies of written cells, reused for received ones.
-    bodies: RefCell<Vec<Body>>,
     /// Whether the kernel is asked about connections (TCP_INFO).
     inspects: Cell<bool>,
     dial: D,
@@ -303,8 +300,8 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
         dial: D,
         owner: impl FnOnce(Handle<N, G, D>) -> Owner<N>,
     ) -> Overlay<N, G, D> {
-        let (timeouts, bodies, inspects) = Default::default();
-        let shared = Rc::new(Shared { limit, timeouts, bodies, inspects, dial });
+        let (timeouts, inspects) = Default::default();
+        let shared = Rc::new(Shared { limit, timeouts, inspects, dial });
         let handle = |driver: &WeakDriver<_, _>| Handle { driver: driver.clone(), shared: shared.clone() };
         let driver = SharedDriver::new(node, |driver| Channels {
             overlay: handle(&driver),
@@ -569,7 +566,6 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
         }
         let (mut received, mut valid) = (0, true);
         self.driver.input(|node, _, now| {
-            let mut bodies = self.shared.bodies.borrow_mut();
             let mut next = || loop {
                 let Ok(cell) = splitter.take() else {
                     valid = false;
@@ -582,12 +578,11 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
                     return None;
                 }
                 // Padding and unknown commands are ignored (tor-spec, "Cell packet format").
-                if let Some(cell) = read_cell(circ, number, body, &mut bodies) {
+                if let Some(cell) = read_cell(circ, number, body) {
                     return Some(cell);
                 }
             };
             node.cells_arrived(now, id, &mut std::iter::from_fn(&mut next).map(|cell| (cell, 1)));
-            drop(bodies);
             if !valid {
                 return Err(io::ErrorKind::InvalidData.into());
             }
@@ -607,13 +602,8 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
             batch.clear();
             if !channel.closed.get() {
                 self.driver.input(|node, channels, now| {
-                    let bodies = &mut *self.shared.bodies.borrow_mut();
                     let waits = &mut channels.waits;
-                    node.drain(
-                        now,
-                        connection.channel,
-                        &mut Batch { bytes: &mut batch, most, bodies, waits, now },
-                    );
+                    node.drain(now, connection.channel, &mut Batch { bytes: &mut batch, most, waits, now });
                 });
             }
             channel.unwritten.set(batch.len() as u64);

@@ -63,7 +63,7 @@ fn layers(criterion: &mut Criterion) {
             group.bench_function(BenchmarkId::new(case, name), |bencher| bencher.iter_custom(&mut *run));
         };
         let (_, mut relay) = hop(cgo);
-        let random = Body(Box::new(std::array::from_fn(|n| (n * n) as u8)));
+        let random = Body::from(std::array::from_fn(|n| (n * n) as u8));
         case("pass away from the client", &mut |n| {
             in_order(
                 n,

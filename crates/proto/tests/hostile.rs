@@ -29,7 +29,7 @@ const FLOOD: u32 = 3_000;
 fn body(bytes: &[u8]) -> Body {
     let mut body = [0; 509];
     body[..bytes.len()].copy_from_slice(bytes);
-    Body(Box::new(body))
+    Body::from(body)
 }
 
 /// A CREATE2 cell with ntor.
@@ -185,7 +185,7 @@ impl Client {
         bytes[11..11 + data.len()].copy_from_slice(data);
         self.forward.seal(&mut bytes);
         let command = if early { Command::Early } else { Command::Relay };
-        relay.cell(now, self.channel, Cell { circ: self.circ, command, body: Body(Box::new(bytes)) });
+        relay.cell(now, self.channel, Cell { circ: self.circ, command, body: Body::from(bytes) });
     }
 }
 
@@ -507,12 +507,12 @@ fn queues_are_as_long_as_the_consensus_says() {
     let next = next.expect("it extends");
     relay.channel_opened(Time::ZERO, next);
     let created = read(&mut relay, Time::ZERO, next).pop().expect("CREATE");
-    let answer = Cell { circ: created.circ, command: Command::Created, body: Body(Box::new([0; 509])) };
+    let answer = Cell { circ: created.circ, command: Command::Created, body: Body::from([0; 509]) };
     relay.cell(Time::ZERO, next, answer);
     // The next relay reads nothing. The output buffer takes some cells, the queue 60.
     let mut sent = 0;
     while relay.circuits() == 1 && sent < 5000 {
-        let body = Body(Box::new([sent as u8; 509]));
+        let body = Body::from([sent as u8; 509]);
         relay.cell(Time::ZERO, channel, Cell { circ: CircId(1 << 31 | 1), command: Command::Relay, body });
         outputs(&mut relay);
         sent += 1;

@@ -305,7 +305,7 @@ fn joined_circuits_carry_cells_beyond_the_relay_both_ways() {
         for round in 0..6u8 {
             let (from, to) = (usize::from(round % 2), usize::from(1 - round % 2));
             let sent: [u8; 509] = std::array::from_fn(|n| (n as u8).wrapping_mul(7 + round));
-            let mut body = Body(Box::new(sent));
+            let mut body = Body::from(sent);
             // At a client's end these calls add and remove the layer, without a message for the relay.
             assert_eq!(Encrypted::peel(&mut parties[from].hops[0], false, &mut body), Ok(None));
             let cell = Cell { circ: parties[from].circ, command: Command::Relay, body };

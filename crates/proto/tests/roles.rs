@@ -221,7 +221,7 @@ pub fn built() -> (Client<Encrypted>, CircuitKey, ChannelId, CircId, Layer) {
     let mut body = [0; 509];
     body[1] = 64;
     body[2..66].copy_from_slice(&reply);
-    let created = Cell { circ: create.circ, command: Command::Created, body: Body(Box::new(body)) };
+    let created = Cell { circ: create.circ, command: Command::Created, body: Body::from(body) };
     client.cell(Time::ZERO, channel, created);
     assert!(polled(&mut client).iter().any(|output| matches!(output, Output::CircuitBuilt(_))));
     (client, key, channel, create.circ, Layer::new(&keys.backward, &keys.backward_digest))
@@ -278,14 +278,14 @@ proptest! {
                     body[9..11].copy_from_slice(&(data.len() as u16).to_be_bytes());
                     body[11..11 + data.len()].copy_from_slice(data);
                     backward.seal(&mut body);
-                    Cell { circ, command: Command::Relay, body: Body(Box::new(body)) }
+                    Cell { circ, command: Command::Relay, body: Body::from(body) }
                 }
                 Does::Sends(which, ours, data) => {
                     body[..data.len()].copy_from_slice(data);
                     let circ = if *ours { circ } else { CircId(circ.0 ^ 5) };
                     let (command, body) = match COMMANDS[*which] {
                         command @ (Command::Leave | Command::Join) => (command, Encrypted::from_plain(vec![7; 8])),
-                        command => (command, Body(Box::new(body))),
+                        command => (command, Body::from(body)),
                     };
                     Cell { circ, command, body }
                 }

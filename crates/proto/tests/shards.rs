@@ -116,7 +116,7 @@ impl At {
 
     /// Sends a body beyond the relay, which `to` gets.
     fn sends(&mut self, shards: &mut Shards, to: &mut At, sent: [u8; 509]) {
-        let mut body = Body(Box::new(sent));
+        let mut body = Body::from(sent);
         // At a client's end these calls add and remove the layer, without a message for the relay.
         assert_eq!(Encrypted::peel(&mut self.1.hops[0], false, &mut body), Ok(None));
         let cell = Cell { circ: self.1.circ, command: Command::Relay, body };

@@ -126,7 +126,7 @@ impl Ends {
         body[9..11].copy_from_slice(&(data.len() as u16).to_be_bytes());
         body[11..11 + data.len()].copy_from_slice(&data);
         self.backward.seal(&mut body);
-        let cell = Cell { circ: self.circ, command: Command::Relay, body: Body(Box::new(body)) };
+        let cell = Cell { circ: self.circ, command: Command::Relay, body: Body::from(body) };
         self.client.cell(Time::ZERO, self.channel, cell);
         let own = |output: &Output<Encrypted>| {
             !matches!(output, Output::Flush(_) | Output::CloseChannel(_) | Output::Package(..))

@@ -10,10 +10,11 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tidegate_control::units::{Rate, Span};
 use tidegate_proto::cell::{CELL_BYTES, DATA_BYTES, RelayId};
 use tidegate_proto::client::Client;
-use tidegate_proto::crypto::encrypted::{self, Encrypted};
+use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::crypto::ntor::RelayPublic;
 use tidegate_proto::links::Config;
 use tidegate_proto::node::{Node as _, Output, Source, StreamKey};
@@ -36,8 +37,9 @@ const STEP: Span = Span::from_millis(10);
 struct Zeros;
 
 impl Source<Encrypted> for Zeros {
-    fn take(&mut self, max: u16) -> Option<(u16, Box<[u8]>)> {
-        Some(encrypted::data(&[0; DATA_BYTES as usize][..usize::from(max.min(DATA_BYTES))]))
+    fn take(&mut self, max: u16) -> Option<(u16, Bytes)> {
+        let bytes = max.min(DATA_BYTES);
+        Some((bytes, Bytes::from_static(&[0; DATA_BYTES as usize]).slice(..usize::from(bytes))))
     }
 }
 

@@ -263,7 +263,7 @@ pub async fn serve<C: Future<Output = Result<TcpStream, EndReason>>>(
         Some(true) => {
             let asked = within(PATIENCE, async { Ok(local.heard(parse).await) }).await;
             let answer = act(overlay, &served, asked.ok().flatten());
-            stream::answer(overlay, key, local, &answer).await;
+            stream::answer(overlay, key, local, answer.into()).await;
         }
         Some(false) => answer_documents(overlay, address, &served, connect).await,
         None => overlay.with(|node, now| node.end_stream(now, key, EndReason::TIMEOUT)),
@@ -282,7 +282,7 @@ async fn answer_documents<C: Future<Output = Result<TcpStream, EndReason>>>(
     let asked = within(PATIENCE, async { Ok(local.heard(wanted).await) }).await.ok().flatten().flatten();
     let kept = asked.as_ref().and_then(|wanted| cache().find(clock::unix(), wanted));
     if let Some(kept) = kept {
-        return stream::answer(overlay, key, local, &kept.bytes).await;
+        return stream::answer(overlay, key, local, kept.bytes.clone()).await;
     }
     let permitted = asked.and_then(|wanted| Some((wanted, cache().fetch()?)));
     let _place = Place::take(overlay, served);
@@ -311,7 +311,7 @@ async fn answer_documents<C: Future<Output = Result<TcpStream, EndReason>>>(
         }
         None => cache().answer(fetched),
     };
-    stream::answer(overlay, key, local, &answer.bytes).await;
+    stream::answer(overlay, key, local, answer.bytes.clone()).await;
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bytes::Bytes;
+
 /// Maximum of cached answers, bytes. The public network's consensus takes 3 MB.
 const MEMORY: usize = 64 << 20;
 /// Maximum of cached answers and of those that streams still send, bytes. Above it, streams get their answers from the
@@ -48,7 +50,7 @@ impl Wanted {
 #[derive(Debug)]
 pub(crate) struct Answer {
     /// Head and body.
-    pub bytes: Vec<u8>,
+    pub bytes: Bytes,
     held: Arc<AtomicUsize>,
 }
 
@@ -120,7 +122,7 @@ impl DocumentCache {
     /// Makes an answer that counts as held.
     pub(crate) fn answer(&self, bytes: Vec<u8>) -> Arc<Answer> {
         self.held.fetch_add(bytes.len(), Ordering::Relaxed);
-        Arc::new(Answer { bytes, held: self.held.clone() })
+        Arc::new(Answer { bytes: bytes.into(), held: self.held.clone() })
     }
 
     /// Keeps an answer, in place of those that were not used for the longest time.

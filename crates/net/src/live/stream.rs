@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::rc::Rc;
 
+use bytes::{Bytes, BytesMut};
 use tidegate_control::units::{Span, Time};
-use tidegate_proto::crypto::encrypted::{self, Encrypted};
+use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::node::{Node, Source, StreamKey};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -39,7 +40,7 @@ enum Held {
 /// A stream's local end. The overlay's owner fills it; [`run`] moves the data.
 #[derive(Default)]
 pub struct Local {
-    incoming: RefCell<VecDeque<Box<[u8]>>>,
+    incoming: RefCell<VecDeque<Bytes>>,
     waiting: Cell<u64>,
     arrived: Notify,
     /// Cells that the circuit accepts.
@@ -92,7 +93,7 @@ impl Local {
     }
 
     /// Adds received data. Returns how many bytes wait for the socket.
-    pub(crate) fn deliver(&self, now: Time, data: Box<[u8]>) -> u64 {
+    pub(crate) fn deliver(&self, now: Time, data: Bytes) -> u64 {
         self.used.set(now);
         self.waiting.set(self.waiting.get() + data.len() as u64);
         self.incoming.borrow_mut().push_back(data);
@@ -166,18 +167,12 @@ impl Local {
 }
 
 /// Bytes that were read and not packaged yet.
-struct Read<'a> {
-    bytes: &'a [u8],
-}
+struct Read(Bytes);
 
-impl Source<Encrypted> for Read<'_> {
-    fn take(&mut self, max: u16) -> Option<(u16, Box<[u8]>)> {
-        if self.bytes.is_empty() {
-            return None;
-        }
-        let (now, later) = self.bytes.split_at(self.bytes.len().min(usize::from(max)));
-        self.bytes = later;
-        Some(encrypted::data(now))
+impl Source<Encrypted> for Read {
+    fn take(&mut self, max: u16) -> Option<(u16, Bytes)> {
+        let count = max.min(u16::try_from(self.0.len()).unwrap_or(max));
+        (count > 0).then(|| (count, self.0.split_to(count.into())))
     }
 }
 
@@ -260,22 +255,20 @@ async fn send<N, G, D>(
     key: StreamKey,
     local: &Local,
     reader: &mut ReadHalf<'_>,
-    mut bytes: Vec<u8>,
+    first: Vec<u8>,
 ) -> io::Result<()>
 where
     N: Node<Encrypted> + 'static,
     G: RateLimit + 'static,
     D: Dial + 'static,
 {
-    let mut buffer = vec![0; READ];
+    let (mut source, mut buffer) = (Read(first.into()), BytesMut::new());
     loop {
-        let (mut rest, mut room) = (&bytes[..], u32::MAX);
-        while !rest.is_empty() && !local.ended.get() {
-            let mut source = Read { bytes: rest };
+        let mut room = u32::MAX;
+        while !source.0.is_empty() && !local.ended.get() {
             // The node packages as many cells as the windows allow, and asks for more later.
             overlay.with(|node, now| node.package(now, key, room, &mut source));
-            rest = source.bytes;
-            if !rest.is_empty() {
+            if !source.0.is_empty() {
                 // Linux counts about twice the bytes that it stores.
                 let unread = || local.holds(Held::Unread, 2 * os::unread(reader.as_ref()));
                 counting(local.may_package.notified(), unread).await;
@@ -286,8 +279,10 @@ where
         if local.ended.get() {
             return Ok(());
         }
+        // All its bytes are packaged, so this seldom allocates.
+        buffer.reserve(READ);
         let count = tokio::select! {
-            count = reader.read(&mut buffer) => count?,
+            count = reader.read_buf(&mut buffer) => count?,
             () = local.over.notified() => return Ok(()),
         };
         if count == 0 {
@@ -295,22 +290,21 @@ where
         }
         local.used.set(clock::now());
         overlay.limit().outside(0, count as u64);
-        bytes.clear();
-        bytes.extend_from_slice(&buffer[..count]);
+        source.0 = buffer.split().freeze();
     }
 }
 
 /// Sends bytes that no socket provides, and ends the stream behind them.
-pub(crate) async fn answer<N, G, D>(overlay: &Overlay<N, G, D>, key: StreamKey, local: &Local, bytes: &[u8])
+pub(crate) async fn answer<N, G, D>(overlay: &Overlay<N, G, D>, key: StreamKey, local: &Local, bytes: Bytes)
 where
     N: Node<Encrypted> + 'static,
     G: RateLimit + 'static,
     D: Dial + 'static,
 {
-    let (mut source, mut room) = (Read { bytes }, u32::MAX);
+    let (mut source, mut room) = (Read(bytes), u32::MAX);
     while !local.ended.get() {
         overlay.with(|node, now| node.package(now, key, room, &mut source));
-        if source.bytes.is_empty() {
+        if source.0.is_empty() {
             return overlay.with(|node, now| node.stream_ended(now, key));
         }
         local.may_package.notified().await;

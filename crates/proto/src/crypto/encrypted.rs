@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use bytes::Bytes;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use tidegate_control::random::Random;
@@ -11,14 +12,14 @@ use tidegate_control::random::Random;
 use super::cgo::Side;
 use super::fast;
 pub use super::hop::Hop;
-use super::layer::{BODY, Body};
+use super::layer::{BODY, Body, Buffer};
 use super::message::{read, write};
 use super::names::{Peer, SharedNames, Target};
 use super::negotiation::Wishes;
 use super::ntor::{self, RelayPublic, RelaySecret};
 use super::ntor_v3;
 use super::own_keys::OwnKeys;
-use crate::cell::{DATA_BYTES, DestroyReason, Digest, Message, RelayId};
+use crate::cell::{DestroyReason, Digest, Message, RelayId};
 use crate::onion::{Malformed, Onion, Terms};
 use crate::switching::CongestionNotice;
 
@@ -105,7 +106,7 @@ impl Encrypted {
 
 /// A body that starts with `prefix` and is zero behind it.
 fn body(parts: &[&[u8]]) -> Body {
-    let mut bytes = Box::new([0; BODY]);
+    let mut bytes = Buffer::zeros();
     let mut at = 0;
     for part in parts {
         bytes[at..at + part.len()].copy_from_slice(part);
@@ -127,7 +128,7 @@ fn measured(bytes: &[u8]) -> Option<&[u8]> {
 
 impl Onion for Encrypted {
     type Body = Body;
-    type Data = Box<[u8]>;
+    type Data = Bytes;
     type Address = Target;
     type Peer = Peer;
     type RelayHop = Hop;
@@ -300,12 +301,6 @@ impl Onion for Encrypted {
     }
 }
 
-/// A chunk of application bytes that fits into a cell.
-pub fn data(bytes: &[u8]) -> (u16, Box<[u8]>) {
-    let taken = &bytes[..bytes.len().min(usize::from(DATA_BYTES))];
-    (taken.len() as u16, taken.into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::message::Format;
@@ -352,7 +347,7 @@ mod tests {
         let link = Link { nonce: [6; 32], sent: 7, delivered: 8, wish: Wish::Throughput };
         [
             Payload::Data(data_bytes, vec![5; data_bytes.into()].into()),
-            Payload::Data(0, Box::default()),
+            Payload::Data(0, Bytes::new()),
             Payload::Begin(Target::parse("[::1]:8080", 7).unwrap()),
             Payload::Begin(Target::Resolve("a.example".into())),
             Payload::Begin(Target::Directory),
@@ -435,8 +430,8 @@ mod tests {
             Encrypted::peel(&mut relays[0], false, &mut cell)
         };
         let of = |stream, payload| Ok(Some(Message { stream: StreamId(stream), payload }));
-        assert_eq!(tell(2, 7, 3), of(7, Payload::Data(3, [0; 3].into())));
-        assert_eq!(tell(2, 7, 488), of(7, Payload::Data(488, [0; 488].into())));
+        assert_eq!(tell(2, 7, 3), of(7, Payload::Data(3, vec![0; 3].into())));
+        assert_eq!(tell(2, 7, 488), of(7, Payload::Data(488, vec![0; 488].into())));
         assert_eq!(tell(10, 7, 490), of(0, Payload::Nothing), "DROP has no stream");
         assert_eq!(tell(2, 0, 3), Err(Malformed), "DATA without a stream");
         assert_eq!(tell(2, 7, 489), Err(Malformed), "longer than the cell");
@@ -473,7 +468,7 @@ mod tests {
                 }
                 plain[16] = command;
             }
-            let cell = Body(Box::new(plain));
+            let cell = Body::from(plain);
             for wishes in [None, Some(CGO)] {
                 let (mut client, mut relays) = circuit([wishes; 3]);
                 prop_assert_eq!(Encrypted::peel(&mut relays[0], false, &mut cell.clone()), Ok(None));

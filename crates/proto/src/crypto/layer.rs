@@ -2,7 +2,9 @@
 //! 509-byte body, with a counter that starts at zero and is never reset, and a running SHA-1 digest by
 //! which a hop recognises its own cells.
 
+use std::cell::RefCell;
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 
 use aes::Aes128;
 use ctr::cipher::{KeyIvInit as _, StreamCipher as _, StreamCipherSeek as _};
@@ -15,7 +17,81 @@ pub const BODY: usize = 509;
 
 /// The body of a cell.
 #[derive(Clone, PartialEq)]
-pub struct Body(pub Box<[u8; BODY]>);
+pub struct Body(pub Buffer);
+
+impl From<[u8; BODY]> for Body {
+    fn from(bytes: [u8; BODY]) -> Body {
+        let mut buffer = Buffer::take();
+        *buffer = bytes;
+        Body(buffer)
+    }
+}
+
+/// The memory of a body. Each thread keeps some of it for its next bodies.
+pub struct Buffer(Option<Box<[u8; BODY]>>);
+
+/// Buffers that a thread keeps: those of a few read blocks.
+const KEPT: usize = 512;
+
+thread_local! {
+    static SPARE: RefCell<Vec<Box<[u8; BODY]>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Buffer {
+    /// A buffer with any bytes.
+    fn take() -> Buffer {
+        let spare = SPARE.with_borrow_mut(Vec::pop);
+        Buffer(Some(spare.unwrap_or_else(|| Box::new([0; BODY]))))
+    }
+
+    /// A buffer of zeros.
+    pub(super) fn zeros() -> Buffer {
+        let mut buffer = Buffer::take();
+        buffer.fill(0);
+        buffer
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let buffer = self.0.take();
+        // A thread that ends keeps none.
+        let _ = SPARE.try_with(|spare| {
+            let mut spare = spare.borrow_mut();
+            if spare.len() < KEPT {
+                spare.extend(buffer);
+            }
+        });
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8; BODY];
+
+    fn deref(&self) -> &[u8; BODY] {
+        self.0.as_deref().expect("only a dropped buffer has no memory")
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8; BODY] {
+        self.0.as_deref_mut().expect("only a dropped buffer has no memory")
+    }
+}
+
+impl Clone for Buffer {
+    fn clone(&self) -> Buffer {
+        let mut buffer = Buffer::take();
+        *buffer = **self;
+        buffer
+    }
+}
+
+impl PartialEq for Buffer {
+    fn eq(&self, other: &Buffer) -> bool {
+        **self == **other
+    }
+}
 
 impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

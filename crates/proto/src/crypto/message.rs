@@ -2,8 +2,10 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use bytes::Bytes;
+
 use super::cgo;
-use super::layer::{BODY, Body};
+use super::layer::{BODY, Body, Buffer};
 use super::names::{Peer, Router, Target};
 use crate::cell::{Digest, EndReason, Message, Nonce, Payload, RelayId, ServiceCommand, StreamId};
 use crate::conflux::Link;
@@ -46,8 +48,8 @@ const NUMBER: u8 = 241;
 const HEADER: usize = 11;
 
 /// Onion routing with Tor's message format.
-pub(super) trait Tors: Onion<Body = Body, Data = Box<[u8]>, Address = Target, Peer = Peer> {}
-impl<O: Onion<Body = Body, Data = Box<[u8]>, Address = Target, Peer = Peer>> Tors for O {}
+pub(super) trait Tors: Onion<Body = Body, Data = Bytes, Address = Target, Peer = Peer> {}
+impl<O: Onion<Body = Body, Data = Bytes, Address = Target, Peer = Peer>> Tors for O {}
 
 /// How a message lies in a cell's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +131,7 @@ impl Format {
 
 /// A message's body, without layers.
 pub(super) fn write<O: Tors>(message: &Message<O>, format: Format) -> Body {
-    let mut bytes = Box::new([0; BODY]);
+    let mut bytes = Buffer::zeros();
     let command = command(&message.payload);
     let length = write_data(&message.payload, &mut bytes[format.data_at(command)..]);
     format.write_header(&mut bytes, command, message.stream, length);
@@ -277,7 +279,7 @@ fn read_specifiers(data: &[u8]) -> Option<(Peer, &[u8])> {
 }
 
 fn body(bytes: &[u8]) -> Body {
-    let mut body = Box::new([0; BODY]);
+    let mut body = Buffer::zeros();
     body[..bytes.len()].copy_from_slice(bytes);
     Body(body)
 }
@@ -286,7 +288,7 @@ fn body(bytes: &[u8]) -> Body {
 pub(super) fn read<O: Tors>(body: &[u8; BODY], format: Format) -> Result<Message<O>, Malformed> {
     let (command, stream, data) = format.parts(body)?;
     let payload = match (command, data) {
-        (DATA, _) => Payload::Data(data.len() as u16, data.into()),
+        (DATA, _) => Payload::Data(data.len() as u16, Bytes::copy_from_slice(data)),
         (BEGIN, _) => begin(data).map_or(Payload::Misread, Payload::Begin),
         (RESOLVE, _) => {
             text(data).map_or(Payload::Misread, |(name, _)| Payload::Begin(Target::Resolve(name.to_owned())))

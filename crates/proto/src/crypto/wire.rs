@@ -82,19 +82,13 @@ pub fn write_cell(cell: &Cell<Encrypted>, bytes: &mut Vec<u8>) {
     bytes.extend_from_slice(said);
 }
 
-/// Parses a cell, reusing the memory of `spare` if there is one. `None` if the command does not concern circuits.
-pub fn read_cell(circ: CircId, number: u8, said: &[u8], spare: &mut Vec<Body>) -> Option<Cell<Encrypted>> {
+/// Parses a cell. `None` if the command does not concern circuits.
+pub fn read_cell(circ: CircId, number: u8, said: &[u8]) -> Option<Cell<Encrypted>> {
     let command = circuit_command(number, said)?;
     let body = match command {
         Command::Plan | Command::Leave | Command::Join => Encrypted::from_plain(said.to_vec()),
-        _ => {
-            let mut body = spare.pop().unwrap_or_else(Encrypted::empty);
-            match <&[u8; BODY]>::try_from(said) {
-                Ok(said) => *body.0 = *said,
-                Err(_) => body.0.fill(0),
-            }
-            body
-        }
+        // CONGESTED, one of our own cells, has no body.
+        _ => <[u8; BODY]>::try_from(said).map_or_else(|_| Encrypted::empty(), Body::from),
     };
     Some(Cell { circ, command, body })
 }
