@@ -145,6 +145,17 @@ impl Local {
         }
     }
 
+    /// Returns once the circuit closed the stream, or nothing has arrived for this long.
+    async fn over_or_idle(&self, limit: Span) {
+        self.used.set(clock::now());
+        while !self.ended.get() && clock::now().since(self.used.get()) < limit {
+            tokio::select! {
+                () = self.over.notified() => {}
+                () = clock::until(self.used.get() + limit) => {}
+            }
+        }
+    }
+
     /// Ends the stream without writing what it received.
     pub(crate) fn abort(&self) {
         self.end();
@@ -221,12 +232,8 @@ pub async fn run<N, G, D>(
     let sending = async {
         let sent = send(overlay, key, local, &mut reader, first).await;
         // Tor's streams cannot be half-closed: keep the stream for the answer.
-        if at_end == AtEnd::Listen && sent.is_ok() && !local.ended.get() {
-            let over = async {
-                local.over.notified().await;
-                Ok(())
-            };
-            let _ = within(IDLE, over).await;
+        if at_end == AtEnd::Listen && sent.is_ok() {
+            local.over_or_idle(IDLE).await;
         }
         end();
     };
@@ -346,5 +353,26 @@ where
                 local.arrived.notified().await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_long_answer_outlives_the_idle_timeout() {
+        let (local, limit) = (Local::default(), Span::from_millis(300));
+        let begun = clock::now();
+        let answer = async {
+            for _ in 0..10 {
+                clock::until(clock::now() + Span::from_millis(60)).await;
+                local.deliver(clock::now(), Bytes::from_static(b"more"));
+            }
+        };
+        tokio::join!(answer, local.over_or_idle(limit));
+        assert!(clock::now().since(begun) >= Span::from_millis(900));
+        let ended = async { local.end() };
+        tokio::join!(local.over_or_idle(Span::from_secs(60)), ended);
     }
 }
