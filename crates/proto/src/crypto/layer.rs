@@ -34,6 +34,7 @@ pub struct Buffer(Option<Box<[u8; BODY]>>);
 const KEPT: usize = 512;
 
 thread_local! {
+    #[expect(clippy::vec_box, reason = "memory moves between this list and bodies")]
     static SPARE: RefCell<Vec<Box<[u8; BODY]>>> = const { RefCell::new(Vec::new()) };
 }
 
