@@ -111,7 +111,7 @@ impl Layer {
         let (keys, nonce) = fresh.split_at(KEYS);
         self.keys.copy_from_slice(keys);
         self.nonce.copy_from_slice(nonce);
-        **expanded = Expanded::new(self.side, &self.keys);
+        expanded.replace(&self.keys);
     }
 }
 

@@ -49,16 +49,28 @@ pub(crate) struct Expanded {
 impl Expanded {
     /// Expands keys for one side of a circuit.
     pub(crate) fn new(side: Side, keys: &[u8; KEYS]) -> Expanded {
-        let part = |n: usize| -> [u8; 16] { keys[16 * n..16 * (n + 1)].try_into().expect("4 x 16 bytes") };
+        let [tag, tag_hash, stream, stream_hash] = split(keys);
         Expanded {
             tag: match side {
-                Side::Relay => TagCipher::Encrypts(Aes128Enc::new(&part(0).into())),
-                Side::Client => TagCipher::Decrypts(Aes128Dec::new(&part(0).into())),
+                Side::Relay => TagCipher::Encrypts(Aes128Enc::new(&tag.into())),
+                Side::Client => TagCipher::Decrypts(Aes128Dec::new(&tag.into())),
             },
-            tag_hash: Polyval::new(&part(1).into()),
-            stream: Aes128Enc::new(&part(2).into()),
-            stream_hash: Polyval::new(&part(3).into()),
+            tag_hash: Polyval::new(&tag_hash.into()),
+            stream: Aes128Enc::new(&stream.into()),
+            stream_hash: Polyval::new(&stream_hash.into()),
         }
+    }
+
+    /// Replaces the keys in place. A whole new value of 2 KB would be copied twice for each cell of a relay.
+    pub(crate) fn replace(&mut self, keys: &[u8; KEYS]) {
+        let [tag, tag_hash, stream, stream_hash] = split(keys);
+        match &mut self.tag {
+            TagCipher::Encrypts(cipher) => *cipher = Aes128Enc::new(&tag.into()),
+            TagCipher::Decrypts(cipher) => *cipher = Aes128Dec::new(&tag.into()),
+        }
+        self.tag_hash = Polyval::new(&tag_hash.into());
+        self.stream = Aes128Enc::new(&stream.into());
+        self.stream_hash = Polyval::new(&stream_hash.into());
     }
 
     /// Encrypts a body at a relay, or decrypts it at a client. The tweak is the previous cell's tag and the command.
@@ -117,6 +129,11 @@ impl Expanded {
         self.xor_stream(nonce, STREAM_BLOCKS, &mut *bytes);
         bytes
     }
+}
+
+/// The four keys.
+fn split(keys: &[u8; KEYS]) -> [[u8; 16]; 4] {
+    std::array::from_fn(|n| keys[16 * n..16 * (n + 1)].try_into().expect("4 x 16 bytes"))
 }
 
 fn xor(bytes: &mut [u8; TAG], mask: &[u8; TAG]) {
