@@ -143,8 +143,8 @@ impl CellSignal {
 /// Timeouts of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// Close it if it neither reads nor writes for this long. Without it, the node alone decides: its circuits may be
-    /// silent for hours, and it closes connections without circuits ([`tidegate_proto::links::Limits`]).
+    /// Close it after this time without a read or a write. If unset, the node decides: circuits may be silent, and the
+    /// node closes connections without circuits ([`tidegate_proto::links::Limits`]).
     pub idle: Option<Span>,
     /// Close it if a write is stalled for this long.
     pub unread: Span,

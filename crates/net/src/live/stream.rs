@@ -145,7 +145,7 @@ impl Local {
         }
     }
 
-    /// Returns once the circuit closed the stream, or nothing has arrived for this long.
+    /// Returns when the circuit has closed the stream, or when nothing arrives within `limit`.
     async fn over_or_idle(&self, limit: Span) {
         self.used.set(clock::now());
         while !self.ended.get() && clock::now().since(self.used.get()) < limit {

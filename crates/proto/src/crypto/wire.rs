@@ -87,7 +87,7 @@ pub fn read_cell(circ: CircId, number: u8, said: &[u8]) -> Option<Cell<Encrypted
     let command = circuit_command(number, said)?;
     let body = match command {
         Command::Plan | Command::Leave | Command::Join => Encrypted::from_plain(said.to_vec()),
-        // CONGESTED, one of our own cells, has no body.
+        // CONGESTED, one of our own cells, is empty.
         _ => <[u8; BODY]>::try_from(said).map_or_else(|_| Encrypted::empty(), Body::from),
     };
     Some(Cell { circ, command, body })
