@@ -21,9 +21,7 @@ pub struct Body(pub Buffer);
 
 impl From<[u8; BODY]> for Body {
     fn from(bytes: [u8; BODY]) -> Body {
-        let mut buffer = Buffer::take();
-        *buffer = bytes;
-        Body(buffer)
+        Body(Buffer::of(&bytes))
     }
 }
 
@@ -43,6 +41,13 @@ impl Buffer {
     fn take() -> Buffer {
         let spare = SPARE.with_borrow_mut(Vec::pop);
         Buffer(Some(spare.unwrap_or_else(|| Box::new([0; BODY]))))
+    }
+
+    /// A buffer with these bytes.
+    pub(super) fn of(bytes: &[u8; BODY]) -> Buffer {
+        let mut buffer = Buffer::take();
+        buffer.copy_from_slice(bytes);
+        buffer
     }
 
     /// A buffer of zeros.
@@ -82,9 +87,7 @@ impl DerefMut for Buffer {
 
 impl Clone for Buffer {
     fn clone(&self) -> Buffer {
-        let mut buffer = Buffer::take();
-        *buffer = **self;
-        buffer
+        Buffer::of(self)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::encrypted::Encrypted;
 use super::hop::{RELAY, RELAY_EARLY};
-use super::layer::{BODY, Body};
+use super::layer::{Body, Buffer};
 use crate::cell::{Cell, CircId, Command, Nonce};
 use crate::onion::Onion as _;
 
@@ -88,7 +88,7 @@ pub fn read_cell(circ: CircId, number: u8, said: &[u8]) -> Option<Cell<Encrypted
     let body = match command {
         Command::Plan | Command::Leave | Command::Join => Encrypted::from_plain(said.to_vec()),
         // CONGESTED, one of our own cells, is empty.
-        _ => <[u8; BODY]>::try_from(said).map_or_else(|_| Encrypted::empty(), Body::from),
+        _ => said.try_into().map_or_else(|_| Encrypted::empty(), |said| Body(Buffer::of(said))),
     };
     Some(Cell { circ, command, body })
 }
