@@ -217,6 +217,20 @@ mod tests {
     }
 
     #[test]
+    fn the_memory_of_dropped_bodies_is_used_again_up_to_a_bound() {
+        let first = Body::from([7; BODY]);
+        let place = first.0.as_ptr();
+        drop(first);
+        let zeros = Buffer::zeros();
+        assert_eq!((zeros.as_ptr(), *zeros), (place, [0; BODY]));
+        drop(zeros);
+        let again = Body::from([9; BODY]);
+        assert_eq!((again.0.as_ptr(), *again.0), (place, [9; BODY]));
+        drop((0..2 * KEPT).map(|_| Buffer::zeros()).collect::<Vec<_>>());
+        assert_eq!(SPARE.with_borrow(Vec::len), KEPT);
+    }
+
+    #[test]
     fn who_has_rested_goes_on_where_it_was() {
         let layer = || Layer::new(&[1; 16], &[2; 20]);
         let (mut speaker, mut hop) = (layer(), layer());
