@@ -12,7 +12,7 @@ use tidegate_control::random::Random;
 use super::cgo::Side;
 use super::fast;
 pub use super::hop::Hop;
-use super::layer::{BODY, Body, Buffer};
+use super::layer::{BODY, Body};
 use super::message::{read, write};
 use super::names::{Peer, SharedNames, Target};
 use super::negotiation::Wishes;
@@ -104,20 +104,9 @@ impl Encrypted {
     }
 }
 
-/// A body that starts with `prefix` and is zero behind it.
-fn body(parts: &[&[u8]]) -> Body {
-    let mut bytes = Buffer::zeros();
-    let mut at = 0;
-    for part in parts {
-        bytes[at..at + part.len()].copy_from_slice(part);
-        at += part.len();
-    }
-    Body(bytes)
-}
-
 /// The body of CREATE2: handshake type, length, onion skin.
 fn create(kind: u16, skin: &[u8]) -> Body {
-    body(&[&kind.to_be_bytes(), &(skin.len() as u16).to_be_bytes(), skin])
+    Body::of(&[&kind.to_be_bytes(), &(skin.len() as u16).to_be_bytes(), skin])
 }
 
 /// A byte string behind its length.
@@ -136,16 +125,16 @@ impl Onion for Encrypted {
     type Handshake = Option<Handshake>;
 
     fn empty() -> Body {
-        body(&[])
+        Body::of(&[])
     }
 
     fn destroy(reason: DestroyReason) -> Body {
-        body(&[&[reason.0]])
+        Body::of(&[&[reason.0]])
     }
 
     fn from_plain(bytes: Vec<u8>) -> Body {
         let length = bytes.len().min(BODY - 2);
-        body(&[&(length as u16).to_be_bytes(), &bytes[..length]])
+        Body::of(&[&(length as u16).to_be_bytes(), &bytes[..length]])
     }
 
     fn plain(body: &Body) -> &[u8] {
@@ -211,14 +200,14 @@ impl Onion for Encrypted {
             let half = ephemeral[..fast::HALF].try_into().expect("20 of 32 bytes");
             let (keys, proof) = fast::derive(create.0.first_chunk()?, half);
             self.ours.as_ref()?;
-            return Some((Hop::plain(&keys), body(&[half, &proof])));
+            return Some((Hop::plain(&keys), Body::of(&[half, &proof])));
         }
         let (kind, rest) = create.0.split_first_chunk::<2>()?;
         let skin = measured(rest)?;
         match u16::from_be_bytes(*kind) {
             NTOR => {
                 let (keys, reply) = self.ours.as_ref()?.answer(skin.try_into().ok()?, ephemeral).ok()?;
-                Some((Hop::plain(&keys), body(&[&(ntor::REPLY as u16).to_be_bytes(), &reply])))
+                Some((Hop::plain(&keys), Body::of(&[&(ntor::REPLY as u16).to_be_bytes(), &reply])))
             }
             NTOR_V3 => {
                 let mut granted = Wishes::default();
@@ -228,7 +217,7 @@ impl Onion for Encrypted {
                 };
                 let (material, reply) = self.ours.as_ref()?.answer_v3(skin, &ephemeral, grant).ok()?;
                 let hop = Hop::agreed(Side::Relay, &material, granted);
-                Some((hop, body(&[&(reply.len() as u16).to_be_bytes(), &reply])))
+                Some((hop, Body::of(&[&(reply.len() as u16).to_be_bytes(), &reply])))
             }
             _ => None,
         }
@@ -343,7 +332,7 @@ mod tests {
             [1; 32],
         );
         let create = client.start(RelayId(7)).1;
-        let reply = body(&[&(ntor::REPLY as u16).to_be_bytes(), &[7; ntor::REPLY]]);
+        let reply = Body::of(&[&(ntor::REPLY as u16).to_be_bytes(), &[7; ntor::REPLY]]);
         let link = Link { nonce: [6; 32], sent: 7, delivered: 8, wish: Wish::Throughput };
         [
             Payload::Data(data_bytes, vec![5; data_bytes.into()].into()),
@@ -425,7 +414,7 @@ mod tests {
         let (mut client, mut relays) = circuit([Some(CGO); 3]);
         let mut tell = |command: u8, stream: u16, length: u16| {
             let mut cell =
-                body(&[&[0; 16], &[command], &length.to_be_bytes(), &stream.to_be_bytes(), &[0; 8]]);
+                Body::of(&[&[0; 16], &[command], &length.to_be_bytes(), &stream.to_be_bytes(), &[0; 8]]);
             client[0].seal(false, &mut cell.0);
             Encrypted::peel(&mut relays[0], false, &mut cell)
         };
@@ -449,7 +438,7 @@ mod tests {
         let (handshake, create) = client.start(RelayId(0));
         let mut thief = Encrypted::new(Some(RelaySecret::new([1; 20], [3; 32])), BTreeMap::new(), [2; 32]);
         assert!(thief.accept(&create, false).is_none());
-        assert!(client.finish(handshake, &body(&[&[0, 64], &[1; 64]])).is_none());
+        assert!(client.finish(handshake, &Body::of(&[&[0, 64], &[1; 64]])).is_none());
         let (unknown, create) = client.start(RelayId(5));
         assert!(unknown.is_none() && thief.accept(&create, false).is_none());
     }

@@ -19,6 +19,18 @@ pub const BODY: usize = 509;
 #[derive(Clone, PartialEq)]
 pub struct Body(pub Buffer);
 
+impl Body {
+    /// A body that begins with these parts and ends with zeros.
+    pub(super) fn of(parts: &[&[u8]]) -> Body {
+        let (mut bytes, mut at) = (Buffer::zeros(), 0);
+        for part in parts {
+            bytes[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        Body(bytes)
+    }
+}
+
 impl From<[u8; BODY]> for Body {
     fn from(bytes: [u8; BODY]) -> Body {
         Body(Buffer::of(&bytes))

@@ -278,12 +278,6 @@ fn read_specifiers(data: &[u8]) -> Option<(Peer, &[u8])> {
     Some((Peer::Router(router), rest))
 }
 
-fn body(bytes: &[u8]) -> Body {
-    let mut body = Buffer::zeros();
-    body[..bytes.len()].copy_from_slice(bytes);
-    Body(body)
-}
-
 /// Parses a body without layers.
 pub(super) fn read<O: Tors>(body: &[u8; BODY], format: Format) -> Result<Message<O>, Malformed> {
     let (command, stream, data) = format.parts(body)?;
@@ -315,12 +309,12 @@ pub(super) fn read<O: Tors>(body: &[u8; BODY], format: Format) -> Result<Message
             let (peer, handshake) = read_specifiers(data).ok_or(Malformed)?;
             let head = handshake.get(2..4).ok_or(Malformed)?;
             let handshake_length = 4 + usize::from(u16::from_be_bytes([head[0], head[1]]));
-            Payload::Extend(peer, self::body(handshake.get(..handshake_length).ok_or(Malformed)?))
+            Payload::Extend(peer, Body::of(&[handshake.get(..handshake_length).ok_or(Malformed)?]))
         }
         (EXTENDED2, [high, low, rest @ ..])
             if usize::from(u16::from_be_bytes([*high, *low])) <= rest.len() =>
         {
-            Payload::Extended(self::body(data))
+            Payload::Extended(Body::of(&[data]))
         }
         (TRUNCATE, _) => Payload::Truncate,
         (TRUNCATED, _) => Payload::Truncated,
