@@ -7,18 +7,17 @@ use crate::results::{Results, SystemResult, flatten, is_idle, look_up};
 use crate::runs::Run;
 use crate::scoreboard::sequence::Sequence;
 use crate::scoreboard::verdict::ALPHA;
-use crate::statistics::Estimate;
 
 /// Systems that differ by less than this share are equal in a report's words.
-const TIE: f64 = 0.01;
+pub(super) const TIE: f64 = 0.01;
 /// Fewest downloads of a class, over all seeds, that a report calls a difference of: as for measured ones.
 const LEAST_DOWNLOADS: u64 = 20;
 
 /// Most lines of comparison: two for each of three classes, throughput and fairness.
 const LINES: usize = 8;
 
-/// Fewest seeds that can make a system the best.
-const BEST: usize = 3;
+/// Fewest seeds for a verdict.
+pub(super) const SEEDS: usize = 3;
 
 /// A quantity in which systems are compared.
 pub(super) struct Aspect {
@@ -270,7 +269,7 @@ fn best(results: &Results<'_>, aspect: &Aspect) -> Option<String> {
         Some(width) => {
             // The interval of a ratio may reach below zero.
             let (low, high) = ((ratio.mean - width).max(0.0), ratio.mean + width);
-            let significant = seeds >= BEST && (low > 1.0 || high < 1.0);
+            let significant = seeds >= SEEDS && (low > 1.0 || high < 1.0);
             let judged = if significant { "significant" } else { "not significant" };
             said(format!("{} to {}, {judged}, n = {seeds}", format_number(low), format_number(high)))
         }
@@ -287,7 +286,7 @@ fn beats_all(results: &Results<'_>, winner: &SystemResult<'_>, aspect: &Aspect) 
         let differences = results.differences(winner, other, &aspect.keys());
         let sequence = Sequence::of(&differences);
         let right_side = if aspect.less { sequence.mean < 0.0 } else { sequence.mean > 0.0 };
-        let clear = || sequence.n >= BEST && sequence.p_value(0.0) <= ALPHA / others.len() as f64;
+        let clear = || sequence.n >= SEEDS && sequence.p_value(0.0) <= ALPHA / others.len() as f64;
         right_side && (results.undrawn() || !results.scenario.is_drawn() || clear())
     };
     others.iter().all(better)
@@ -315,10 +314,7 @@ pub(super) fn every_ratio(results: &Results<'_>) -> Vec<Ratio> {
 fn rows(results: &Results<'_>, path: &[&str], label: &str, less: Option<bool>) -> Vec<Ratio> {
     let Some((first, others)) = results.systems.split_first() else { return Vec::new() };
     let row = |system: &SystemResult<'_>| {
-        let Estimate { mean, ci95, .. } = results.paired(system, first, path)?;
-        let ends = ci95.map(|width| (mean - width, mean + width));
-        let (label, system) = (label.to_owned(), system.name.to_owned());
-        (mean > 0.0).then_some(Ratio { label, system, mean, ends, less })
+        Ratio::of(label, &system.name, results.paired(system, first, path)?, less)
     };
     others.iter().filter_map(row).collect()
 }

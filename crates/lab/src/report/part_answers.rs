@@ -36,10 +36,8 @@ pub fn answer_page(answer: &Answer) -> String {
     let labels = BENEFITS.iter().enumerate();
     let ratios = labels.flat_map(|(at, benefit)| {
         let of = move |part: &PartAnswer| {
-            let Estimate { mean, ci95, .. } = part.benefits[at].as_ref()?.estimate;
-            let ends = ci95.map(|width| (mean - width, mean + width));
-            let (label, system) = (benefit.label.to_owned(), part.part.name.to_owned());
-            (mean > 0.0).then_some(Ratio { label, system, mean, ends, less: Some(benefit.less) })
+            let estimate = part.benefits[at].as_ref()?.estimate;
+            Ratio::of(benefit.label, &part.part.name, estimate, Some(benefit.less))
         };
         answer.parts.iter().filter_map(of)
     });

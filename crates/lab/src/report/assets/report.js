@@ -196,9 +196,7 @@
       if (row.label !== label) add(box, "div", { class: "group" }, (label = row.label));
       const line = add(box, "div", { class: "ratio" });
       add(line, "span", {}, row.system);
-      // As in the sentences above the chart, values within 1 % are equal.
-      const sure = row.ends && (row.ends[0] > 1 || row.ends[1] < 1) && Math.abs(row.mean - 1) > 0.01;
-      const kind = !sure ? "unsure" : row.less === null ? "sure" : (row.mean < 1) === row.less ? "better" : "worse";
+      const kind = !row.sure ? "unsure" : row.less === null ? "sure" : (row.mean < 1) === row.less ? "better" : "worse";
       const track = add(line, "div", { class: "axis " + kind });
       add(track, "i", { class: "one", style: "left:" + at(1) + "%" });
       if (row.ends) {
@@ -227,7 +225,7 @@
     addEventListener("resize", place);
     if (spec.open) {
       const keys = add(box, "div", { class: "keys" });
-      const kinds = [["better", "significantly better"], ["worse", "significantly worse"], ["unsure", "not significant, within 1 %, or one seed"]];
+      const kinds = [["better", "significantly better"], ["worse", "significantly worse"], ["unsure", "not significant, within 1 %, or too few seeds"]];
       for (const [kind, text] of kinds) {
         const key = add(keys, "span");
         add(key, "i", { class: kind });
