@@ -114,6 +114,8 @@ impl Place {
 
 /// Number of Tidegate relays, and of stock relays if they are needed.
 const RELAYS: usize = 4;
+/// Turns of each side of a comparison.
+const TURNS: u64 = 5;
 
 /// Runs the subcommand.
 pub fn main(arguments: &TornetArgs) -> Result<ExitCode, Failure> {
@@ -271,28 +273,36 @@ impl Tornet {
         };
         let ours = self.names()[..count].to_vec();
         let (there, elsewhere) = self.stock.split_at(count);
-        let mut rates = Vec::new();
+        let mut sides = Vec::new();
+        // Build all circuits before the measurement.
+        let once = (arguments.circuits.into(), arguments.circuits.into());
         for (who, there) in [("ours", &ours[..]), ("stock", there)] {
             let process = |name: &String| match self.ours.iter().find(|relay| relay.name == *name) {
                 Some(relay) => Some(relay.process),
                 None => self.network.process(name),
             };
             let processes: Vec<u32> = there.iter().filter_map(process).collect();
-            let used = || processes.iter().filter_map(|process| cpu_s_of(*process)).sum::<f64>();
             let (name, hops) = (format!("client-{}-{who}", place.name()), place.hops(there, elsewhere));
             // Conflux would spread a stream over two relays of the same place.
             let socks = start_client(&self.stage, &mut self.network, &name, hops, "ConfluxEnabled 0\n")?;
-            // Build the circuits before the measurement.
-            let once = (arguments.circuits.into(), arguments.circuits.into());
             fetch_over(once, socks, self.file, 100_000)?;
-            let before = used();
-            let download = fetch_over(once, socks, self.file, bytes.0)?;
-            if !download.exact() {
-                return Err(Failure::Other(format!("the download through {who} is not what was sent")));
-            }
-            rates.push(f64::from(arguments.circuits) * bytes.0 as f64 / (used() - before).max(1e-9));
+            sides.push((who, processes, socks));
         }
-        let ([ours, stock], circuits) = ([rates[0], rates[1]], arguments.circuits);
+        // A machine's speed changes within a minute, so the two take turns.
+        let (mut spent, each) = ([0.0; 2], bytes.0.div_ceil(TURNS));
+        for _ in 0..TURNS {
+            for ((who, processes, socks), spent) in sides.iter().zip(&mut spent) {
+                let used = || processes.iter().filter_map(|process| cpu_s_of(*process)).sum::<f64>();
+                let before = used();
+                if !fetch_over(once, *socks, self.file, each)?.exact() {
+                    return Err(Failure::Other(format!("the download through {who} is not what was sent")));
+                }
+                *spent += used() - before;
+            }
+        }
+        let circuits = arguments.circuits;
+        let [ours, stock] =
+            spent.map(|spent| f64::from(circuits) * (each * TURNS) as f64 / f64::max(spent, 1e-9));
         if arguments.json {
             let said = json!({ "at": place.name(), "circuits": circuits, "ours_bytes_per_cpu_s": ours,
                 "stock_bytes_per_cpu_s": stock, "ratio": ours / stock });
