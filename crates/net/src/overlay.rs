@@ -579,10 +579,10 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
                 }
                 // Padding and unknown commands are ignored (tor-spec, "Cell packet format").
                 if let Some(cell) = read_cell(circ, number, body) {
-                    return Some(cell);
+                    return Some((cell, 1));
                 }
             };
-            node.cells_arrived(now, id, &mut std::iter::from_fn(&mut next).map(|cell| (cell, 1)));
+            node.cells_arrived(now, id, &mut std::iter::from_fn(&mut next));
             if !valid {
                 return Err(io::ErrorKind::InvalidData.into());
             }

@@ -315,6 +315,9 @@ pub trait Onion: Sized + Clone + Debug + PartialEq {
     /// A client's state of an unfinished key exchange.
     type Handshake;
 
+    /// Whether neighbouring cells of a circuit are often equal, so that queues compare them.
+    const REPEATS: bool;
+
     /// An empty body.
     fn empty() -> Self::Body;
     /// The body of a DESTROY cell.

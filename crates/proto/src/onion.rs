@@ -100,6 +100,8 @@ impl Onion for Clear {
     type ClientHop = Option<bool>;
     type Handshake = Option<bool>;
 
+    const REPEATS: bool = true;
+
     fn empty() -> ClearBody {
         ClearBody::Handshake(None)
     }

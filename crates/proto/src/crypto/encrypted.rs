@@ -124,6 +124,9 @@ impl Onion for Encrypted {
     type ClientHop = Hop;
     type Handshake = Option<Handshake>;
 
+    // Each cell has bytes of its own.
+    const REPEATS: bool = false;
+
     fn empty() -> Body {
         Body::of(&[])
     }

@@ -37,7 +37,7 @@ impl<O: Onion> Waiting<O> {
     pub(crate) fn push_back(&mut self, departure: Departure<O>, count: u32) {
         self.cells += count;
         match self.runs.back_mut() {
-            Some((last, before)) if *last == departure => *before += count,
+            Some((last, before)) if O::REPEATS && *last == departure => *before += count,
             _ => self.runs.push_back((departure, count)),
         }
     }
