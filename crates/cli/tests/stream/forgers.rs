@@ -17,8 +17,9 @@ fn plays_true_beside_a_forger(stream: &[u8], what: &str) {
     server.until("an interior forger", |status| number(&status["viewers"][1], "children") >= 4);
     let feeding = feed(server.input(), stream.to_vec(), 10);
     server.until("a leaf after a forgery", |status| {
-        // If children left it on a busy machine before they met a forgery, the complaint of the last one lowers its
-        // budget to nothing, and nobody is left to complain a second time. The simulator's tests want a relegation.
+        // On a busy machine, most children may leave the forger before they meet a forgery. Then the complaint of the
+        // last one lowers the forger's budget to nothing, and no child is left for a second complaint. The simulator's
+        // tests require a relegation.
         let barred = number(status, "relegated") > 0 || number(&status["viewers"][1], "budget") == 0;
         let edges: &Vec<Value> = status["edges"].as_array().unwrap();
         let leaf = !edges.is_empty() && edges.iter().all(|edge| edge[1] != 1);
