@@ -68,7 +68,7 @@ impl<O: Onion> Leg<O> {
             loudness: DecayingCount::default(),
             buffered: 0,
             sent: 0,
-            queue: Waiting::default(),
+            queue: Waiting::of_circuit(),
             allowance,
             share: 0.0,
             cuts: false,

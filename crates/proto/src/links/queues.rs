@@ -120,7 +120,7 @@ impl<O: Onion> Queues<O> {
             keys: Slab::new(),
             active: 0,
             last: None,
-            out: Waiting::default(),
+            out: Waiting::of_channel(),
             unqueued: 0,
             occupancy: None,
         };

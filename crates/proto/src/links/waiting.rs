@@ -11,18 +11,21 @@ use crate::sink::Departure;
 pub(super) struct Waiting<O: Onion> {
     runs: VecDeque<(Departure<O>, u32)>,
     cells: u32,
-}
-
-/// Maximum capacity of an empty list, in entries. Nearly all of a relay's thousands of lists are empty or short.
-const KEPT: usize = 16;
-
-impl<O: Onion> Default for Waiting<O> {
-    fn default() -> Waiting<O> {
-        Waiting { runs: VecDeque::new(), cells: 0 }
-    }
+    /// Maximum capacity while empty, in entries.
+    kept: u32,
 }
 
 impl<O: Onion> Waiting<O> {
+    /// The cells of a circuit queue. Nearly all of a relay's thousands of queues are empty or short.
+    pub(crate) fn of_circuit() -> Waiting<O> {
+        Waiting { runs: VecDeque::new(), cells: 0, kept: 16 }
+    }
+
+    /// The cells of an output buffer, which fills and empties with each block that the relay reads.
+    pub(crate) fn of_channel() -> Waiting<O> {
+        Waiting { kept: 256, ..Waiting::of_circuit() }
+    }
+
     /// Number of cells.
     pub(crate) fn len(&self) -> u32 {
         self.cells
@@ -59,7 +62,7 @@ impl<O: Onion> Waiting<O> {
         }
         let run = self.runs.pop_front()?;
         self.cells -= run.1;
-        if self.runs.is_empty() && self.runs.capacity() > KEPT {
+        if self.runs.is_empty() && self.runs.capacity() > self.kept as usize {
             self.runs = VecDeque::new();
         }
         Some(run)
@@ -103,7 +106,7 @@ mod tests {
 
     #[test]
     fn cells_leave_in_order_and_a_long_list_gives_its_memory_back() {
-        let (mut queue, mut out) = (Waiting::default(), Waiting::default());
+        let (mut queue, mut out) = (Waiting::of_circuit(), Waiting::of_channel());
         (1..1000).for_each(|circ| queue.push_back(numbered(circ), 1));
         queue.push_front(numbered(0));
         assert_eq!((queue.len(), queue.front().map(|first| first.cell.circ)), (1000, Some(CircId(0))));
@@ -115,14 +118,17 @@ mod tests {
         let left: Vec<_> = std::iter::from_fn(|| out.pop_front()).collect();
         let times: Vec<u64> = left.iter().map(|departure| departure.buffered.0).collect();
         assert_eq!(times, (0..1000).collect::<Vec<_>>());
-        queue.push_back(numbered(0), 1);
-        queue.pop_front();
-        assert!(queue.runs.capacity() > 0, "a short one keeps it");
+        assert_eq!(out.runs.capacity(), 0);
+        for (mut list, cells) in [(queue, 10), (out, 200)] {
+            (0..cells).for_each(|circ| list.push_back(numbered(circ), 1));
+            (0..cells).for_each(|_| drop(list.pop_front()));
+            assert!(list.is_empty() && list.runs.capacity() > 0, "a short one keeps it");
+        }
     }
 
     #[test]
     fn equal_cells_share_an_entry_until_one_is_taken_or_changed() {
-        let mut queue = Waiting::default();
+        let mut queue = Waiting::of_circuit();
         queue.push_back(numbered(1), 3);
         queue.push_back(numbered(1), 1);
         queue.push_back(numbered(2), 2);
