@@ -7,9 +7,10 @@ use crate::results::{Results, SystemResult, flatten, is_idle, look_up};
 use crate::runs::Run;
 use crate::scoreboard::sequence::Sequence;
 use crate::scoreboard::verdict::ALPHA;
+use crate::statistics::Estimate;
 
 /// Systems that differ by less than this share are equal in a report's words.
-pub(super) const TIE: f64 = 0.01;
+const TIE: f64 = 0.01;
 /// Fewest downloads of a class, over all seeds, that a report calls a difference of: as for measured ones.
 const LEAST_DOWNLOADS: u64 = 20;
 
@@ -17,7 +18,7 @@ const LEAST_DOWNLOADS: u64 = 20;
 const LINES: usize = 8;
 
 /// Fewest seeds for a verdict.
-pub(super) const SEEDS: usize = 3;
+const SEEDS: usize = 3;
 
 /// A quantity in which systems are compared.
 pub(super) struct Aspect {
@@ -311,10 +312,21 @@ pub(super) fn every_ratio(results: &Results<'_>) -> Vec<Ratio> {
     rows.collect()
 }
 
+/// A row of a forest plot; `None` unless the ratio is positive.
+pub(super) fn forest_row(label: &str, system: &str, estimate: Estimate, less: Option<bool>) -> Option<Ratio> {
+    let Estimate { n, mean, ci95 } = estimate;
+    let ends = ci95.map(|width| (mean - width, mean + width));
+    // Runs that are equal for every seed leave no doubt.
+    let enough = n >= SEEDS || ci95 == Some(0.0);
+    let differs = ends.is_some_and(|(low, high)| low > 1.0 || high < 1.0) && (mean - 1.0).abs() > TIE;
+    let (label, system) = (label.to_owned(), system.to_owned());
+    (mean > 0.0).then_some(Ratio { label, system, mean, ends, sure: enough && differs, less })
+}
+
 fn rows(results: &Results<'_>, path: &[&str], label: &str, less: Option<bool>) -> Vec<Ratio> {
     let Some((first, others)) = results.systems.split_first() else { return Vec::new() };
     let row = |system: &SystemResult<'_>| {
-        Ratio::of(label, &system.name, results.paired(system, first, path)?, less)
+        forest_row(label, system.name, results.paired(system, first, path)?, less)
     };
     others.iter().filter_map(row).collect()
 }

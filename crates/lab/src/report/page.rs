@@ -4,9 +4,7 @@
 
 use serde::Serialize;
 
-use super::answer::{SEEDS, TIE};
 use crate::scoreboard::Figure;
-use crate::statistics::Estimate;
 
 const PAGE: &str = include_str!("assets/report.html");
 const PARTS: [(&str, &str); 4] = [
@@ -72,19 +70,6 @@ pub(super) struct Ratio {
     pub sure: bool,
     /// Whether smaller is better; `None` if neither is.
     pub less: Option<bool>,
-}
-
-impl Ratio {
-    /// An estimated ratio; `None` unless it is positive.
-    pub(super) fn of(label: &str, system: &str, estimate: Estimate, less: Option<bool>) -> Option<Ratio> {
-        let Estimate { n, mean, ci95 } = estimate;
-        let ends = ci95.map(|width| (mean - width, mean + width));
-        // Runs that are equal for every seed leave no doubt.
-        let enough = n >= SEEDS || ci95 == Some(0.0);
-        let differs = ends.is_some_and(|(low, high)| low > 1.0 || high < 1.0) && (mean - 1.0).abs() > TIE;
-        let (label, system) = (label.to_owned(), system.to_owned());
-        (mean > 0.0).then_some(Ratio { label, system, mean, ends, sure: enough && differs, less })
-    }
 }
 
 /// The area of a confidence band.

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use comfy_table::{ContentArrangement, Table, presets};
 
-use super::page::{Forest, HtmlTable, Page, Ratio, Section, render};
+use super::answer::forest_row;
+use super::page::{Forest, HtmlTable, Page, Section, render};
 use crate::answer::{Answer, BASE, BENEFITS, Comparison, PartAnswer, Paths, Verdict};
 use crate::number::{format_number, rate_unit};
 use crate::results::VERSION;
@@ -37,7 +38,7 @@ pub fn answer_page(answer: &Answer) -> String {
     let ratios = labels.flat_map(|(at, benefit)| {
         let of = move |part: &PartAnswer| {
             let estimate = part.benefits[at].as_ref()?.estimate;
-            Ratio::of(benefit.label, &part.part.name, estimate, Some(benefit.less))
+            forest_row(benefit.label, part.part.name, estimate, Some(benefit.less))
         };
         answer.parts.iter().filter_map(of)
     });
