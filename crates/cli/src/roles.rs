@@ -10,7 +10,7 @@ use serde_json::Value;
 use tidegate_lab::input::InputError;
 use tidegate_net::live::demo_page::{self, Look};
 use tidegate_net::live::keys;
-use tidegate_net::{os, private_file, runtime, sockets};
+use tidegate_net::{os, private_file, private_tor, runtime, sockets};
 use tokio::net::TcpListener;
 
 use crate::failure::Failure;
@@ -43,6 +43,14 @@ async fn ended(signals: &mut os::Signals) {
             "SIGHUP ignored: nothing is reread"
         );
     }
+}
+
+/// Refuses to go on without stock tor.
+pub fn need_tor(tor: &Path) -> Result<(), InputError> {
+    let Some((program, cause)) = private_tor::missing(tor) else { return Ok(()) };
+    let cause = format!("cannot be started: {cause}");
+    let cure = "install Debian's package `tor`, or name the program with --tor";
+    Err(InputError::new(program.display().to_string(), cause, cure))
 }
 
 /// How to repair a key file that cannot be used. `create` says how to create a missing one.

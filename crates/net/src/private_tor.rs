@@ -109,7 +109,15 @@ impl Relay {
 
 /// Whether tor and its tools are installed.
 pub fn is_installed(tor: &Path) -> bool {
-    [tor.to_owned(), gencert(tor)].iter().all(|tool| Command::new(tool).arg("--version").output().is_ok())
+    missing(tor).is_none()
+}
+
+/// The program among tor and its tools that cannot be started, and why.
+pub fn missing(tor: &Path) -> Option<(PathBuf, io::Error)> {
+    [tor.to_owned(), gencert(tor)].into_iter().find_map(|tool| {
+        let started = Command::new(&tool).arg("--version").output();
+        started.err().map(|cause| (tool, cause))
+    })
 }
 
 /// `tor-gencert` is beside tor or, as on Debian, on the path.

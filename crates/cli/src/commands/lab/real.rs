@@ -10,6 +10,7 @@ use super::fragment::Fragment;
 use super::predict::Model;
 use super::topology::Topology;
 use crate::failure::Failure;
+use crate::roles::need_tor;
 
 /// Measure what options of tor change, on stock tor in an emulated network of its own
 #[derive(clap::Args)]
@@ -131,11 +132,7 @@ impl RealArgs {
 pub fn main(arguments: &RealArgs) -> Result<ExitCode, Failure> {
     arguments.check()?;
     let sides = arguments.sides()?;
-    if !tidegate_net::private_tor::is_installed(&arguments.tor) {
-        let cause = "cannot be started, or `tor-gencert` cannot";
-        let cure = "install Debian's package `tor`, or name the program with --tor";
-        return Err(InputError::new(arguments.tor.display().to_string(), cause, cure).into());
-    }
+    need_tor(&arguments.tor)?;
     run(arguments, sides)
 }
 

@@ -24,6 +24,7 @@ use super::tor_client::{Hops, start_client};
 use super::tornet_measured;
 use super::tornet_soak::{self, Relays};
 use crate::failure::Failure;
+use crate::roles::need_tor;
 use crate::stage::{Stage, status_of, until_stopped};
 
 /// Run a private Tor network on this machine, with stock tor as authority and client
@@ -119,11 +120,7 @@ const TURNS: u64 = 5;
 
 /// Runs the subcommand.
 pub fn main(arguments: &TornetArgs) -> Result<ExitCode, Failure> {
-    if !private_tor::is_installed(&arguments.tor) {
-        let cause =
-            format!("cannot start {}; install Debian's package `tor` or set --tor", arguments.tor.display());
-        return Err(Failure::Other(cause));
-    }
+    need_tor(&arguments.tor)?;
     if arguments.measured {
         let &TornetArgs { honest, users, duration, json, .. } = arguments;
         let bytes = arguments.bytes.unwrap_or(MEASURED_LOAD);
