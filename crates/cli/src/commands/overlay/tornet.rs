@@ -271,7 +271,6 @@ impl Tornet {
         let ours = self.names()[..count].to_vec();
         let (there, elsewhere) = self.stock.split_at(count);
         let mut sides = Vec::new();
-        // Build all circuits before the measurement.
         let once = (arguments.circuits.into(), arguments.circuits.into());
         for (who, there) in [("ours", &ours[..]), ("stock", there)] {
             let process = |name: &String| match self.ours.iter().find(|relay| relay.name == *name) {
@@ -282,6 +281,7 @@ impl Tornet {
             let (name, hops) = (format!("client-{}-{who}", place.name()), place.hops(there, elsewhere));
             // Conflux would spread a stream over two relays of the same place.
             let socks = start_client(&self.stage, &mut self.network, &name, hops, "ConfluxEnabled 0\n")?;
+            // Build the circuits before the measurement.
             fetch_over(once, socks, self.file, 100_000)?;
             sides.push((who, processes, socks));
         }
