@@ -270,8 +270,7 @@ fn best(results: &Results<'_>, aspect: &Aspect) -> Option<String> {
         Some(width) => {
             // The interval of a ratio may reach below zero.
             let (low, high) = ((ratio.mean - width).max(0.0), ratio.mean + width);
-            let significant = seeds >= SEEDS && (low > 1.0 || high < 1.0);
-            let judged = if significant { "significant" } else { "not significant" };
+            let judged = if is_significant(seeds, (low, high)) { "significant" } else { "not significant" };
             said(format!("{} to {}, {judged}, n = {seeds}", format_number(low), format_number(high)))
         }
     })
@@ -312,15 +311,20 @@ pub(super) fn every_ratio(results: &Results<'_>) -> Vec<Ratio> {
     rows.collect()
 }
 
+/// Whether the interval of a ratio from so many seeds shows a difference.
+fn is_significant(seeds: usize, (low, high): (f64, f64)) -> bool {
+    seeds >= SEEDS && (low > 1.0 || high < 1.0)
+}
+
 /// A row of a forest plot; `None` unless the ratio is positive.
 pub(super) fn forest_row(label: &str, system: &str, estimate: Estimate, less: Option<bool>) -> Option<Ratio> {
     let Estimate { n, mean, ci95 } = estimate;
     let ends = ci95.map(|width| (mean - width, mean + width));
     // Runs that are equal for every seed leave no doubt.
-    let enough = n >= SEEDS || ci95 == Some(0.0);
-    let differs = ends.is_some_and(|(low, high)| low > 1.0 || high < 1.0) && (mean - 1.0).abs() > TIE;
+    let clear = ci95 == Some(0.0) || ends.is_some_and(|ends| is_significant(n, ends));
+    let sure = clear && (mean - 1.0).abs() > TIE;
     let (label, system) = (label.to_owned(), system.to_owned());
-    (mean > 0.0).then_some(Ratio { label, system, mean, ends, sure: enough && differs, less })
+    (mean > 0.0).then_some(Ratio { label, system, mean, ends, sure, less })
 }
 
 fn rows(results: &Results<'_>, path: &[&str], label: &str, less: Option<bool>) -> Vec<Ratio> {
