@@ -173,6 +173,42 @@ fn a_stranger_on_one_thread_leaves_memory_to_users_of_others() {
     });
 }
 
+/// A stranger opens streams without end. Each of two threads keeps a quarter of its half of the places, so users of both
+/// have at least 25 places.
+#[test]
+fn a_stranger_on_one_thread_leaves_streams_to_users_of_both() {
+    on_sockets(async {
+        let change = |settings: &mut RelayConfig| {
+            settings.config.limits = Some(Limits { streams: 200, ..Limits::default() });
+            settings.exit = a_relay::open_exit(None);
+            settings.threads = NonZeroUsize::new(2).unwrap();
+        };
+        let relay = a_relay::start(change).await.router.into();
+        let Server { address: target, open, .. } = server(false).await;
+        let mut stranger = circuit_from(host(3), relay).await;
+        for stream in 1..=3000 {
+            stranger.say(RELAY, begin(stream, target)).await;
+        }
+        let end = clock::now() + Span::from_secs(20);
+        while open.get() < 100 {
+            assert!(clock::now() < end, "{} streams are open", open.get());
+            clock::until(clock::now() + Span::from_millis(20)).await;
+        }
+        let mut users = Vec::new();
+        for number in 10..16 {
+            let mut user = circuit_from(host(number), relay).await;
+            for stream in 1..=4 {
+                user.say(RELAY, begin(stream, target)).await;
+                assert_eq!(user.hear().await.unwrap()[0], CONNECTED, "stream {stream} of user {number}");
+            }
+            users.push(user);
+        }
+        for user in &mut users {
+            assert_eq!(user.hear_or_silence().await.unwrap_err(), Answer::Ignored, "its streams stay");
+        }
+    });
+}
+
 /// Opens two streams from an address to a server that sends without end, and counts the cells that come.
 async fn downloading(from: u8, relay: Relay, target: SocketAddr, cells: Rc<Cell<u32>>) {
     let mut link = circuit_from(host(from), relay).await;
