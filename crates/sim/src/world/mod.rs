@@ -1,16 +1,20 @@
 //! The world: an overlay, its users and its measurements on simulated TCP and QUIC.
 //!
 //! Input is a plan, a system and a seed; output are observations to a `Recorder`, and a `RunEnd`. Cells have the size and the
-//! order of real ones. Application bytes are only counted, and layers of encryption are counted instead of computed. Messages
-//! keep their content. Measurement circuits encrypt and check their cells at both ends; the links carry only their sizes.
+//! order of real ones. Application bytes are only counted, and layers of encryption are counted instead of computed. The messages
+//! of relays, controllers and FlashFlow keep their content. The links carry only the sizes of measurement cells; when they come
+//! back to the measurer, the relay's end answers them and the measurer's end checks them, as on sockets.
 //!
-//! Four owners have its state. Their fields are private, except for the gate of a relay: while the relay is measured,
-//! `measurement` drives it.
+//! Cells travel on simulated TCP or QUIC, those of measurement circuits, too. FlashFlow's control messages, and messages of
+//! controllers that do not travel in cells, arrive after the delay of the path instead.
+//!
+//! Four owners have its state, apart from what they share (the `context`). Their fields are private, except some of a relay's
+//! `gate`: the `Network` reads and writes for a relay with limits by it, and `measurement` does while it measures the relay.
 //!
 //! | owner | state | calls |
 //! |---|---|---|
 //! | `connections` | TCP, QUIC, packets on links, messages to the other processes of a divided run | – |
-//! | `nodes` | protocol machines, relays that lie in controllers' messages, exits' ends of connections to servers, limits (`gate`) | – |
+//! | `nodes` | protocol machines, relays that lie in controllers' messages, which TCP end each channel and each stream to a server uses, limits (`gate`) | – |
 //! | `applications` | users and servers, circuits' life at clients, transfers | `network` |
 //! | `measurement` | FlashFlow's roles | `network`, and the applications through `NodeEvents` |
 //!
