@@ -187,8 +187,10 @@ fn a_new_key_is_published_at_once_with_a_later_time() {
         let at: SocketAddr = listener.local_addr().unwrap();
         let seen = Rc::<RefCell<Vec<(String, String)>>>::default();
         spawn_local(authority(seen.clone(), listener));
-        let (_, said) =
-            relay(&folder.keys(), seconds(2, 2, 60, 60), Transport::Vanilla, Announce::Tor(vec![at])).await;
+        // The first authority is down.
+        let down = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let announce = Announce::Tor(vec![down, at]);
+        let (_, said) = relay(&folder.keys(), seconds(2, 2, 60, 60), Transport::Vanilla, announce).await;
         wait_for(&said, Change::Onion, 2).await;
         clock::until(clock::now() + Span::from_millis(500)).await;
         let seen = seen.borrow();

@@ -555,39 +555,46 @@ impl RelayLoop {
 
     /// Publishes the relay periodically, and at once after a change.
     async fn announce(&self, on_event: &dyn Fn(Event)) {
+        // Tor's authorities that have not accepted the newest documents, and when all of them get new ones.
+        let (mut behind, mut due) = (Vec::new(), clock::now());
         loop {
             let announce = self.announced.borrow().announce.clone();
             let stays = |at: SocketAddr| matches!(&announce, Announce::Overlay(to, _) if *to == at);
             if self.listed.get().is_some_and(|at| !stays(at)) {
                 self.withdraw(on_event).await;
             }
-            let (answer, interval) = match &announce {
-                Announce::None => (None, Span::from_secs(3600)),
-                Announce::Overlay(at, token) => (Some(self.join(*at, token.as_deref()).await), ANNOUNCE),
-                Announce::Tor(authorities) => (self.publish(authorities).await, PUBLISH),
-            };
-            let pause = match answer {
-                None => interval,
-                Some(Ok((200, _, _))) => {
-                    if let Announce::Overlay(at, _) = announce {
-                        self.listed.set(Some(at));
+            let (answers, mut pause) = match &announce {
+                Announce::None => (Vec::new(), Span::from_secs(3600)),
+                Announce::Overlay(at, token) => (vec![self.join(*at, token.as_deref()).await], ANNOUNCE),
+                Announce::Tor(authorities) => {
+                    if clock::now() >= due {
+                        (behind, due) = (authorities.clone(), clock::now() + PUBLISH);
                     }
-                    on_event(Event::Announced);
-                    interval
-                }
-                // Tor's authorities explain a refusal in the status line.
-                Some(Ok(refusal)) => {
-                    on_event(Event::Refused(words(&refusal)));
-                    AGAIN
-                }
-                Some(Err(cause)) => {
-                    on_event(Event::Refused(cause.to_string()));
-                    AGAIN
+                    let answers = self.publish(&behind).await;
+                    let mut of_each = answers.iter();
+                    behind.retain(|_| !matches!(of_each.next(), Some(Ok((200, _, _)))));
+                    (answers, PUBLISH)
                 }
             };
+            for answer in answers {
+                let refusal = match answer {
+                    Ok((200, _, _)) => {
+                        if let Announce::Overlay(at, _) = announce {
+                            self.listed.set(Some(at));
+                        }
+                        on_event(Event::Announced);
+                        continue;
+                    }
+                    // Tor's authorities explain a refusal in the status line.
+                    Ok(refusal) => words(&refusal),
+                    Err(cause) => cause.to_string(),
+                };
+                on_event(Event::Refused(refusal));
+                pause = AGAIN;
+            }
             tokio::select! {
                 () = clock::until(clock::now() + pause) => {}
-                () = self.changed.notified() => {}
+                () = self.changed.notified() => due = clock::now(),
             }
         }
     }
@@ -692,20 +699,12 @@ impl RelayLoop {
         descriptor::build(&self.keys.router(), &certified, &facts)
     }
 
-    /// Publishes its documents at all authorities (dir-spec, "Uploading server descriptors"). Returns the first answer that
-    /// is not a success, or else the last one.
-    async fn publish(&self, authorities: &[SocketAddr]) -> Option<io::Result<Answer>> {
+    /// Publishes its documents at these authorities (dir-spec, "Uploading server descriptors"). Returns their answers.
+    async fn publish(&self, authorities: &[SocketAddr]) -> Vec<io::Result<Answer>> {
         let text = self.documents();
-        let mut last = None;
-        for at in authorities {
-            let answer = fetch(*at, "/tor/", Some(text.as_bytes())).await;
-            let accepted = answer.as_ref().is_ok_and(|(code, _, _)| *code == 200);
-            last = Some(answer);
-            if !accepted {
-                break;
-            }
-        }
-        last
+        // All at once: one that does not answer must not keep the others waiting.
+        let uploads = authorities.iter().map(|at| fetch(*at, "/tor/", Some(text.as_bytes())));
+        futures_util::future::join_all(uploads).await
     }
 
     async fn accept_all(&self, listeners: &[TcpListener]) {
