@@ -51,7 +51,7 @@ struct Shared {
 #[derive(Default)]
 struct Bucket {
     tokens: Option<TokenBucket>,
-    rate: Option<u64>,
+    plan: Option<BucketPlan>,
     exhaustion: Exhaustion,
 }
 
@@ -127,21 +127,21 @@ impl Limit {
             refill_every: REFILL,
             drop_fractions: false,
         });
-        let rate = plan.map(|plan| plan.rate_bytes_per_s);
         let mut bucket = self.bucket();
         // The reported count belongs to the reported limit.
-        let exhaustion = if bucket.rate == rate { bucket.exhaustion } else { Exhaustion::default() };
-        *bucket = Bucket { tokens: plan.map(TokenBucket::new), rate, exhaustion };
+        let exhaustion = if bucket.plan == plan { bucket.exhaustion } else { Exhaustion::default() };
+        *bucket = Bucket { tokens: plan.map(TokenBucket::new), plan, exhaustion };
     }
 
-    /// How often the limit stopped connections.
-    pub(crate) fn exhaustion(&self) -> Exhaustion {
-        self.bucket().exhaustion
+    /// The limit, and how often it stopped connections; `None` if unlimited.
+    pub(crate) fn exhaustion(&self) -> Option<(BucketPlan, Exhaustion)> {
+        let bucket = self.bucket();
+        Some((bucket.plan?, bucket.exhaustion))
     }
 
     /// The limit, bytes per second; `None` if unlimited.
     pub(crate) fn rate(&self) -> Option<u64> {
-        self.bucket().rate
+        Some(self.bucket().plan?.rate_bytes_per_s)
     }
 
     /// Bytes of cells written and read so far.

@@ -79,6 +79,9 @@ pub(crate) struct Facts<'a> {
 pub(crate) struct Exhausted {
     /// Hour, in seconds since 1970.
     pub hour: u64,
+    /// The limit, bytes per second, and its burst, bytes.
+    pub rate: u64,
+    pub burst: u64,
     /// Number of minutes.
     pub minutes: u64,
 }
@@ -113,10 +116,9 @@ fn extra_info(keys: &RouterKeys, certified: &Certified, facts: &Facts<'_>) -> (S
             text.push_str(&format!("{name} {} {numbers}\n", calendar(*end)));
         }
     }
-    if let Some(Exhausted { hour, minutes }) = facts.exhausted {
-        let rate = facts.bandwidth;
+    if let Some(Exhausted { hour, rate, burst, minutes }) = facts.exhausted {
         // One bucket limits what the relay writes; reading waits for no tokens.
-        text.push_str(&format!("overload-ratelimits 1 {} {rate} {rate} 0 {minutes}\n", calendar(hour)));
+        text.push_str(&format!("overload-ratelimits 1 {} {rate} {burst} 0 {minutes}\n", calendar(hour)));
     }
     let signed = sign(&mut text, keys, certified);
     let digests = format!("{} {}", upper(&signed), STANDARD_NO_PAD.encode(Sha256::digest(text.as_bytes())));
@@ -308,7 +310,7 @@ mod tests {
             facts.observed = 77;
             facts.uptime = 3600;
             facts.overloaded = Some(1_795_341_600);
-            facts.exhausted = Some(Exhausted { hour: 1_795_341_600, minutes: 12 });
+            facts.exhausted = Some(Exhausted { hour: 1_795_341_600, rate: 4000, burst: 400, minutes: 12 });
             facts.history = [Some((1_795_345_325, "(86400 s) 1024,2048".into())), None];
         });
         let (descriptor, extra) = text.split_once("extra-info tide ").unwrap();
@@ -324,7 +326,7 @@ mod tests {
         }
         for line in [
             "\nwrite-history 2026-11-22 11:02:05 (86400 s) 1024,2048\n",
-            "\noverload-ratelimits 1 2026-11-22 10:00:00 5000 5000 0 12\nrouter-sig-ed25519 ",
+            "\noverload-ratelimits 1 2026-11-22 10:00:00 4000 400 0 12\nrouter-sig-ed25519 ",
         ] {
             assert!(extra.contains(line), "{line}: {extra}");
         }

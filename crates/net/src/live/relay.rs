@@ -659,10 +659,15 @@ impl RelayLoop {
 
     /// The exhaustion of the rate limit that a document of `now` reports.
     fn exhausted(&self, now: u64) -> Option<Exhausted> {
-        let exhaustion = self.shard.overlay.limit().exhaustion();
+        let (limit, exhaustion) = self.shard.overlay.limit().exhaustion()?;
         let age = exhaustion.last.map(|last| clock::now().since(last).as_secs_f64() as u64);
         let hour = reported_exhaustion(age.map(|age| now.saturating_sub(age)), now)?;
-        Some(Exhausted { hour, minutes: exhaustion.minutes })
+        Some(Exhausted {
+            hour,
+            rate: limit.rate_bytes_per_s,
+            burst: limit.burst_bytes,
+            minutes: exhaustion.minutes,
+        })
     }
 
     async fn join(&self, at: SocketAddr, token: Option<&str>) -> io::Result<Answer> {
