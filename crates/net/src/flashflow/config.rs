@@ -324,6 +324,31 @@ pub struct CoordinatorConfig {
     pub opt_out: Vec<RelayId>,
 }
 
+impl CoordinatorConfig {
+    /// The keys with other values in `fresh` that need a restart.
+    pub(super) fn needing_a_restart(&self, fresh: &CoordinatorConfig) -> Vec<&'static str> {
+        [
+            ("identity", self.identity != fresh.identity),
+            ("state", self.state != fresh.state),
+            ("bandwidth-file", self.bandwidth_file != fresh.bandwidth_file),
+            ("kill-switch", self.kill_switch != fresh.kill_switch),
+            ("status", self.status != fresh.status),
+            ("period", self.period != fresh.period),
+            ("slot", self.slot != fresh.slot),
+            ("budget", self.budget != fresh.budget),
+            ("first-guess", self.first_guess != fresh.first_guess),
+            ("expiry", self.expiry != fresh.expiry),
+            ("retention", self.retention != fresh.retention),
+            ("parameters", self.parameters != fresh.parameters),
+            ("measurer", self.measurers != fresh.measurers),
+            ("stock", self.stock != fresh.stock),
+        ]
+        .into_iter()
+        .filter_map(|(key, differs)| differs.then_some(key))
+        .collect()
+    }
+}
+
 fn shared_random<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
     read_hex::<D, 32>(deserializer).map(Vec::from)
 }
@@ -349,7 +374,7 @@ fn default_retention() -> Span {
 }
 
 /// A measurer of the team.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct MeasurerEntry {
     /// Name in logs.
@@ -371,7 +396,7 @@ impl MeasurerEntry {
 }
 
 /// How stock Tor relays are measured: see [`super::stock`].
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct StockConfig {
     /// The tor program; a name without a slash is looked up in `PATH`.
@@ -685,6 +710,20 @@ mod tests {
         assert_eq!(RelayConfig::load(&scratch.with(&relay)).unwrap().rate, Rate(10_000_000));
         let measurer = format!("listen = \"127.0.0.1:0\"\nidentity = \"c.key\"\ncoordinators = [\"{A}\"]\n");
         assert!(MeasurerConfig::load(&scratch.with(&measurer)).is_ok());
+    }
+
+    #[test]
+    fn keys_that_need_a_restart_are_named() {
+        let scratch = Scratch::new();
+        let before = CoordinatorConfig::load(&scratch.with(&coordinator())).unwrap();
+        let with = |from, to| {
+            let fresh = CoordinatorConfig::load(&scratch.with(&coordinator().replacen(from, to, 1))).unwrap();
+            before.needing_a_restart(&fresh)
+        };
+        assert_eq!(with("nickname = \"r\"", "nickname = \"s\""), [""; 0]);
+        assert_eq!(with("name = \"m\"", "name = \"n\""), ["measurer"]);
+        assert_eq!(with("duration = \"30 s\"", "duration = \"20 s\""), ["parameters"]);
+        assert_eq!(with("v3bw", "v4bw"), ["bandwidth-file"]);
     }
 
     #[test]

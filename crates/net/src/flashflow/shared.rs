@@ -117,6 +117,9 @@ impl CoordinatorState {
             Ok(fresh) => fresh,
             Err(cause) => return warn(cause.to_string()),
         };
+        for key in self.config.needing_a_restart(&fresh) {
+            tracing::warn!(key, cure = "restart the coordinator", "not changed");
+        }
         let consented = fresh.relays.len();
         match network(&mut fresh, self.unix()) {
             Ok(network) => {
