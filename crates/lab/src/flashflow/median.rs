@@ -45,7 +45,7 @@ fn one() -> u32 {
 /// The relay's capacity, and the rate that it shows in its fast slots, in kB/s.
 const SLOW: u64 = 1_000;
 const FAST: u64 = 10_000;
-/// Largest error of one honest coordinator's estimate (docs/flashflow.md, "Held back").
+/// Largest error of one honest coordinator's estimate (docs/flashflow.md, "Cells held back: what a lying relay can gain").
 const LIE: f64 = 1.4;
 
 /// Measures an experiment.

@@ -57,7 +57,8 @@ pub struct ClientConfig {
 /// Timeouts of the application's handshake, and of building a circuit (as long as tor's without measurements).
 const HANDSHAKE: Span = Span::from_secs(10);
 const BUILDING: Span = Span::from_secs(60);
-/// Timeout of the exit's answer to a stream, as in tor (`CircuitStreamTimeout`). Then another circuit is tried, once.
+/// Timeout of the exit's answer to a stream, as tor's from its third attempt on (`compute_retry_timeout`; 10 s before). Then
+/// another circuit is tried, once.
 const ANSWERING: Span = Span::from_secs(15);
 /// Circuits that race a slow one.
 const RACES: usize = 2;
