@@ -49,6 +49,10 @@ fn public_fronts_and_descriptors_without_a_service_are_refused() {
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(!refused.status.success() && said.contains(cause), "{listen}: {said}");
     }
+    // A central manager, which sockets cannot have.
+    let peer = ["--overlay", &place, "--number", "0", "--to", "1", "--file", &receiver];
+    let (said, code) = said(&tidegate(&[&["more", "send", "--controller", "perfect"], &peer[..]].concat()));
+    assert!(code == Some(2) && said.contains("only works in the simulator"), "{said}");
     let _ = std::fs::remove_dir_all(&folder);
 }
 

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use tidegate_control::machine::Machine as _;
 use tidegate_control::paths::Peer;
 use tidegate_control::paths::parameters::ControllerParameters;
+use tidegate_control::paths::sender::Sender;
 use tidegate_control::random::Seed;
 use tidegate_control::shares::network;
 use tidegate_control::units::{Span, Time};
@@ -20,6 +21,7 @@ use tidegate_more::machine::Randomness;
 use tidegate_more::node::{self, Node, NodeConfig};
 use tidegate_more::onion::{Epoch, Opened};
 use tidegate_more::service;
+use tidegate_more::wire::PACKET;
 
 use super::status::Status;
 use crate::gate::Gate;
@@ -55,6 +57,19 @@ pub struct PeerConfig {
     pub status: Option<SocketAddr>,
     /// The peers that it may send to.
     pub gate: Gate,
+}
+
+impl PeerConfig {
+    /// The sender of its own packets, over this many of `peers`.
+    pub(crate) fn sender(&self, peers: usize, hops: usize) -> io::Result<Sender> {
+        let controller = self.parameters.controller(peers, Seed::root(number())).ok_or_else(|| {
+            invalid("the `perfect` controller only works in the simulator; choose another controller".into())
+        })?;
+        let latencies = self.parameters.latencies(peers);
+        let mut sender = Sender::new(self.me, peers, hops, f64::from(PACKET), controller, latencies);
+        sender.set_guards(self.guards.clone());
+        Ok(sender)
+    }
 }
 
 /// Counters of a peer's run.

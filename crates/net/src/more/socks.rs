@@ -6,7 +6,6 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidegate_control::paths::Peer;
-use tidegate_control::paths::sender::Sender;
 use tidegate_control::random::{Random, Seed};
 use tidegate_control::shares::Shares;
 use tidegate_control::units::{Span, Time};
@@ -15,14 +14,13 @@ use tidegate_more::descriptor::Descriptor;
 use tidegate_more::machine::{Output, StreamEvent};
 use tidegate_more::message::PATH_SIZE;
 use tidegate_more::onion::{Epoch, Opened};
-use tidegate_more::wire::PACKET;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 
 use super::local::{Local, NAP, Pump, StreamKey, Wire, Woken, check_hops, runtime, woken};
-use super::peer::{PeerConfig, Summary, invalid, number, randomness};
+use super::peer::{PeerConfig, Summary, number, randomness};
 use crate::admission::{Admission, next_connection};
 use crate::clock;
 use crate::driver::{Driver, Handler};
@@ -83,16 +81,8 @@ impl<'a> Reached<'a> {
     ) -> io::Result<Reached<'a>> {
         // The extra peer number stands for the receiver.
         let (peers, hops) = (epoch.keys.len(), settings.hops + 2);
-        let controller =
-            settings.parameters.controller(peers + 1, Seed::root(number())).ok_or_else(|| {
-                invalid(
-                    "the `perfect` controller only works in the simulator; choose another controller".into(),
-                )
-            })?;
-        let latencies = settings.parameters.latencies(peers + 1);
-        let mut sender = Sender::new(settings.me, peers + 1, hops, f64::from(PACKET), controller, latencies);
+        let mut sender = settings.sender(peers + 1, hops)?;
         sender.set_receiver(peers as Peer);
-        sender.set_guards(settings.guards.clone());
         let known = client::ClientConfig {
             me: settings.me,
             epoch,

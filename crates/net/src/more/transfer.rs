@@ -5,15 +5,13 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tidegate_control::paths::sender::Sender;
 use tidegate_control::paths::{MAX_HOPS, Peer};
-use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 use tidegate_more::download::Download;
 use tidegate_more::machine::Output;
 use tidegate_more::onion::{MAX_RELAYS, Opened};
 use tidegate_more::upload::{CHUNK, Overlay, Upload};
-use tidegate_more::wire::{PACKET, WIRE_SIZE};
+use tidegate_more::wire::WIRE_SIZE;
 
 use super::peer::{Handled, LivePeer, PeerConfig, Summary, entropy, invalid, number, randomness};
 use crate::clock;
@@ -146,12 +144,7 @@ impl BlockingWire {
                 settings.hops
             )));
         }
-        let controller = settings.parameters.controller(peers, Seed::root(number())).ok_or_else(|| {
-            invalid("the `perfect` controller only works in the simulator; choose another controller".into())
-        })?;
-        let latencies = settings.parameters.latencies(peers);
-        let mut sender = Sender::new(me, peers, settings.hops, f64::from(PACKET), controller, latencies);
-        sender.set_guards(settings.guards.clone());
+        let sender = settings.sender(peers, settings.hops)?;
         let epoch = self.peer.keys();
         let overlay = Overlay { me, to, hops: settings.hops, attempt_every: settings.attempt_every, epoch };
         let start = clock::now();

@@ -81,6 +81,9 @@ impl PeerArgs {
                 .ok_or_else(|| wrong("--set", format!("`{assignment}` is not SYMBOL=NUMBER")))?;
             parameters.set(symbol, value).map_err(|error| wrong("--set", error.to_string()))?;
         }
+        if parameters.controller(1, Seed::root(0)).is_none() {
+            return Err(wrong("--controller", format!("`{}` only works in the simulator", self.controller)));
+        }
         let authority = read(&self.overlay.join("authority.key"))?;
         let secret = read_secret(&self.overlay.join(format!("peer-{}.secret", self.number)))?;
         let directory = read_directory(&self.overlay.join("directory.toml"), &authority)?;
