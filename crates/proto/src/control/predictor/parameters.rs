@@ -121,7 +121,7 @@ pub enum Preset {
 pub enum Exchange {
     /// As cells on the connection between the two.
     InBand,
-    /// Outside the network, in exactly [`PredictorParameters::delay`], as in the authors' simulation.
+    /// Outside the network, as in the authors' simulation: 2 ms before [`PredictorParameters::delay`] is over.
     OutOfBand,
 }
 
