@@ -255,11 +255,16 @@ fn runs_of_an_experiment_are_kept_and_not_made_again() {
     assert_eq!(before[0].0, after[0].0);
     // Another experiment's runs are not these.
     let text = scratch.0.join("experiments/paper/figure/experiment.toml");
-    let longer = fs::read_to_string(&text).unwrap().replace("'1 s'", "'2 s'");
-    fs::write(text, longer).unwrap();
-    let (code, said) = scratch.code(&["reproduce", "paper/figure", "--keep", "kept"]);
-    assert_eq!(code, Some(2), "{said}");
+    let with = |from, to| {
+        fs::write(&text, fs::read_to_string(&text).unwrap().replace(from, to)).unwrap();
+        let (code, said) = scratch.code(&["reproduce", "paper/figure", "--keep", "kept"]);
+        assert_eq!(code, Some(2), "{said}");
+        said
+    };
+    let said = with("'1 s'", "'2 s'");
     assert!(said.contains("with other parameters") && said.contains("--keep"), "{said}");
+    let said = with("runner = \"scenario\"", "runner = \"command\"");
+    assert!(said.contains("none of these experiments keeps runs"), "{said}");
 }
 
 #[test]

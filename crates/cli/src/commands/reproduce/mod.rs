@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use tidegate_kernel::{peak_memory, process_cpu_s};
+use tidegate_lab::input::InputError;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::report::folder::{self, Contents};
 use tidegate_lab::report::{IllustratedExperiment, outcome_table, page_of_outcomes, svg};
@@ -101,6 +102,10 @@ pub fn main(arguments: ReproduceArgs) -> Result<ExitCode, Failure> {
     let what = arguments.what.as_deref();
     let mut experiments = experiment::find(&arguments.experiments, &data_folder(), what)?;
     if let Some(place) = &arguments.keep {
+        if !experiments.iter().any(|experiment| experiment.file.runner.get_ref() == "scenario") {
+            let cause = "none of these experiments keeps runs: only the runner `scenario` does";
+            return Err(InputError::new("--keep", cause, "drop the option").into());
+        }
         let keep = KeptRuns { place: place.clone(), commit: COMMIT.into() };
         experiments.iter_mut().for_each(|experiment| experiment.keep = Some(keep.clone()));
     }
