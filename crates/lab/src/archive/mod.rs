@@ -3,7 +3,7 @@
 //! [`collect`] streams descriptors, extra-infos and consensuses into a working folder and can resume. [`errors`]
 //! computes the errors hour by hour; [`tables`] and [`drawings`] present them.
 //!
-//! Memory is bounded by one year of data, about 16 bytes per descriptor and 8 bytes per relay and hour, for archives
+//! Memory is bounded by one year of data, about 16 bytes per descriptor and 16 bytes per relay and hour, for archives
 //! of any length.
 
 pub mod collect;
