@@ -202,6 +202,22 @@ fn lasting_grants_need_no_queue_where_messages_miss_a_solve() {
     assert!(rates.iter().sum::<f64>() <= 300.0, "the prototype's plans end too early: {rates:?}");
 }
 
+/// A grant that fixed only two steps of 20 ms was over before the predecessor could follow it, and no cell went.
+#[test]
+fn steps_shorter_than_the_delay_and_messages_in_band_fill_the_link() {
+    let prototype = PredictorParameters::from(Preset::Prototype);
+    for parameters in [
+        PredictorParameters { step: Span::from_millis(20), ..prototype },
+        PredictorParameters { step: Span::from_millis(30), ..prototype },
+        PredictorParameters { exchange: Exchange::InBand, ..prototype },
+    ] {
+        let (rates, latency) = closed_loop(Transport::PerCircuit, parameters);
+        assert!(rates.iter().sum::<f64>() >= 380.0, "{parameters:?}: {rates:?}");
+        assert!(fairness(rates) >= 0.97, "{parameters:?}: {rates:?}");
+        assert!(latency <= 200.0, "{parameters:?}: {latency} ms");
+    }
+}
+
 #[test]
 fn the_journals_problem_and_random_phases_hold_rates_equal() {
     let out_of_band = PredictorParameters { exchange: Exchange::OutOfBand, ..PredictorParameters::default() };

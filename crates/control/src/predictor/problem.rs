@@ -91,8 +91,10 @@ pub struct Problem {
     /// Virtual outgoing rate of the predecessor (eq. 21), journal only; infinite for no limit.
     pub vvsrc: Vec<f64>,
     /// Whether the circuit's data enters the overlay at this relay: its first rates are then free.
-    /// Elsewhere the predecessor fixes the first two incoming rates (prototype).
+    /// Elsewhere the predecessor fixes the first incoming rates (prototype).
     pub first_hop: Vec<bool>,
+    /// Number of first steps in which the predecessor fixes the incoming rate (prototype).
+    pub fixed: usize,
     /// Whether a circuit's queue is unbounded; `s_max` bounds circuits beyond the end of this list.
     pub unbounded: Vec<bool>,
 }
@@ -165,8 +167,8 @@ impl Problem {
     /// The longest horizon.
     pub const MAX_HORIZON: usize = 64;
 
-    /// A problem without circuits, with the prototype's horizon (10 steps of 40 ms), scaling (50) and queue
-    /// bound (100 cells).
+    /// A problem without circuits, with the prototype's horizon (10 steps of 40 ms), scaling (50), queue bound
+    /// (100 cells) and two fixed steps.
     pub fn new(kind: Formulation, capacity: f64) -> Problem {
         Problem {
             kind,
@@ -182,6 +184,7 @@ impl Problem {
             vsrc: Vec::new(),
             vvsrc: Vec::new(),
             first_hop: Vec::new(),
+            fixed: 2,
             unbounded: Vec::new(),
         }
     }
@@ -209,7 +212,7 @@ impl Problem {
 
     /// Whether the problem fixes this circuit's incoming rate in this step to the predecessor's plan.
     pub(super) fn fixes(&self, circuit: usize, step: usize) -> bool {
-        self.kind == Formulation::Prototype && step < 2 && !self.first_hop[circuit]
+        self.kind == Formulation::Prototype && step < self.fixed && !self.first_hop[circuit]
     }
 
     /// The sum of the incoming rates that are fixed in a step, cells/s.

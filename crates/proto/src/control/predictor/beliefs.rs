@@ -1,6 +1,5 @@
 //! The trajectories of its neighbours that a relay accepts.
 
-use tidegate_control::predictor::Formulation;
 use tidegate_control::predictor::exchange::{believe, last};
 use tidegate_control::units::Time;
 
@@ -11,8 +10,6 @@ use crate::ids::CircuitKey;
 
 /// Steps after which a predecessor's plan expires, and the largest age that a message can claim.
 const TIMEOUT_STEPS: u64 = 25;
-/// In the prototype's problem, the predecessor's plan fixes this many first steps.
-pub(super) const FIXED: usize = 2;
 /// The longest plausible queue, in seconds of the relay's bandwidth (prototype).
 const BELIEVED_QUEUE: f64 = 60.0;
 /// Bandwidth of an unlimited relay, cells/s.
@@ -133,8 +130,8 @@ impl Beliefs {
         from_predecessor: bool,
         told: &Trajectory<'_>,
     ) -> bool {
-        let PredictorParameters { horizon, step, delay, clocks, problem, lasting_grants, .. } =
-            self.parameters;
+        let PredictorParameters { horizon, step, delay, clocks, lasting_grants, .. } = self.parameters;
+        let fixed = self.parameters.fixed_steps();
         let most = if told.about == About::Queue { self.longest_queue() } else { self.bandwidth };
         let (index, kind) = (self.index(circuit), told.about as usize);
         let start = self.range(index, told.about).start;
@@ -152,7 +149,7 @@ impl Beliefs {
         ours.copy_from_slice(told.values);
         believe(ours, most);
         if lasting_grants && told.about == About::Intake {
-            last(ours, if problem == Formulation::Prototype { FIXED } else { 0 });
+            last(ours, fixed);
         }
         let timeout = step * TIMEOUT_STEPS;
         known.delays[usize::from(from_predecessor)].observe(now, now.since(told.solved), timeout);

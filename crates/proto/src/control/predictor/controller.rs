@@ -4,7 +4,7 @@ use tidegate_control::predictor::Problem;
 use tidegate_control::units::{Span, Time};
 
 use super::adverts::Adverts;
-use super::parameters::{Exchange, Phases, PredictorParameters, Reads};
+use super::parameters::{EARLY, Exchange, Phases, PredictorParameters, Reads};
 use super::planner::{Measured, Planner, Source};
 use super::steps::{Due, Steps};
 use super::trajectory::{About, Trajectory};
@@ -17,9 +17,6 @@ use crate::ids::{CircId, CircuitKey, Side};
 
 /// Bytes of a cell as the authors' code counts them.
 const PLANNED_CELL: f64 = 512.0;
-/// Out-of-band messages arrive this much early, so that they precede a solve one step later.
-const EARLY: Span = Span::from_millis(2);
-
 /// Tolerated number of successive solves that take longer than half a step.
 const OVERRUNS: u32 = 3;
 /// Steps without solves after that: one second, with steps of 40 ms.

@@ -11,6 +11,9 @@ use super::trajectory::Encoding;
 use super::wire;
 use crate::cell::NEIGHBOUR_BYTES;
 
+/// Out-of-band messages arrive this much early, so that they precede a solve one step later.
+pub(super) const EARLY: Span = Span::from_millis(2);
+
 /// PredicTor's parameters, the same at every relay. Defaults are those of the preset `tidegate`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
@@ -25,7 +28,7 @@ pub struct PredictorParameters {
     /// Length of a step, and interval between solves; whole microseconds. Source: Döpmann et al. 2022.
     #[schemars(extend("x-range" = "1 ms..=10 s"))]
     pub step: Span,
-    /// Steps looked ahead; a trajectory must fit into a cell. Source: Döpmann et al. 2022.
+    /// Steps looked ahead; a trajectory must fit into a cell, and last until a neighbour can follow it. Source: Döpmann et al. 2022.
     #[schemars(range(min = 1, max = LONGEST))]
     pub horizon: usize,
     /// Share of a relay's bandwidth that its circuits may use. Source: the authors' code.
@@ -219,6 +222,22 @@ impl From<Preset> for PredictorParameters {
     }
 }
 
+impl PredictorParameters {
+    /// The number of first steps that a grant cannot change (prototype): until the predecessor solves with it, and until the cells
+    /// of that plan arrive. In the paper each takes a step. A message in band takes longer than the delay and misses a solve;
+    /// lasting grants make up for that.
+    pub(super) fn fixed_steps(&self) -> usize {
+        if self.problem == Formulation::Journal {
+            return 0;
+        }
+        let late = self.exchange == Exchange::InBand && !self.lasting_grants;
+        let arrival = if late { self.delay.0 + 1 } else { self.delay.0.saturating_sub(EARLY.0).max(1) };
+        let solve = arrival.next_multiple_of(self.step.0);
+        // A step of which less than a half is fixed counts as free.
+        ((solve + self.delay.0 + self.step.0 / 2) / self.step.0) as usize
+    }
+}
+
 impl keys::Parameters for PredictorParameters {
     fn base(given: &Value) -> PredictorParameters {
         let preset = given.get("preset").and_then(|name| Preset::deserialize(name).ok());
@@ -231,6 +250,11 @@ impl keys::Parameters for PredictorParameters {
                 !self.step.0.is_multiple_of(1_000),
                 "`step` is not of whole microseconds",
                 "the paper: \"40 ms\"",
+            ),
+            (
+                self.fixed_steps() >= self.horizon,
+                "`horizon` ends before a neighbour can follow a plan",
+                "more steps than `delay`, rounded up to steps, and `delay` take together",
             ),
             (
                 self.drain > Span::ZERO && self.drain < self.step,
@@ -286,6 +310,18 @@ mod tests {
     }
 
     #[test]
+    fn steps_are_fixed_until_the_predecessor_can_follow() {
+        let fixed = |table| read::<PredictorParameters>(&table).unwrap().fixed_steps();
+        assert_eq!(fixed(json!({})), 2);
+        assert_eq!(fixed(json!({ "preset": "journal" })), 0);
+        for (step, steps) in [("40 ms", 2), ("39 ms", 2), ("30 ms", 3), ("20 ms", 4), ("80 ms", 2)] {
+            assert_eq!(fixed(json!({ "preset": "prototype", "step": step })), steps, "{step}");
+        }
+        assert_eq!(fixed(json!({ "preset": "prototype", "exchange": "in-band" })), 3);
+        assert_eq!(fixed(json!({ "preset": "prototype", "delay": "5 ms" })), 1);
+    }
+
+    #[test]
     fn keys_that_do_not_fit_together_are_refused() {
         for (table, cause) in [
             (
@@ -297,6 +333,8 @@ mod tests {
                 "`local-ends` is for the prototype's problem",
             ),
             (json!({ "drain": "1 ms" }), "`drain` is shorter"),
+            (json!({ "horizon": 2 }), "`horizon` ends before"),
+            (json!({ "step": "8 ms" }), "`horizon` ends before"),
             (json!({ "horizon": 62 }), "`horizon` is not in 1..=61"),
             (json!({ "resolution": 0 }), "`resolution` is not in 0.0001..=1"),
         ] {

@@ -6,7 +6,7 @@ use tidegate_control::predictor::exchange::{align, share_fixed, source};
 use tidegate_control::predictor::{Formulation, Problem, Solution, Solver};
 use tidegate_control::units::{Span, Time};
 
-use super::beliefs::{Beliefs, FIXED};
+use super::beliefs::Beliefs;
 use super::parameters::PredictorParameters;
 use super::trajectory::{About, Trajectory};
 use crate::ids::CircuitKey;
@@ -68,6 +68,7 @@ impl Planner {
         problem.s_max = parameters.s_max;
         problem.scaling = parameters.scaling;
         problem.horizon = parameters.horizon;
+        problem.fixed = parameters.fixed_steps();
         problem.dt = parameters.step.as_secs_f64();
         Planner {
             parameters,
@@ -186,16 +187,14 @@ impl Planner {
     /// Solves for the circuits added and returns their number; then [`plan`](Self::plan) has the results.
     pub fn solve(&mut self) -> usize {
         let (horizon, n) = (self.parameters.horizon, self.rows.len());
-        let Problem { vsrc, first_hop, capacity, kind, s_max, .. } = &mut self.problem;
+        let Problem { vsrc, first_hop, fixed, capacity, s_max, .. } = &mut self.problem;
         let PredictorParameters { s_max_time, .. } = self.parameters;
         *s_max = self.parameters.s_max;
         if s_max_time > Span::ZERO {
             *s_max = s_max.max(*capacity * s_max_time.as_secs_f64() / n.max(1) as f64);
         }
-        if *kind == Formulation::Prototype {
-            for step in 0..horizon.min(FIXED) {
-                share_fixed(vsrc, horizon, step, *capacity, |i| !first_hop[i], &mut self.work);
-            }
+        for step in 0..*fixed {
+            share_fixed(vsrc, horizon, step, *capacity, |i| !first_hop[i], &mut self.work);
         }
         let refusal = self.solver.solve(&self.problem, &mut self.solution);
         assert_eq!(refusal, Ok(()), "accepted trajectories make a sound problem");
