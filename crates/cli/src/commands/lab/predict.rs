@@ -18,6 +18,9 @@ use super::topology::{ClientPath, END, Topology};
 
 /// Start of the endless downloads in the simulator. Circuits are built before.
 const LEAD: Span = Span::from_secs(10);
+/// Before, a byte is fetched over each circuit, as in the real network, where it makes tor build the circuit. Its cell counts for
+/// the first SENDME: the 31st cell of the download is then in the first burst of the server.
+const BYTE: Span = Span::from_secs(5);
 /// Unix time of the consensus of 2024 ([`tidegate_lab::scenario::parameters_of_2024`]).
 const TIME: u64 = 1_715_965_200;
 
@@ -136,7 +139,8 @@ fn scenario(
     let mut text = format!(
         "title = \"The network of `tidegate lab real`\"\nduration = \"{until}\"\nwarmup = \"{from}\"\nsample = \"1 s\"\n\
          trace-one-in = 0\n\n[underlay]\ndelay = \"{}\"\n\n[traffic.web]\n\
-         requests = [{{ size = \"50 KiB\", timeout = \"never\" }}]\npause = \"{PAUSE}\"\n",
+         requests = [{{ size = \"50 KiB\", timeout = \"never\" }}]\npause = \"{PAUSE}\"\n\n[traffic.byte]\n\
+         requests = [{{ size = \"1 B\", timeout = \"never\" }}]\npause = \"1 h\"\n",
         topology.delay
     );
     let mut system = model.system.clone();
@@ -172,15 +176,19 @@ fn scenario(
         );
     }
     for ClientPath { client, hops, offset } in paths {
-        let of = |name: &str, traffic: &str, start: Span, stop: Span| {
-            format!(
-                "\n[[user]]\nname = \"{name}-{client}\"\ntraffic = \"{traffic}\"\npath = {hops:?}\nclient = \"{client}\"\n\
-                 server = \"server\"\nstart = \"{start}\"\nstop = \"{stop}\"\ncircuit-lead = \"{}\"\n",
-                start - Span::from_secs(1)
-            )
-        };
-        text.push_str(&of("bulk", "bulk", LEAD + *offset, until));
-        text.push_str(&of("web", "web", from + *offset, until));
+        let at = format!("client = \"{client}\"\nserver = \"server\"\n");
+        for (name, start) in [("bulk", LEAD + *offset), ("web", from + *offset)] {
+            put(
+                &mut text,
+                format_args!(
+                    "\n[[user]]\nname = \"{name}-{client}\"\ntraffic = \"{name}\"\npath = {hops:?}\n{at}\
+                     start = \"{start}\"\nstop = \"{until}\"\ncircuit-lead = \"{}\"\n\n\
+                     [[user]]\nname = \"byte-{name}-{client}\"\ntraffic = \"byte\"\n{at}\
+                     shares = \"{name}-{client}\"\nstart = \"{BYTE}\"\n",
+                    start - Span::from_secs(1)
+                ),
+            );
+        }
     }
     text
 }
