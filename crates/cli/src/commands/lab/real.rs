@@ -151,7 +151,7 @@ mod on_linux {
 
     use tidegate_lab::monitor::Monitor;
 
-    use super::super::effect::{self, SideResult};
+    use super::super::effect::{self, Predicted, SideResult};
     use super::super::load::{self, ClientLoad, Schedule};
     use super::super::network::{self, Side};
     use super::super::predict::simulate;
@@ -169,42 +169,63 @@ mod on_linux {
     }
 
     pub fn run(arguments: &RealArgs, sides: Vec<SidePlan>) -> Result<ExitCode, Failure> {
-        let topology = arguments.topology();
         let stage = Stage::new("lab")?;
         for side in &sides {
             side.fragment.verify(&arguments.tor, &stage.directory)?;
         }
         // Without permission, say so before anything starts.
-        network::underlay(&topology, &["probe".to_owned()])?.end().map_err(Failure::other)?;
+        network::underlay(&arguments.topology(), &["probe".to_owned()])?.end().map_err(Failure::other)?;
         let mut results: Vec<SideResult> = sides.iter().map(|_| SideResult::default()).collect();
         for round in 0..arguments.rounds {
-            let seed = arguments.seed.wrapping_add(round.into());
-            let paths = topology.paths(seed);
             eprintln!("round {} of {}: {} side(s) of stock tor", round + 1, arguments.rounds, sides.len());
-            // Both sides at once: what else this machine does delays both alike.
-            let measured: Vec<Result<Measured, Failure>> = thread::scope(|scope| {
-                let begin = |side| {
-                    let (stage, paths) = (&stage, &paths);
-                    scope.spawn(move || measure(stage, arguments, side, paths, round))
-                };
-                let running: Vec<_> = sides.iter().map(begin).collect();
-                running.into_iter().map(|side| side.join().expect("a side does not panic")).collect()
-            });
-            for (result, measured) in results.iter_mut().zip(measured) {
-                let (loads, late, warnings) = match measured {
-                    Err(_) if stage.is_stopped() => return Ok(ExitCode::from(130)),
-                    measured => measured?,
-                };
-                result.rounds.push(loads);
-                result.late = result.late.max(late);
-                result.warnings.extend(warnings);
+            let Err(failure) = measure_round(&stage, arguments, &sides, round, &mut results) else {
+                continue;
+            };
+            // What was measured is not lost.
+            if round > 0 {
+                eprintln!("round {} did not finish; these are the results before it", round + 1);
+                print(arguments, &sides, &results)?;
             }
-            if stage.is_stopped() || !predict_round(&stage, arguments, &sides, (seed, &paths), &mut results)?
-            {
-                return Ok(ExitCode::from(130));
-            }
+            return if stage.is_stopped() { Ok(ExitCode::from(130)) } else { Err(failure) };
         }
         print(arguments, &sides, &results)
+    }
+
+    /// Measures a round of all sides, and predicts it. Adds the results of a round that finished.
+    fn measure_round(
+        stage: &Stage,
+        arguments: &RealArgs,
+        sides: &[SidePlan],
+        round: u32,
+        results: &mut [SideResult],
+    ) -> Result<(), Failure> {
+        let seed = arguments.seed.wrapping_add(round.into());
+        let paths = arguments.topology().paths(seed);
+        // Both sides at once: what else this machine does delays both alike.
+        let measured: Vec<Result<Measured, Failure>> = thread::scope(|scope| {
+            let begin = |side| {
+                let paths = &paths;
+                scope.spawn(move || measure(stage, arguments, side, paths, round))
+            };
+            let running: Vec<_> = sides.iter().map(begin).collect();
+            running.into_iter().map(|side| side.join().expect("a side does not panic")).collect()
+        });
+        let measured: Vec<Measured> = measured.into_iter().collect::<Result<_, _>>()?;
+        if stage.is_stopped() {
+            return Err(Failure::Stopped);
+        }
+        let predicted: Vec<_> = sides
+            .iter()
+            .map(|side| predict(stage, arguments, side, seed, &paths))
+            .collect::<Result<_, _>>()?;
+        for ((result, (loads, late, warnings)), predicted) in results.iter_mut().zip(measured).zip(predicted)
+        {
+            result.rounds.push(loads);
+            result.late = result.late.max(late);
+            result.warnings.extend(warnings);
+            result.predicted.extend(predicted);
+        }
+        Ok(())
     }
 
     /// Loads of the clients, lateness of packets, and tor's warnings.
@@ -226,23 +247,18 @@ mod on_linux {
         Ok((loads, running.end()?, warnings))
     }
 
-    /// Simulates the round of every side. Returns whether the user let it finish.
-    fn predict_round(
+    /// Simulates the round of a side, if it has a model.
+    fn predict(
         stage: &Stage,
         arguments: &RealArgs,
-        sides: &[SidePlan],
-        (seed, paths): (u64, &[ClientPath]),
-        results: &mut [SideResult],
-    ) -> Result<bool, Failure> {
+        side: &SidePlan,
+        seed: u64,
+        paths: &[ClientPath],
+    ) -> Result<Option<Predicted>, Failure> {
+        let Some(model) = &side.model else { return Ok(None) };
         let spans = [arguments.warmup, arguments.duration];
-        for (side, result) in sides.iter().zip(results) {
-            let Some(model) = &side.model else { continue };
-            match simulate(&arguments.topology(), paths, model, spans, seed, &Watch(stage))? {
-                Some(predicted) => result.predicted.push(predicted),
-                None => return Ok(false),
-            }
-        }
-        Ok(true)
+        let predicted = simulate(&arguments.topology(), paths, model, spans, seed, &Watch(stage))?;
+        predicted.map(Some).ok_or(Failure::Stopped)
     }
 
     fn print(arguments: &RealArgs, sides: &[SidePlan], results: &[SideResult]) -> Result<ExitCode, Failure> {
