@@ -156,7 +156,7 @@ fn read_table(text: &str) -> Vec<Counts> {
 fn write_table(rows: &[Counts]) -> String {
     let mut text = String::from(
         "# Work per delivered cell, written by `make counts RECORD=1`; benches/counts.rs compares.\n\
-         # Instructions depend on the compiler and are compared only by `make counts`.\n",
+         # Instructions depend on the compiler and the machine, and are compared only by `make counts`.\n",
     );
     let _ = writeln!(text, "# {:<14} {:>8} {:>8} {:>13}", "workload", "events", "filings", "instructions");
     for Counts { workload, events, filings, instructions } in rows {
@@ -209,5 +209,10 @@ fn main() -> ExitCode {
     }
     eprintln!("{}", grown.join("\n"));
     eprintln!("If the growth is worth it, run `make counts RECORD=1` and say why in the commit.");
+    if instructions {
+        eprintln!(
+            "Instructions depend on the compiler and the machine: count the commit that wrote the table here, too."
+        );
+    }
     ExitCode::FAILURE
 }
