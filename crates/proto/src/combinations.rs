@@ -68,14 +68,14 @@ struct Rule {
 
 /// `pctcp` and `quic` as far as each circuit has a connection or a stream to itself.
 const ISOLATING: &str =
-    "`transport = \"pctcp\"` without `connections-per-peer`, or `\"quic\"`, with every relay upgraded";
+    "every relay upgraded, and `transport = \"quic\"`, or `\"pctcp\"` without `connections-per-peer`";
 
 const RULES: &[Rule] = &[
     Rule {
         key: "scheduler",
         values: "other than `\"round-robin\"`",
-        with: "`transport = \"pctcp\"` without `connections-per-peer`, or `\"quic\"`, with every relay upgraded and \
-               without KIST",
+        with: "every relay upgraded, no KIST, and `transport = \"quic\"`, or `\"pctcp\"` without \
+               `connections-per-peer`",
         because: "one circuit per connection leaves nothing to schedule",
         instead: "use channel-scheduler = \"kist\", which orders connections by their circuits, let circuits share by \
                   pctcp.connections-per-peer, or use scheduler = \"round-robin\"",
@@ -86,7 +86,7 @@ const RULES: &[Rule] = &[
         values: "other than `\"round-robin\"`",
         with: "`control = \"predictor\"` without KIST",
         because: "PredicTor's rates say when each circuit's cells leave, which leaves nothing to schedule",
-        instead: "use channel-scheduler = \"kist\", which orders the cells of a run, or scheduler = \"round-robin\"",
+        instead: "use channel-scheduler = \"kist\", which collects cells for an interval and orders them, or scheduler = \"round-robin\"",
         applies: |choice| choice.schedules() && choice.is("control", "predictor") && choice.is_eager(),
     },
     Rule {
@@ -271,12 +271,13 @@ simulations.
 ";
 
 const ON_SOCKETS: &str = "
-A relay in a Tor network (`[tor]`) accepts a `scheduler` and `switching = \"connection\"` with any transport: circuits to
-stock relays share one connection.
+A relay on sockets that joins a Tor network (`[tor]` of its own configuration) accepts a `scheduler` and
+`switching = \"connection\"` with any transport: circuits to stock relays share one connection.
 
 ## Keys that act only in simulations
 
-`[system]` of a relay or a client has the keys of a scenario's `[[system]]`. It refuses these, except with the accepted value:
+`[system]` of a relay or a client has the keys of a scenario's `[[system]]`. It refuses these, except with the accepted value
+(those of `predictor` only with `control = \"predictor\"`):
 
 | key | accepted value | why |
 |---|---|---|

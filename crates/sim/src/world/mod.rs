@@ -2,14 +2,16 @@
 //!
 //! Input is a plan, a system and a seed; output are observations to a `Recorder`, and a `RunEnd`. Cells have the size and the
 //! order of real ones. Application bytes are only counted, and layers of encryption are counted instead of computed. The messages
-//! of relays, controllers and FlashFlow keep their content. The links carry only the sizes of measurement cells; when they come
-//! back to the measurer, the relay's end answers them and the measurer's end checks them, as on sockets.
+//! of relays, controllers and FlashFlow keep their content. The links carry only the sizes of measurement cells. Their content
+//! is made when they are back at the measurer: there the relay's end answers it and the measurer's end checks it, with the code
+//! that sockets use.
 //!
-//! Cells travel on simulated TCP or QUIC, those of measurement circuits, too. FlashFlow's control messages, and messages of
-//! controllers that do not travel in cells, arrive after the delay of the path instead.
+//! Cells travel on simulated TCP or QUIC, those of measurement circuits, too. FlashFlow's control messages arrive after the delay
+//! of the path instead, and controllers' messages out of band after the time that the controller says.
 //!
 //! Four owners have its state, apart from what they share (the `context`). Their fields are private, except some of a relay's
-//! `gate`: the `Network` reads and writes for a relay with limits by it, and `measurement` does while it measures the relay.
+//! `gate`, which lists the connections that wait to read or to write at a relay with limits. The `Network` takes them in turn;
+//! while FlashFlow measures the relay, `measurement` does this instead.
 //!
 //! | owner | state | calls |
 //! |---|---|---|
