@@ -254,7 +254,7 @@ impl keys::Parameters for PredictorParameters {
             (
                 self.fixed_steps() >= self.horizon,
                 "`horizon` ends before a neighbour can follow a plan",
-                "more steps than `delay`, rounded up to steps, and `delay` take together",
+                "more steps: they must last longer than twice the `delay`",
             ),
             (
                 self.drain > Span::ZERO && self.drain < self.step,
