@@ -131,7 +131,6 @@ impl Beliefs {
         told: &Trajectory<'_>,
     ) -> bool {
         let PredictorParameters { horizon, step, delay, clocks, lasting_grants, .. } = self.parameters;
-        let fixed = self.parameters.fixed_steps();
         let most = if told.about == About::Queue { self.longest_queue() } else { self.bandwidth };
         let (index, kind) = (self.index(circuit), told.about as usize);
         let start = self.range(index, told.about).start;
@@ -149,7 +148,7 @@ impl Beliefs {
         ours.copy_from_slice(told.values);
         believe(ours, most);
         if lasting_grants && told.about == About::Intake {
-            last(ours, fixed);
+            last(ours, self.parameters.fixed_steps());
         }
         let timeout = step * TIMEOUT_STEPS;
         known.delays[usize::from(from_predecessor)].observe(now, now.since(told.solved), timeout);

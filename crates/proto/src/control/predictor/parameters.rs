@@ -224,8 +224,8 @@ impl From<Preset> for PredictorParameters {
 
 impl PredictorParameters {
     /// The number of first steps that a grant cannot change (prototype): until the predecessor solves with it, and until the cells
-    /// of that plan arrive. In the paper each takes a step. A message in band takes longer than the delay and misses a solve;
-    /// lasting grants make up for that.
+    /// of that plan arrive. In the paper each takes a step. A message in band takes longer than the delay and misses a solve,
+    /// which lasting grants tolerate.
     pub(super) fn fixed_steps(&self) -> usize {
         if self.problem == Formulation::Journal {
             return 0;

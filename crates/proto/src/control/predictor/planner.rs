@@ -193,7 +193,7 @@ impl Planner {
         if s_max_time > Span::ZERO {
             *s_max = s_max.max(*capacity * s_max_time.as_secs_f64() / n.max(1) as f64);
         }
-        for step in 0..*fixed {
+        for step in 0..horizon.min(*fixed) {
             share_fixed(vsrc, horizon, step, *capacity, |i| !first_hop[i], &mut self.work);
         }
         let refusal = self.solver.solve(&self.problem, &mut self.solution);
