@@ -142,16 +142,21 @@ fn floods_of_cells_without_effect_delay_a_user_little() {
     });
 }
 
+/// A relay with these limits and two threads that is an exit to this machine.
+async fn on_two_threads(limits: Limits) -> Relay {
+    let change = |settings: &mut RelayConfig| {
+        settings.config.limits = Some(limits);
+        settings.exit = a_relay::open_exit(None);
+        settings.threads = NonZeroUsize::new(2).unwrap();
+    };
+    a_relay::start(change).await.router.into()
+}
+
 /// A stranger's unread streams use up the memory of its thread. Users of the other thread keep a part of it.
 #[test]
 fn a_stranger_on_one_thread_leaves_memory_to_users_of_others() {
     on_sockets(async {
-        let change = |settings: &mut RelayConfig| {
-            settings.config.limits = Some(Limits { memory: Bytes(16 << 20), ..Limits::default() });
-            settings.exit = a_relay::open_exit(None);
-            settings.threads = NonZeroUsize::new(2).unwrap();
-        };
-        let relay = a_relay::start(change).await.router.into();
+        let relay = on_two_threads(Limits { memory: Bytes(16 << 20), ..Limits::default() }).await;
         let (target, Server { address, open, .. }) = (server(true).await.address, server(true).await);
         let mut stranger = circuit_from(host(3), relay).await;
         for stream in 1..=200 {
@@ -178,12 +183,7 @@ fn a_stranger_on_one_thread_leaves_memory_to_users_of_others() {
 #[test]
 fn a_stranger_on_one_thread_leaves_streams_to_users_of_both() {
     on_sockets(async {
-        let change = |settings: &mut RelayConfig| {
-            settings.config.limits = Some(Limits { streams: 200, ..Limits::default() });
-            settings.exit = a_relay::open_exit(None);
-            settings.threads = NonZeroUsize::new(2).unwrap();
-        };
-        let relay = a_relay::start(change).await.router.into();
+        let relay = on_two_threads(Limits { streams: 200, ..Limits::default() }).await;
         let Server { address: target, open, .. } = server(false).await;
         let mut stranger = circuit_from(host(3), relay).await;
         for stream in 1..=3000 {
