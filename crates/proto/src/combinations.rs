@@ -93,7 +93,7 @@ const RULES: &[Rule] = &[
         key: "switching",
         values: "`\"connection\"`",
         with: ISOLATING,
-        because: "each circuit has a connection to itself, so another one is no better",
+        because: "each circuit has a connection to itself, so another one is not better",
         instead: "use switching = \"circuit\", or let circuits share by pctcp.connections-per-peer",
         applies: |choice| choice.is("switching", "connection") && choice.isolates(),
     },

@@ -181,7 +181,7 @@ mod on_linux {
             let Err(failure) = measure_round(&stage, arguments, &sides, round, &mut results) else {
                 continue;
             };
-            // What was measured is not lost.
+            // A failure must not discard the rounds before it.
             if round > 0 {
                 eprintln!("round {} did not finish; these are the results before it", round + 1);
                 print(arguments, &sides, &results)?;
