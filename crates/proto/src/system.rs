@@ -77,12 +77,12 @@ struct Choices {
     connection_half_life: Option<Span>,
     /// How circuits move away from congested connections.
     switching: SwitchingName,
-    /// Conflux: clients' streams go over two circuits with the same exit. `min-latency` uses the one with the lower
-    /// round-trip time; `throughput` uses the other, too, while that one's window is full; `blest` does so unless
-    /// the other's cells would fill the send window (`blest.window`); `by-rate` divides in proportion to planned rates;
-    /// `q-learning` divides by how timely their SENDMEs are. Needs a `control` with congestion windows or with rates.
-    /// Users with a `path` need a `second-path`.
-    /// Source: proposal 329; Ferlin and others 2016; `by-rate` and `q-learning` are ours.
+    /// Conflux: clients' streams go over two circuits (legs) with the same exit. `min-latency` uses the leg with the
+    /// lower round-trip time. `throughput` also uses the slower leg while the faster leg's window is full. `blest` does
+    /// so unless the faster leg would then run out of the send window (`blest.window`). `by-rate` divides in proportion
+    /// to planned rates. `q-learning` divides by how timely the legs' SENDMEs are. Needs a `control` with congestion
+    /// windows or with rates. Users with a `path` need a `second-path`. Source: proposal 329; Ferlin and others 2016;
+    /// `by-rate` and `q-learning` are ours.
     #[schemars(extend("enum" = or_none(SPLITS)))]
     conflux: String,
     /// How circuits' rates are controlled.

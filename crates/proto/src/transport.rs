@@ -36,13 +36,14 @@ pub enum Transport {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Pctcp {
-    /// Share of the relays that are upgraded, to PCTCP or QUIC; a pair with another relay shares one connection. Only in
-    /// simulations.
+    /// Probability that a relay is upgraded to PCTCP or QUIC. Circuits between two nodes share one connection if one of
+    /// the nodes is a relay that is not upgraded. Only in simulations.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub upgraded: f64,
     /// Maximum number of connections to one peer, beyond which circuits share; 0: unlimited.
     pub connections_per_peer: u32,
-    /// Which connection further circuits share.
+    /// Which connection a further circuit shares once `connections-per-peer` is reached: `round-robin`, the next one;
+    /// `by-class`, the one on which the highest recent cell count of a circuit is lowest.
     pub beyond: Sharing,
     /// Bytes that IPsec adds to every packet between upgraded relays (ESP with AES-GCM in tunnel mode: 57), less than a
     /// packet's payload. Only in simulations.
@@ -75,8 +76,8 @@ impl Pctcp {
 pub enum Sharing {
     /// One after the other.
     RoundRobin,
-    /// The one with the quietest loudest circuit, so that a new circuit, of unknown loudness, does not share with loud
-    /// ones (Torchestra's idea, named in PCTCP 6.5).
+    /// The one on which the highest recent cell count of a circuit is lowest. A new circuit, of unknown loudness, then
+    /// does not share with loud ones (Torchestra's idea, named in PCTCP 6.5).
     ByClass,
 }
 

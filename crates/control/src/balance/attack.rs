@@ -33,7 +33,7 @@ pub enum Trick {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Attack {
-    /// How the attacker's relays cheat.
+    /// How the attacker's relays cheat. docs/balance.md explains the values.
     pub trick: Trick,
     /// The attacker's share of the network's capacity.
     #[schemars(range(min = 0.0, max = 0.5))]

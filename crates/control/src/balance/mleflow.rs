@@ -51,7 +51,7 @@ pub enum Variant {
 pub struct MleFlow {
     /// MLEFlow-CF (`cf`) or MLEFlow-Q (`q`).
     pub variant: Variant,
-    /// MLEFlow-Q: speeds may err by this share. Source: the authors' code, 0 or 0.3.
+    /// MLEFlow-Q: the largest relative error of a measured download speed. Source: the authors' code, 0 or 0.3.
     #[schemars(range(min = 0.0, max = 0.9))]
     pub noise: f64,
     /// Downloads through each relay in a round.

@@ -24,7 +24,8 @@ pub const ORIGIN: Origin = Origin {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Team {
-    /// The most measurements of a relay. It is repeated with twice the guess while the team may not have loaded it fully.
+    /// Maximum number of measurements of a relay. If the allotted rate may have limited the result, and the team can
+    /// allot more, it measures the relay again with a guess of at least twice the last one.
     #[schemars(range(min = 1, max = 20))]
     pub rounds: u32,
     /// Seconds of a measurement. Source: FlashFlow, 30 s.

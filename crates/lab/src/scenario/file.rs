@@ -45,8 +45,8 @@ pub struct ScenarioFile {
     #[serde(default = "trace")]
     pub trace_one_in: u32,
     /// Divides a run into at most this many processes, which threads run in parallel; for networks of thousands of
-    /// relays. Hosts closer to each other than the time between exchanges, 0.1 to 1 ms, share a process. The result depends
-    /// on this number, never on threads.
+    /// relays. Processes exchange messages every 0.1 to 1 ms of simulated time. Hosts closer to each other than this
+    /// interval share a process. The result depends on this number, never on threads.
     #[serde(default = "undivided")]
     #[schemars(range(min = 1, max = 256))]
     pub processes: Placed<u32>,
@@ -115,7 +115,8 @@ pub struct SystemFile {
     /// Configures the system as the [tor] network's consensus does: EWMA, KIST and congestion control
     /// (`KISTSchedRunInterval`, `cc_alg`, `CircuitPriorityHalflifeMsec`, `circwindow`). Absent parameters take tor's
     /// default of that year. Replaces `scheduler`, `channel-scheduler`, `control`, parameters that tor reads from the
-    /// consensus, `tls.round-trips` (2), `tls.standing` (true) and `tls.record-cells` (8), which are refused beside it.
+    /// consensus, `tls.round-trips` (2), `tls.standing` (true) and `tls.record-cells` (8). A system that sets one of
+    /// these keys to another value is refused.
     #[serde(default)]
     pub of_consensus: bool,
     /// Share of clients without congestion control: their circuits use the fixed `windows`, whatever `control` is.

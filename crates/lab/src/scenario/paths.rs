@@ -41,7 +41,7 @@ pub struct PathsFile {
     /// A client abandons a circuit that takes longer to build, and builds another: a time, or "never".
     pub build_timeout: Timeout,
     /// Learns the build timeout instead of using `build-timeout` (path-spec 2.4). Users at the same distance from the
-    /// relays learn it together, where each tor client learns from its own circuits.
+    /// relays learn it together, whereas in tor each client learns from its own circuits.
     pub learn_build_timeout: bool,
     /// Lower bound of the learnt timeout (tor's `cbtmintimeout`, which was 1.5 s until 2021). Source: OnionPerf's circuits.
     pub least_build_timeout: Span,

@@ -68,7 +68,7 @@ pub struct HostFile {
     /// Vertex or city in the underlay's file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub location: Option<Name>,
-    /// A relay's token bucket.
+    /// A relay's token bucket. Clients and servers cannot have one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<BandwidthFile>,
     /// A relay's processor time per cell. Clients and servers cannot have it.
@@ -167,16 +167,20 @@ pub struct TorFile {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relays: Option<u32>,
     /// Sample of relays: `drawn` (one relay of each class and bucket of weight, as tornettools does) or `balanced` (of
-    /// eight such samples the one nearest to the whole network, by the share of the traffic that relays carry and by the
-    /// shares of weight of known countries). Source of `drawn`: Jansen, Tracey, Goldberg, "Once is Never
-    /// Enough", USENIX Security 2021. `balanced` is our own; `experiments/truth/samples` has the reduction.
+    /// eight such samples the one nearest to the whole network, by the share of the traffic that relays carry and by
+    /// the shares of weight of known countries). Source of `drawn`: Jansen, Tracey, Goldberg, "Once is Never Enough",
+    /// USENIX Security 2021. `balanced` is our own; `experiments/truth/samples` measures how much less its samples
+    /// differ from each other.
     pub sample: Placed<Sampling>,
     /// Capacity of relays: `drawn` (from the weight, by ratios measured for its class and weight), `weight` (equal to
-    /// the weight, without scaling the sample), or a table of relays: `relayinfo_staging_*.json`, server descriptors,
-    /// or the folder of a Shadow configuration. Without `consensus`, a table with weights defines the network.
+    /// the weight), or a table of relays: `relayinfo_staging_*.json`, server descriptors, or the folder of a Shadow
+    /// configuration. Except under `weight`, the sample's weights and capacities are scaled: each class of relays
+    /// (guards, exits, both, neither) keeps its share of the network. Without `consensus`, a table with weights defines the
+    /// network.
     pub capacity: Name,
-    /// Target share of the relays' total capacity in use; short runs set `load` to reach it. Source: Tor Metrics,
-    /// bandwidth used over bandwidth advertised: 0.467 in 2018, 0.472 in 2019, 0.506 in May 2024.
+    /// Target share of the relays' total capacity in use. Short runs before the real ones choose `load` so that the
+    /// first system reaches it. Source: Tor Metrics, bandwidth used over bandwidth advertised: 0.467 in 2018, 0.472 in
+    /// 2019, 0.506 in May 2024.
     #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub utilisation: Option<Placed<f64>>,

@@ -125,7 +125,8 @@ pub struct UserFile {
     /// The client host; default: one that the network creates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client: Option<Name>,
-    /// Whether the user keeps its guard under `keep-guard`; Tor's benchmark clients do not.
+    /// Whether the user keeps its first guard if the system's `paths.keep-guard` is true; Tor's benchmark clients do
+    /// not keep theirs.
     #[serde(default = "yes")]
     pub keep_guard: bool,
     /// The server host; default: one that the network chooses.

@@ -41,9 +41,9 @@ const LOWER: u32 = 10;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(crate) struct Blest {
-    /// The send window: cells from the oldest without a SENDME to the newest, over all legs. Conflux does not have this window; the
-    /// most is what a receiver holds out of order. Source: a send buffer of 1024 KiB (Ferlin and others 2016, section III)
-    /// in cells of 498 bytes.
+    /// The send window: cells from the oldest without a SENDME to the newest, over all legs. Conflux does not have this
+    /// window. The largest value is what a receiver can hold out of order (16 MiB). Source: a send buffer of 1024 KiB
+    /// (Ferlin and others 2016, section III) in cells of 498 bytes.
     #[schemars(range(min = 1000, max = 26_000))]
     pub window: u32,
     /// The slow leg waits as BLEST says. Without it, the leg with the least round-trip time goes first while the send

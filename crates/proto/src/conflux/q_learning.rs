@@ -19,7 +19,9 @@ use tidegate_control::units::{Span, Time};
 use super::split::{Offer, Split, Splitter};
 use crate::ids::CircuitKey;
 
-/// Parameters: the thesis' symbols, and the definition of a late SENDME.
+/// Parameters, with the symbols of Raiber's thesis (2010) where it has them.
+///
+/// A batch is the cells that one SENDME acknowledges (31 by default).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(crate) struct Learnt {

@@ -44,7 +44,7 @@ pub struct VegasParameters {
     /// Steps per window's worth of acknowledgements. Source: tor's `cc_cwnd_inc_rate`.
     #[schemars(range(min = 1))]
     pub increment_rate: u32,
-    /// Growth per SENDME in slow start, percent of `sendme_increment`. Source: tor's `cc_cwnd_inc_pct_ss`.
+    /// Growth per SENDME in slow start, percent of `sendme-increment`. Source: tor's `cc_cwnd_inc_pct_ss`.
     pub slow_start_percent: u32,
     /// Slow start slows down from here (RFC 3742). Source: tor's `cc_sscap_exit`.
     pub slow_start_cap: u32,
@@ -71,7 +71,8 @@ pub struct VegasParameters {
     /// The span of the smoothed RTT in slow start, SENDMEs. Source: tor's `cc_ewma_ss`.
     #[schemars(range(min = 1))]
     pub ewma_slow_start: u32,
-    /// At the least window the least RTT moves up by this percentage of the way. Source: tor's `cc_rtt_reset_pct`.
+    /// At the least window and after slow start, the new least RTT lies this percentage of the way from the smaller to
+    /// the larger of the least and the smoothed RTT. Source: tor's `cc_rtt_reset_pct`.
     #[schemars(range(max = 100))]
     pub rtt_reset_percent: u32,
 }

@@ -44,14 +44,14 @@ impl Parameters for OutputBuffer {
     }
 }
 
-/// Length of a circuit queue, in cells, at which its own end stops and goes on packaging.
+/// Circuit queue lengths at which an exit or client stops or resumes packaging, in cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct CircuitQueue {
-    /// The exit stops packaging at this length. Source: tor's `cc_cellq_high`.
+    /// The exit or client stops packaging at this length. Source: tor's `cc_cellq_high`.
     #[schemars(range(min = 1))]
     pub high: u32,
-    /// The exit packages again at this length. Source: tor's `cc_cellq_low`.
+    /// The exit or client resumes packaging at this length. Source: tor's `cc_cellq_low`.
     pub low: u32,
 }
 

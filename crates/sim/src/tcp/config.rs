@@ -34,15 +34,14 @@ pub struct Config {
     /// that. Source: Linux's sizing of segmentation offload.
     pub bursts: bool,
     /// The unit that crosses links between hosts: `packet`, or `train`. A train consists of the packets of one
-    /// burst; the receiver acknowledges it as a whole. Needs fewer events. Source: Linux's segmentation offload
+    /// burst; the receiver acknowledges it as a whole. Trains need fewer events. Source: Linux's segmentation offload
     /// (TSO, GRO); off, as in published simulators.
     pub fidelity: Fidelity,
     /// Hold back a segment that is not full while an earlier one that was not full is unacknowledged. Source: Linux
     /// (`tcp_nagle_check`, Minshall's form of Nagle's rule); tor never sets `TCP_NODELAY`.
     pub nagle: bool,
-    /// Have at most two bursts, and the one that follows, in the uplink of the own host; more waits in the send
-    /// buffer. Where the
-    /// uplink is first come, first served. Source: Linux's TCP small queues; off, as in published simulators.
+    /// At most three bursts of a connection wait in its host's uplink; the rest waits in the send buffer. Has no effect
+    /// on uplinks with CoDel or on QUIC. Source: Linux's TCP small queues; off, as in published simulators.
     pub small_queues: bool,
     /// An acknowledgement may wait this long for a second segment; zero acknowledges every segment. Source: Linux.
     pub delayed_ack: Span,

@@ -1,17 +1,20 @@
 //! The world: an overlay, its users and its measurements on simulated TCP and QUIC.
 //!
-//! Input is a plan, a system and a seed; output are observations to a `Recorder`, and a `RunEnd`. Cells have the size and the
-//! order of real ones. Application bytes are only counted, and layers of encryption are counted instead of computed. The messages
-//! of relays, controllers and FlashFlow keep their content. The links carry only the sizes of measurement cells. Their content
-//! is made when they are back at the measurer: there the relay's end answers it and the measurer's end checks it, with the code
-//! that sockets use.
+//! A run takes a plan, a system and a seed. It reports observations to a `Recorder` and returns a `RunEnd`. Cells have
+//! the size and the order of real ones. Application bytes are only counted. Relay cells carry the number of their onion
+//! layers and are not encrypted. The messages of relays, controllers and FlashFlow keep their content.
 //!
-//! Cells travel on simulated TCP or QUIC, those of measurement circuits, too. FlashFlow's control messages arrive after the delay
-//! of the path instead, and controllers' messages out of band after the time that the controller says.
+//! Links carry only the sizes of measurement cells. When cells return, the measurer's host computes their content: it
+//! runs the relay's decryption and then the measurer's check, with the code that sockets use.
 //!
-//! Four owners have its state, apart from what they share (the `context`). Their fields are private, except some of a relay's
-//! `gate`, which lists the connections that wait to read or to write at a relay with limits. The `Network` takes them in turn;
-//! while FlashFlow measures the relay, `measurement` does this instead.
+//! All cells, also those of measurement circuits, travel on simulated TCP or QUIC. FlashFlow's control messages do not
+//! use TCP: they arrive after the delay of the path. A controller can send messages out of band; these arrive after the
+//! delay that the controller sets.
+//!
+//! Four owners have its state, apart from what they share (the `context`). A `gate` holds the limits of one relay
+//! (token buckets, processor time) and lists the connections that wait for them. The `Network` lets these connections
+//! read and write in turn. While FlashFlow measures the relay, `measurement` does this. The owners' fields are private,
+//! except for some fields of `gate`.
 //!
 //! | owner | state | calls |
 //! |---|---|---|
@@ -28,17 +31,18 @@
 //! measurement use the `Network`'s methods, its connections and its nodes. Calls are synchronous: their order decides the
 //! order of packets on a link.
 //!
-//! `crate::event_loop` is the loop of every simulation. `event_loop` of this folder makes `World` a model of it:
-//! `World::next` takes an event from the queue and `World::handle` passes it to an owner or to the `Network`. `World` itself
-//! handles what concerns several owners: a packet arrives, a TCP timer is due, an end can be read or written, a relay
-//! with a gate may read and write again (`pump`), messages of other processes arrive, queues are sampled.
+//! `crate::event_loop` is the loop of every simulation. `event_loop` of this folder defines `World` and makes it a
+//! model of that loop: `World::next` takes an event from the queue and `World::handle` passes it to an owner or to the
+//! `Network`. `World` itself handles what concerns several owners: a packet arrives, a TCP timer is due, an end can be
+//! read or written, a relay with a gate may read and write again (`pump`), messages of other processes arrive, queues
+//! are sampled.
 //!
 //! A *process* of a divided run is a group of hosts with a `World` of its own. All are in one operating-system process.
 //! Threads run them in parallel for a window of simulated time, at most the shortest delay between two processes; then the
 //! processes exchange messages (`windows`). `steps` is a run that its caller advances.
 //!
-//! Callers: `lab::runs` (scenarios), `lab::schedule` (estimates how much division would gain), [`crate::balance`] (surveys),
-//! [`crate::flashflow`], and the environment of the Python package ([`Steps`]).
+//! Callers: `lab::runs` (scenarios), `lab::schedule` (estimates how much division would gain), [`crate::balance`]
+//! (surveys), [`crate::flashflow`], and the Python package's environment for reinforcement learning ([`Steps`]).
 
 mod applications;
 mod connections;

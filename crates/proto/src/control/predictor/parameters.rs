@@ -89,7 +89,7 @@ pub struct PredictorParameters {
     /// Relays' clocks are fast or slow by up to this share, drawn per relay.
     #[schemars(range(min = 0.0, max = 0.1))]
     pub drift: f64,
-    /// The clock for the time of a message.
+    /// How a message is dated: `shared`, by its sender's clock; `own`, by its arrival less `delay`.
     pub clocks: Clocks,
     /// Simulated time of a solve, at most a step; its results count from then on.
     pub solve_time: Span,
