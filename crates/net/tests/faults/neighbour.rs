@@ -263,6 +263,11 @@ impl Link {
     pub async fn begins(&mut self, circuit: u32) -> bool {
         let half: [u8; fast::HALF] = random();
         self.cell(circuit, CREATE_FAST, &half).await;
+        self.created().await
+    }
+
+    /// Whether the next cell, an answer to CREATE_FAST, says that the relay created the circuit.
+    pub async fn created(&mut self) -> bool {
         let (_, number, _) = self.next(ANSWER).await.unwrap().expect("it answers");
         number == CREATED_FAST
     }
