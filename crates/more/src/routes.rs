@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aes::Aes128;
-use aes::cipher::{BlockDecrypt as _, BlockEncrypt as _, KeyInit as _};
+use aes::cipher::{BlockCipherDecrypt as _, BlockCipherEncrypt as _, KeyInit as _};
 use sha2::{Digest, Sha256};
 use sphinx_packet::payload::key::{PayloadKey, derive_payload_key};
 use sphinx_packet::payload::{PAYLOAD_OVERHEAD_SIZE, Payload};

@@ -10,7 +10,7 @@
 //! like all others before and after decryption. If only checked cells were encrypted, a relay could decrypt one
 //! block, look for a header, and skip the work for all other cells.
 
-use aes::cipher::{BlockEncrypt as _, KeyInit as _};
+use aes::cipher::{BlockCipherEncrypt as _, KeyInit as _};
 use aes::{Aes128, Block};
 use ctr::cipher::{KeyIvInit as _, StreamCipher as _, StreamCipherSeek as _};
 use hkdf::Hkdf;

@@ -1,6 +1,6 @@
 //! UIV+ of proposal 359: a wide-block cipher over a cell's body, made of AES-128 and POLYVAL (RFC 8452).
 
-use aes::cipher::{BlockDecrypt as _, BlockEncrypt as _, InnerIvInit as _, KeyInit as _};
+use aes::cipher::{BlockCipherDecrypt as _, BlockCipherEncrypt as _, InnerIvInit as _, KeyInit as _};
 use aes::{Aes128Dec, Aes128Enc};
 use ctr::cipher::{StreamCipherCore as _, StreamCipherSeekCore as _};
 use ctr::{CtrCore, flavors};
