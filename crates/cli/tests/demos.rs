@@ -42,20 +42,38 @@ fn stat(process: u32) -> Option<(String, String)> {
 
 /// The processes that another has started.
 pub fn children(of: &Child) -> Vec<u32> {
-    let text = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", of.id())).unwrap_or_default();
-    text.split_whitespace().map(|number| number.parse().unwrap()).collect()
+    children_of(of.id())
+}
+
+pub fn children_of(process: u32) -> Vec<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let started =
+        threads.map(|thread| std::fs::read_to_string(thread.path().join("children")).unwrap_or_default());
+    let number = |text: &str| text.parse().unwrap();
+    started.flat_map(|text| text.split_whitespace().map(number).collect::<Vec<u32>>()).collect()
 }
 
 fn signal(process: u32, signal: Signal) {
     kill_process(Pid::from_raw(process.try_into().unwrap()).unwrap(), signal).unwrap();
 }
 
-fn soon(what: &str, mut is: impl FnMut() -> bool) {
+/// Waits for at most a minute.
+pub fn soon(what: &str, mut is: impl FnMut() -> bool) {
     let since = clock::now();
     while !is() {
         assert!(clock::now().since(since) < Span::from_secs(60), "{what}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Waits until a process handles this signal, which would end it before.
+pub fn until_it_handles(process: u32, signal: Signal) {
+    soon(&format!("{process} handles {signal:?}"), || {
+        // proc_pid_status(5): the first signal is the lowest bit of this mask.
+        let text = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+        let caught = text.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
+        u64::from_str_radix(caught, 16).unwrap() >> (signal.as_raw() - 1) & 1 == 1
+    });
 }
 
 /// Starts a demonstration and ends it: by a signal, after one of its processes was stopped, or by closing its output.

@@ -1,5 +1,6 @@
 //! `tidegate more`: keys and directories, what is refused, and that guards stay.
 
+use crate::demos::soon;
 use crate::skipped;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -167,7 +168,7 @@ fn get(address: &str, host: &str, path: &str) -> String {
 
 /// The status of the demonstration once this number of peers answer.
 fn shown(page: &str, answering: usize) -> Value {
-    for _ in 0..200 {
+    for _ in 0..600 {
         let answer = get(page, "localhost", "/status.json");
         let status: Value =
             serde_json::from_str(answer.split_once("\r\n\r\n").expect("a body").1).expect("JSON");
@@ -265,14 +266,16 @@ fn a_peer_shows_its_metrics_on_loopback_alone() {
         .stdout(Stdio::null())
         .spawn()
         .expect("the tool runs");
-    let there = (0..200).any(|_| {
-        std::thread::sleep(Duration::from_millis(20));
-        TcpStream::connect(&address).is_ok()
+    // It listens after some time, and has its first numbers still later.
+    let metric = "tidegate_more_unauthenticated_total 0.0";
+    let mut metrics = String::new();
+    soon("the page is served with its metrics", || {
+        if TcpStream::connect(&address).is_ok() {
+            metrics = get(&address, "127.0.0.1", "/metrics");
+        }
+        metrics.contains(metric)
     });
-    assert!(there, "the page is never served");
-    std::thread::sleep(Duration::from_millis(300));
-    let metrics = get(&address, "127.0.0.1", "/metrics");
-    assert!(metrics.contains("tidegate_more_unauthenticated_total 0.0"), "{metrics}");
+    assert!(metrics.contains(metric), "{metrics}");
     assert!(get(&address, "localhost", "/").contains("MORE peer 1"));
     assert!(get(&address, "localhost", "/secrets").starts_with("HTTP/1.1 404"));
     peer.kill().expect("it runs");

@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::SystemTime;
 
+use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::demos::until_it_handles;
 use crate::skipped;
 use crate::stream::browser::Browser;
 
@@ -721,7 +723,8 @@ fn a_stopped_run_leaves_the_name_of_its_archive_free() {
     fs::write(&file, text.replace("duration = '1 s'", "duration = '100000 s'")).unwrap();
     let mut command = scratch.command(&["reproduce", "--artifact", "a.tar.gz"]);
     let run = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    // It does so shortly before the first run, which would take hours.
+    until_it_handles(run.id(), Signal::INT);
     assert!(Command::new("kill").args(["-INT", &run.id().to_string()]).status().unwrap().success());
     let output = run.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);

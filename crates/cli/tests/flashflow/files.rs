@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use crate::demos::{children, children_of, soon};
 use crate::flashflow::{Scratch, TIDEGATE, run, skipped, text};
 
 /// A series of live measurements that was stopped keeps its results and continues.
@@ -23,7 +24,7 @@ fn a_series_goes_on_where_it_was_stopped() {
         )
     };
     let experiment = format!(
-        "title = \"t\"\nsource = \"s\"\nrunner = \"flashflow-loopback\"\n[parameters]\nduration = \"2 s\"\n\
+        "title = \"t\"\nsource = \"s\"\nrunner = \"flashflow-loopback\"\n[parameters]\nduration = \"5 s\"\n\
          repetitions = 2\nrepetitions-of = {{ b = 1 }}\nsockets = [6]\nkept = \"{kept}\"\n\
          relay = {{ a = \"10 Mbit/s\", b = \"20 Mbit/s\" }}\n{}{}{}{}",
         row("all.runs", 3.0),
@@ -33,7 +34,7 @@ fn a_series_goes_on_where_it_was_stopped() {
     );
     fs::write(folder.join("experiment.toml"), experiment).unwrap();
     let settings = |rate: &str| {
-        let rest = "--duration|2 s|--sockets|6|--background|0 Mbit/s|--delay|0 s|--jitter|0 s|--seed|1";
+        let rest = "--duration|5 s|--sockets|6|--background|0 Mbit/s|--delay|0 s|--jitter|0 s|--seed|1";
         let all = format!("--rate|{rate}|{rest}");
         all.split('|').map(String::from).collect::<Vec<_>>()
     };
@@ -57,7 +58,14 @@ fn a_series_goes_on_where_it_was_stopped() {
     // As a terminal does it, the signal goes to the whole group. The interrupted measurement must not count as
     // failed.
     let mut stopped = reproduce.process_group(0).spawn().unwrap();
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    // The last process of the measurement has started. Its result comes after 5 s.
+    let measures = |process: &u32| {
+        let arguments = fs::read_to_string(format!("/proc/{process}/cmdline")).unwrap_or_default();
+        arguments.split('\0').any(|word| word == "coordinator")
+    };
+    soon("the measurement", || {
+        children(&stopped).into_iter().flat_map(children_of).any(|one| measures(&one))
+    });
     let group = format!("-{}", stopped.id());
     assert!(Command::new("kill").args(["-INT", "--", &group]).status().unwrap().success());
     stopped.wait().unwrap();

@@ -67,6 +67,7 @@ fn relays_without_free_descriptors_say_so_and_serve_their_streams() {
     open.write_all(b"still").unwrap();
     open.read_exact(&mut same).unwrap();
     assert_eq!(&same, b"still");
+    overlay.until("three lines", |_| said() >= 3);
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(said(), 3, "one line of each relay: {:#?}", overlay.lines());
     let line = overlay.lines().into_iter().find(|line| line.contains("no free file descriptor")).unwrap();

@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 use roles::{Overlay, ask, greeter};
 use serde_json::Value;
+use tidegate_control::units::Span;
+use tidegate_net::clock;
 
 fn tidegate(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tidegate")).args(arguments).output().unwrap()
@@ -47,12 +49,23 @@ fn every_system_carries_a_file_byte_for_byte() {
 
 #[test]
 fn a_crowd_breaks_no_download() {
-    let arguments =
-        ["overlay", "crowd", "--connections", "300", "--per-second", "100", "--phase", "2 s", "--json"];
-    // Its exit code is about processor time, of which others take a share here.
-    let output = Command::new(env!("CARGO_BIN_EXE_tidegate")).args(arguments).output().unwrap();
-    let document: Value = serde_json::from_slice(&output.stdout).expect("one document");
-    assert_eq!(document["wrong"], 0, "{document}");
+    let attacked = |phase: &str| -> Value {
+        let arguments =
+            ["overlay", "crowd", "--connections", "300", "--per-second", "100", "--phase", phase, "--json"];
+        // Its exit code is about processor time, of which others take a share here.
+        let output = Command::new(env!("CARGO_BIN_EXE_tidegate")).args(arguments).output().unwrap();
+        let document: Value = serde_json::from_slice(&output.stdout).expect("one document");
+        assert_eq!(document["wrong"], 0, "{document}");
+        document
+    };
+    // Whole downloads count. On a loaded machine none may end within 2 s.
+    let mut document = attacked("2 s");
+    for phase in ["10 s", "30 s"] {
+        if document["attacked_bytes_per_s"].as_f64() > Some(0.0) {
+            break;
+        }
+        document = attacked(phase);
+    }
     assert!(document["attacked_bytes_per_s"].as_f64() > Some(0.0), "{document}");
     assert!(
         document["opened_per_s"].as_f64() > Some(20.0) && document["open"].as_u64() > Some(100),
@@ -408,23 +421,33 @@ fn logs_name_neither_clients_nor_destinations() {
     assert_ne!(ask(&own[4], "localhost", 1).0, 0);
     assert_ne!(ask(&own[4], "nobody.invalid", 80).0, 0);
     TcpStream::connect(&own[1]).unwrap().write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
-    std::thread::sleep(Duration::from_secs(1));
 
-    let lines = overlay.lines();
     for event in ["built", "connection", "handshake failed", "no stream"] {
-        assert!(
-            lines.iter().any(|line| line.contains(&format!("\"event\":\"{event}\""))),
-            "{event}: {lines:#?}"
-        );
+        let is_it = |line: &String| line.contains(&format!("\"event\":\"{event}\""));
+        overlay.until(event, |lines| lines.iter().any(is_it));
     }
+    // The client asks the directory from time to time. All else ends with the requests: then no line comes for 3 s.
+    let happened = || {
+        let is_other = |line: &String| !line.contains("\"event\":\"directory\"");
+        overlay.lines().into_iter().filter(is_other).collect::<Vec<_>>()
+    };
+    let (begun, mut before) = (clock::now(), happened());
+    loop {
+        std::thread::sleep(Duration::from_secs(3));
+        let now = happened();
+        if now == before {
+            break;
+        }
+        assert!(clock::now().since(begun) < Span::from_secs(60), "something happens: {now:#?}");
+        before = now;
+    }
+    let lines = overlay.lines();
     for line in &lines {
         let private = ["localhost", "nobody.invalid", &format!("{port}")];
         assert!(!private.iter().any(|word| line.contains(word)), "{line}");
         let rest = own.iter().fold(line.clone(), |line, known| line.replace(known.as_str(), ""));
         assert!(!rest.contains("127.0.0.1") && !rest.contains("::1"), "{line}");
     }
-    std::thread::sleep(Duration::from_secs(3));
-    assert_eq!(overlay.lines(), lines, "nothing happened");
 }
 
 #[test]

@@ -177,11 +177,5 @@ fn a_client_says_why_requests_fail() {
     let client = overlay.listening().pop().unwrap();
     assert_ne!(ask(&client, "localhost", greeter()).0, 0);
     let said = "\"cause\":\"the directory lists no relay named `nosuch`\",\"event\":\"request failed\"";
-    for _ in 0..100 {
-        if overlay.lines().iter().any(|line| line.contains(said) && line.contains("warn")) {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
-    panic!("{:#?}", overlay.lines());
+    overlay.until(said, |lines| lines.iter().any(|line| line.contains(said) && line.contains("warn")));
 }

@@ -6,8 +6,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::Value;
+use tidegate_control::units::Span;
+use tidegate_net::clock;
 
 use super::tidegate;
 
@@ -107,6 +110,15 @@ impl Overlay {
 
     pub fn lines(&self) -> Vec<String> {
         self.lines.lock().unwrap().clone()
+    }
+
+    /// Waits until the lines so far are so, for at most a minute.
+    pub fn until(&self, what: &str, are: impl Fn(&[String]) -> bool) {
+        let begun = clock::now();
+        while !are(&self.lines()) {
+            assert!(clock::now().since(begun) < Span::from_secs(60), "never {what}: {:#?}", self.lines());
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 }
 
