@@ -102,18 +102,44 @@ fn demo(directory: &Scratch) -> Value {
     serde_json::from_slice(&output.stdout).expect("one JSON object")
 }
 
+/// How often a measurement is repeated while its estimate is too low: a pause of the machine of 1.5 s halves one of 3 s.
+///
+/// Nothing makes an estimate too high, so that is a failure at once.
+const TRIES: usize = 5;
+
+/// Repeats a measurement until its estimate is enough, and returns the last one.
+fn repeated<T>(mut measure: impl FnMut() -> T, is_enough: impl Fn(&T) -> bool) -> T {
+    let mut measured = measure();
+    for _ in 1..TRIES {
+        if is_enough(&measured) {
+            break;
+        }
+        measured = measure();
+    }
+    measured
+}
+
 #[test]
 fn the_demo_measures_keeps_and_replays_through_a_kill() {
     let scratch = Scratch::new("demo");
-    let verdict = demo(&scratch);
+    let background = |second: &Value| second["background_bits_per_s"].as_u64().unwrap();
+    let has_background = |verdict: &Value| {
+        verdict["per_second"].as_array().unwrap().iter().any(|second| background(second) > 0)
+    };
+    let estimate = |verdict: &Value| verdict["estimate_bits_per_s"].as_u64().unwrap();
+    let measure = || {
+        let _ = fs::remove_dir_all(&scratch.0);
+        let verdict = demo(&scratch);
+        assert!(estimate(&verdict) <= 40_000_000, "{verdict}");
+        verdict
+    };
+    let verdict = repeated(measure, |verdict| estimate(verdict) >= 10_000_000 && has_background(verdict));
     // A loaded machine measures badly. Accuracy on an idle machine is an experiment, not a test.
-    let estimate = verdict["estimate_bits_per_s"].as_u64().unwrap();
-    assert!((10_000_000..=40_000_000).contains(&estimate), "{verdict}");
+    assert!(estimate(&verdict) >= 10_000_000, "{verdict}");
     assert_eq!(verdict["truth_bits_per_s"], 20_000_000);
     assert!(verdict["conclusive"].is_boolean());
     assert_eq!(verdict["per_second"].as_array().unwrap().len(), 3);
-    let background = |second: &Value| second["background_bits_per_s"].as_u64().unwrap();
-    assert!(verdict["per_second"].as_array().unwrap().iter().any(|second| background(second) > 0));
+    assert!(has_background(&verdict), "{verdict}");
 
     let config = scratch.file("coordinator.toml");
     let verify = || {
@@ -127,10 +153,12 @@ fn the_demo_measures_keeps_and_replays_through_a_kill() {
 
     // Start the same roles again and kill the coordinator in the middle of a measurement.
     let _roles = restart(&scratch);
+    let ordinary = lasting_longer(&config);
     let mut coordinator = Role::start(&["coordinator", "--once", "--config", &config]);
     coordinator.wait_for("second");
     coordinator.child.kill().unwrap();
     coordinator.child.wait().unwrap();
+    fs::write(&config, ordinary).unwrap();
     verify();
     assert_eq!(text(&run(&["bandwidth-file", "--config", &config])), file, "the good result is still there");
 
@@ -145,6 +173,16 @@ fn the_demo_measures_keeps_and_replays_through_a_kill() {
     assert_eq!(weight(&after), weight(&file));
     assert!(after.contains("error_misc=1"), "the interrupted one counts as failed: {after}");
     status_page(&config);
+}
+
+/// Makes measurements take 15 s, so that one still runs when a test interrupts it. Returns the configuration before.
+fn lasting_longer(config: &str) -> String {
+    let ordinary = fs::read_to_string(config).unwrap();
+    let (duration, slot) = ("duration = \"3 s\"", "slot = \"18 s\"");
+    assert!(ordinary.contains(duration) && ordinary.contains(slot), "{ordinary}");
+    let longer = ordinary.replace(duration, "duration = \"15 s\"").replace(slot, "slot = \"30 s\"");
+    fs::write(config, longer).unwrap();
+    ordinary
 }
 
 /// Starts the demo's relay and measurers again and updates their addresses in the coordinator's configuration.
@@ -205,6 +243,7 @@ fn a_lost_measurer_is_named_and_the_kill_switch_stops_everything() {
     fs::remove_dir_all(scratch.0.join("state")).unwrap();
     let config = scratch.file("coordinator.toml");
     let mut roles = restart(&scratch);
+    let ordinary = lasting_longer(&config);
     let mut once = Role::start(&["coordinator", "--once", "--config", &config]);
     once.wait_for("second");
     roles[1].child.kill().unwrap();
@@ -214,6 +253,7 @@ fn a_lost_measurer_is_named_and_the_kill_switch_stops_everything() {
     assert_eq!(once.wait_for("result")["relay"], "target");
     assert!(once.child.wait().unwrap().success());
     drop(roles);
+    fs::write(&config, ordinary).unwrap();
 
     // The first measurer is dead from the start, and the coordinator says so.
     fs::remove_dir_all(scratch.0.join("state")).unwrap();
@@ -228,8 +268,9 @@ fn a_lost_measurer_is_named_and_the_kill_switch_stops_everything() {
     // The period has one slot, so the daemon begins to measure at once.
     fs::remove_dir_all(scratch.0.join("state")).unwrap();
     let _roles = restart(&scratch);
+    lasting_longer(&config);
     let text_of = fs::read_to_string(&config).unwrap();
-    fs::write(&config, format!("period = \"18 s\"\n{text_of}")).unwrap();
+    fs::write(&config, format!("period = \"30 s\"\n{text_of}")).unwrap();
     let mut daemon = Role::start(&["coordinator", "--config", &config]);
     daemon.wait_for("second");
     fs::write(scratch.0.join("state/stop"), "").unwrap();
@@ -280,11 +321,16 @@ fn measurers_find_their_capacity_by_udp() {
     let capacity = |more: &[&str]| {
         run(&[&["measurer-capacity", "--config", &config, "--rate", "8 Mbit/s"], more].concat())
     };
-    let output = capacity(&["--duration", "2 s", "--json"]);
-    let answer: Value =
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output)));
-    let found = answer["capacity_bits_per_s"].as_u64().unwrap();
-    assert!((3_000_000..=8_800_000).contains(&found), "{answer}");
+    let found = |answer: &Value| answer["capacity_bits_per_s"].as_u64().unwrap();
+    let measure = || {
+        let output = capacity(&["--duration", "2 s", "--json"]);
+        let answer: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output)));
+        assert!(found(&answer) <= 8_800_000, "{answer}");
+        answer
+    };
+    let answer = repeated(measure, |answer| found(answer) >= 3_000_000);
+    assert!(found(&answer) >= 3_000_000, "{answer}");
     assert!(text(&capacity(&["--duration", "200 s"])).contains("1 s to 120 s"));
     roles.truncate(1);
     assert!(text(&capacity(&["--duration", "1 s"])).contains("does not answer"));
@@ -419,26 +465,41 @@ fn the_daemon_measures_two_relays_in_one_slot() {
         fs::read_to_string(&config).unwrap()
     );
     fs::write(&config, text_of).unwrap();
-    let mut daemon = Role::start(&["coordinator", "--config", &config]);
-    let attempts = [daemon.wait_for("attempt"), daemon.wait_for("attempt")];
-    assert_ne!(attempts[0]["relay"], attempts[1]["relay"]);
-    let allocated = |n: usize| attempts[n]["allocated_bits_per_s"].as_u64().unwrap();
-    assert!(allocated(0) > 50_000_000 && allocated(0) + allocated(1) <= 120_000_000, "{attempts:?}");
-    daemon.wait_for("second");
-    let document = status(port);
+    let estimate = |result: &Value| result["estimate_bits_per_s"].as_u64().unwrap();
+    let limits = [20_000_000, 10_000_000];
+    let measure = || {
+        let _ = fs::remove_dir_all(scratch.0.join("state"));
+        let mut daemon = Role::start(&["coordinator", "--config", &config]);
+        let attempts = [daemon.wait_for("attempt"), daemon.wait_for("attempt")];
+        assert_ne!(attempts[0]["relay"], attempts[1]["relay"]);
+        let allocated = |n: usize| attempts[n]["allocated_bits_per_s"].as_u64().unwrap();
+        assert!(allocated(0) > 50_000_000 && allocated(0) + allocated(1) <= 120_000_000, "{attempts:?}");
+        // Both run from their attempts on.
+        let document = status(port);
+        let mut results = [daemon.wait_for("result"), daemon.wait_for("result")];
+        results.sort_by_key(|result| result["relay"] != "target");
+        for (result, limit) in results.iter().zip(limits) {
+            // The test is that neither relay got the other's result.
+            assert!(estimate(result) <= limit * 7 / 5, "{result}");
+        }
+        daemon.wait_for("file");
+        (document, results)
+    };
+    let running = |document: &Value| document["current"].as_array().unwrap().len();
+    let is_enough = |(document, results): &(Value, [Value; 2])| {
+        running(document) == 2
+            && results[0]["relay"] != results[1]["relay"]
+            && results.iter().zip(limits).all(|(result, limit)| estimate(result) >= limit / 2)
+    };
+    let (document, results) = repeated(measure, is_enough);
+    assert_eq!(running(&document), 2, "{document}");
     let current = document["current"].as_array().unwrap();
-    assert_eq!(current.len(), 2, "{document}");
     assert!(current.iter().all(|current| current["target"] == "flashflow"), "{document}");
-    let mut results = [daemon.wait_for("result"), daemon.wait_for("result")];
-    results.sort_by_key(|result| result["relay"] != "target");
-    for (result, (name, limit)) in results.iter().zip([("target", 20_000_000), ("second", 10_000_000)]) {
+    for (result, (name, limit)) in results.iter().zip(["target", "second"].into_iter().zip(limits)) {
         assert_eq!(result["relay"], name);
-        // A loaded machine measures badly. The test is that neither relay got the other's result.
-        let estimate = result["estimate_bits_per_s"].as_u64().unwrap();
-        assert!((limit / 2..=limit * 7 / 5).contains(&estimate), "{result}");
+        // A loaded machine measures badly.
+        assert!(estimate(result) >= limit / 2, "{result}");
     }
-    daemon.wait_for("file");
-    drop(daemon);
     let output = run(&["verify", "--config", &config]);
     assert!(output.status.success() && text(&output).contains("2 results"), "{}", text(&output));
     let file = fs::read_to_string(scratch.0.join("v3bw")).unwrap();
