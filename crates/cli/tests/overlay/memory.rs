@@ -64,6 +64,22 @@ async fn pause(span: Span) {
     clock::until(clock::now() + span).await;
 }
 
+/// Measures again, for at most 30 s, until it is below the bound: on a loaded machine, idleness is noticed later.
+async fn below(bound: f64, measure: impl Fn() -> f64) -> f64 {
+    let end = clock::now() + Span::from_secs(30);
+    loop {
+        let measured = measure();
+        if measured < bound || clock::now() > end {
+            return measured;
+        }
+        pause(Span::from_millis(500)).await;
+    }
+}
+
+/// Most bytes that a connection takes, and a circuit.
+const OF_A_CONNECTION: f64 = 65536.0;
+const OF_A_CIRCUIT: f64 = 2048.0;
+
 /// Bytes that a connection takes of a relay's memory.
 async fn of_a_connection(router: Router, memory: impl Fn() -> f64) -> f64 {
     let links = Links::client(SharedNames::default(), false).unwrap().with_gate(Gate::Private);
@@ -77,7 +93,7 @@ async fn of_a_connection(router: Router, memory: impl Fn() -> f64) -> f64 {
         open.push(links.connect(&router, None).await.unwrap());
     }
     pause(Span::from_millis(300)).await;
-    (memory() - before) / CONNECTIONS as f64
+    below(OF_A_CONNECTION, || (memory() - before) / CONNECTIONS as f64).await
 }
 
 /// And a circuit that was used, and is idle since.
@@ -103,7 +119,7 @@ async fn of_a_circuit(router: Router, onion: [u8; 32], memory: impl Fn() -> f64)
     build(200).await;
     let before = memory();
     build(200 + CIRCUITS).await;
-    (memory() - before) / CIRCUITS as f64
+    below(OF_A_CIRCUIT, || (memory() - before) / CIRCUITS as f64).await
 }
 
 #[test]
@@ -137,6 +153,6 @@ fn idle_circuits_take_two_kibibytes_and_idle_connections_64_at_most() {
     drop(relay);
     std::fs::remove_dir_all(&directory).unwrap();
     eprintln!("an idle connection takes {connection:.0} bytes, an idle circuit {circuit:.0}");
-    assert!(connection < 65536.0, "a connection: {connection:.0} bytes");
-    assert!(circuit < 2048.0, "a circuit: {circuit:.0} bytes");
+    assert!(connection < OF_A_CONNECTION, "a connection: {connection:.0} bytes");
+    assert!(circuit < OF_A_CIRCUIT, "a circuit: {circuit:.0} bytes");
 }
