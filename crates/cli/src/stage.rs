@@ -18,7 +18,10 @@ use crate::owned;
 use crate::temporary::Temporary;
 
 /// Timeout for a role to start or a network to be ready.
-pub const STARTING: Span = Span::from_secs(60);
+///
+/// A network of stock tor takes 30 s, and 10 s longer for each vote that an authority misses on a loaded machine. A role
+/// that ends is noticed at once.
+pub const STARTING: Span = Span::from_secs(180);
 /// Polling interval.
 const LOOK: Duration = Duration::from_millis(50);
 
