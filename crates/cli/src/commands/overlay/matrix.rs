@@ -5,11 +5,13 @@
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate_control::units::Bytes;
+use tidegate_control::units::{Bytes, Span, Time};
 use tidegate_lab::input::InputError;
 use tidegate_net::clock;
 use tidegate_proto::ending::Ending;
@@ -49,8 +51,11 @@ const LATER: Duration = Duration::from_millis(1000);
 const ALONE: u64 = 1_000_000;
 /// Downloads become at most this many times longer until each part shows its effect.
 const LONGER: u64 = 4;
-/// Longest time without a byte of a download, in seconds.
+/// Longest time without a byte of a download, in seconds, not counting pauses of this process.
 const STALL_S: f64 = 5.0;
+/// How often this process looks whether it was paused, and the least lateness that counts as a pause.
+const LOOK: Span = Span::from_millis(50);
+const PAUSED: Span = Span::from_millis(200);
 /// Most unsent bytes that KIST may leave in the kernel and in TLS, averaged over its looks at a connection.
 const UNSENT: f64 = 300_000.0;
 
@@ -106,6 +111,7 @@ struct Outcome {
     /// Bytes of each download.
     bytes: u64,
     exact: usize,
+    /// Longest time without a byte of a download, in seconds, not counting pauses of this process.
     pause: f64,
     moves: usize,
     /// Sums of the relays' counters.
@@ -226,6 +232,9 @@ fn run_once(combination: &Combination, circuits: u16, bytes: u64) -> Result<Outc
     let own = Own::start_on(Stage::unattended("matrix")?, &combination.system, any, &BANDWIDTHS)?;
     let (socks, file) = (own.socks, own.file);
     let begun = clock::now();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let over = is_over.clone();
+    let watch = thread::spawn(move || pauses_until(&over));
     let users: Vec<_> = (0..circuits)
         .map(|user| {
             thread::spawn(move || {
@@ -237,10 +246,13 @@ fn run_once(combination: &Combination, circuits: u16, bytes: u64) -> Result<Outc
     let downloads: Vec<Result<Download, Failure>> =
         users.into_iter().map(|user| user.join().expect("download threads do not panic")).collect();
     let seconds = clock::now().since(begun).as_secs_f64();
+    is_over.store(true, Ordering::Relaxed);
+    let paused = watch.join().expect("the watching thread does not panic");
     let counters = counters(&own)?;
     let moves = own.moves();
     let exact = downloads.iter().flatten().filter(|download| download.exact()).count();
-    let pause = downloads.iter().flatten().map(|download| download.pause).fold(0.0, f64::max);
+    let longest = downloads.iter().flatten().map(|download| download.pause).fold(0.0, f64::max);
+    let pause = longest - longest_paused(&paused, Span::from_secs_f64(longest)).as_secs_f64();
     let mut faults = Vec::new();
     if exact < usize::from(circuits) {
         let why = downloads.iter().find_map(|download| download.as_ref().err().map(ToString::to_string));
@@ -257,6 +269,35 @@ fn run_once(combination: &Combination, circuits: u16, bytes: u64) -> Result<Outc
         }
     }
     Ok(Outcome { seconds, bytes, exact, pause, moves, counters, faults })
+}
+
+/// Pauses of this process until `is_over`: their beginnings and lengths.
+///
+/// A virtual machine may stop for seconds, and with it all relays and downloads. Only a thread that wakes too late tells
+/// this from a download that stalled.
+fn pauses_until(is_over: &AtomicBool) -> Vec<(Time, Span)> {
+    let mut pauses = Vec::new();
+    while !is_over.load(Ordering::Relaxed) {
+        let begun = clock::now();
+        thread::sleep(Duration::from_nanos(LOOK.0));
+        let late = clock::now().since(begun) - LOOK;
+        if late >= PAUSED {
+            pauses.push((begun, late));
+        }
+    }
+    pauses
+}
+
+/// The most time that this process was paused in any period of this length.
+///
+/// A download says how long it waited, but not when.
+fn longest_paused(pauses: &[(Time, Span)], period: Span) -> Span {
+    let within = |from: usize| {
+        let end = pauses[from].0 + period;
+        let some = pauses[from..].iter().take_while(|(begun, _)| *begun < end);
+        some.fold(Span::ZERO, |sum, (_, length)| sum + *length)
+    };
+    (0..pauses.len()).map(within).max().unwrap_or(Span::ZERO).min(period)
 }
 
 /// Sums the counters of all relays.
@@ -340,6 +381,17 @@ mod tests {
             assert_eq!(missing(name, 1.0), [""; 0]);
             assert_eq!(missing(&name.replace("ewma", "rr"), 1.0), ["round robin preferred a circuit"]);
         }
+    }
+
+    #[test]
+    fn pauses_within_a_period_are_summed() {
+        let second = Span::from_secs(1);
+        let at = |s: u64| (Time::ZERO + Span::from_secs(s), second * 2);
+        assert_eq!(longest_paused(&[], second * 9), Span::ZERO);
+        let pauses = [at(1), at(10), at(13)];
+        assert_eq!(longest_paused(&pauses, second * 3), second * 2);
+        assert_eq!(longest_paused(&pauses, second * 6), second * 4);
+        assert_eq!(longest_paused(&pauses, second), second, "no longer than the period");
     }
 
     #[test]
