@@ -218,7 +218,12 @@ mod tests {
             // A later timer that an earlier one replaces.
             shared.input(|counter, _, now| counter.due = Some(now + Span::from_secs(60)));
             shared.input(|counter, _, now| counter.due = Some(now));
-            clock::until(clock::now() + Span::from_millis(100)).await;
+            let end = clock::now() + Span::from_secs(60);
+            while shared.handler(|seen| seen.0.len()) < 3 && clock::now() < end {
+                clock::until(clock::now() + Span::from_millis(5)).await;
+            }
+            // A fourth output would come after another 5 ms.
+            clock::until(clock::now() + Span::from_millis(20)).await;
             assert_eq!(shared.handler(|seen| seen.0.clone()), [1, 2, 3]);
         });
     }

@@ -427,7 +427,11 @@ fn half_written_posts_do_not_delay_a_directory() {
             sent += text.len();
             halves.push(half);
         }
-        let during = time().await;
+        let mut during = time().await;
+        // A pause of the machine delays one answer; the attack delays all.
+        for _ in 0..2 {
+            during = during.min(time().await);
+        }
         eprintln!("{sent} bytes of 300 requests: an answer takes {before}, then {during}");
         assert!(during < Span::from_secs(2), "{during}");
     });
@@ -455,6 +459,17 @@ fn a_silent_relay_delays_a_client_by_seconds() {
             let announce = Announce::Overlay(directory, token.clone());
             relay(Setup { extends: gate, announce, ..Setup::default() }).await;
         }
+        // A client asks for the directory seldom, so it starts when all are listed. Relays generate RSA keys before.
+        let end = clock::now() + Span::from_secs(60);
+        loop {
+            let (_, _, listed) = fetch(directory, "/directory", None).await.unwrap();
+            let listed = String::from_utf8(listed).unwrap();
+            if listed.lines().filter(|line| line.starts_with("relay ")).count() == 3 {
+                break;
+            }
+            assert!(clock::now() < end, "{listed}");
+            clock::until(clock::now() + Span::from_millis(50)).await;
+        }
         let socks = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let front = socks.local_addr().unwrap();
         let known = Rc::<Cell<usize>>::default();
@@ -469,7 +484,7 @@ fn a_silent_relay_delays_a_client_by_seconds() {
         spawn_local(client::run(settings, socks, on_event));
         let begun = clock::now();
         while known.get() < 3 {
-            assert!(clock::now().since(begun) < Span::from_secs(20), "{} relays", known.get());
+            assert!(clock::now().since(begun) < Span::from_secs(60), "{} relays", known.get());
             clock::until(clock::now() + Span::from_millis(20)).await;
         }
         let target = server(true).await.address;
@@ -490,20 +505,17 @@ fn unread_streams_hold_no_more_kernel_memory_than_the_limit() {
     on_sockets(async {
         let limits = Limits { memory: Bytes(4 << 20), ..Limits::default() };
         let (relay, _) = relay(Setup { limits, ..Setup::default() }).await;
-        let Server { address: target, open: open_now, .. } = server(true).await;
+        let Server { address: target, open: open_now, accepted, .. } = server(true).await;
         let mut stranger = circuit_from(host(2), relay).await;
         for stream in 1..=60 {
             stranger.say(RELAY, begin(stream, target)).await;
         }
-        let end = clock::now() + Span::from_secs(10);
-        let mut most = 0;
-        loop {
+        let end = clock::now() + Span::from_secs(60);
+        // On a slow machine the relay ends streams before all have begun.
+        while accepted.get() < 60 || open_now.get() > 30 {
+            let (open, all) = (open_now.get(), accepted.get());
+            assert!(clock::now() < end, "{open} of {all} unread streams are open");
             clock::until(clock::now() + Span::from_millis(50)).await;
-            most = most.max(open_now.get());
-            if most == 60 && open_now.get() <= 30 {
-                break;
-            }
-            assert!(clock::now() < end, "{} of {most} unread streams are open", open_now.get());
         }
         // Another user is served meanwhile.
         let mut user = circuit_from(host(3), relay).await;
@@ -512,16 +524,19 @@ fn unread_streams_hold_no_more_kernel_memory_than_the_limit() {
     });
 }
 
-/// A server that sends this many bytes on each connection, and the number of its open connections.
-async fn brief_server(bytes: usize) -> (SocketAddr, Rc<Cell<usize>>) {
+/// A server that sends this many bytes on each connection.
+async fn brief_server(bytes: usize) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (address, open_now) = (listener.local_addr().unwrap(), Rc::<Cell<usize>>::default());
-    let count = open_now.clone();
+    let (address, open) = (listener.local_addr().unwrap(), Rc::<Cell<usize>>::default());
+    let (most, accepted) = (Rc::<Cell<usize>>::default(), Rc::<Cell<usize>>::default());
+    let (count, highest, total) = (open.clone(), most.clone(), accepted.clone());
     spawn_local(async move {
         while let Ok((mut tcp, _)) = listener.accept().await {
             let count = count.clone();
+            count.set(count.get() + 1);
+            highest.set(highest.get().max(count.get()));
+            total.set(total.get() + 1);
             spawn_local(async move {
-                count.set(count.get() + 1);
                 let _ = tcp.write_all(&vec![7; bytes]).await;
                 // It stays open until the relay ends it.
                 while tcp.read(&mut [0; 64]).await.is_ok_and(|read| read > 0) {}
@@ -529,7 +544,7 @@ async fn brief_server(bytes: usize) -> (SocketAddr, Rc<Cell<usize>>) {
             });
         }
     });
-    (address, open_now)
+    Server { address, open, most, accepted }
 }
 
 /// Neighbours let a relay send one window of a circuit and read nothing. The kernel could hold all of it, so that nothing waits
@@ -541,7 +556,7 @@ fn unread_windows_hold_no_more_kernel_memory_than_the_limit() {
         let limits = Limits { memory: Bytes(8 << 20), ..Limits::default() };
         let (relay, _) = relay(Setup { limits, ..Setup::default() }).await;
         // Two streams of 498 cells.
-        let (target, open_now) = brief_server(498 * 498).await;
+        let Server { address: target, open: open_now, accepted, .. } = brief_server(498 * 498).await;
         let mut strangers = Vec::new();
         for _ in 0..STRANGERS {
             let mut stranger = circuit_from(host(2), relay).await;
@@ -550,9 +565,10 @@ fn unread_windows_hold_no_more_kernel_memory_than_the_limit() {
             stranger.say(RELAY, begin(2, target)).await;
             strangers.push(stranger);
         }
-        let end = clock::now() + Span::from_secs(10);
-        while open_now.get() < 2 * STRANGERS {
-            assert!(clock::now() < end, "{} streams are open", open_now.get());
+        let end = clock::now() + Span::from_secs(60);
+        // On a slow machine the relay ends streams before all have begun.
+        while accepted.get() < 2 * STRANGERS {
+            assert!(clock::now() < end, "{} streams began", accepted.get());
             clock::until(clock::now() + Span::from_millis(20)).await;
         }
         while open_now.get() > STRANGERS {

@@ -81,27 +81,46 @@ async fn created(relay: Relay) -> u64 {
     created
 }
 
+/// Waits while `unchanged`, up to 60 s, if `limit` is shorter than in a usual configuration. A busy machine takes longer than
+/// the limit; the usual one changes nothing in any time.
+async fn wait_for_effect<T: PartialOrd>(
+    limit: T,
+    usual: T,
+    mut unchanged: impl AsyncFnMut() -> bool,
+) -> bool {
+    let end = clock::now() + Span::from_secs(60);
+    loop {
+        let unchanged = unchanged().await;
+        if !unchanged || limit >= usual || clock::now() > end {
+            return unchanged;
+        }
+    }
+}
+
 /// A relay that never answers: whether the circuit to it still waits.
-async fn waits_for_a_silent_relay(relay: Relay) -> u64 {
+async fn waits_for_a_silent_relay(relay: Relay, limits: Limits) -> u64 {
     let silent = server(false).await.address;
     let mut link = circuit_from(host(2), relay).await;
     link.say(EARLY, extend(silent, [9; 20])).await;
-    u64::from(link.hear_or_silence().await.unwrap_err() == Answer::Ignored)
+    let waits = async || link.hear_or_silence().await.unwrap_err() == Answer::Ignored;
+    wait_for_effect(limits.extending, Limits::default().extending, waits).await.into()
 }
 
 /// Whether a connection without circuits stays.
-async fn stays_without_circuits(relay: Relay) -> u64 {
+async fn stays_without_circuits(relay: Relay, limits: Limits) -> u64 {
     let mut links = [good_from(host(2), relay).await];
     clock::until(clock::now() + Span::from_millis(600)).await;
-    alive(&mut links).await
+    let stays = async || alive(&mut links).await == 1;
+    wait_for_effect(limits.without_circuits, Limits::default().without_circuits, stays).await.into()
 }
 
 #[test]
 fn a_silent_circuit_keeps_its_connection() {
     on_sockets(async {
-        let limits = Limits { without_circuits: Span::from_millis(200), ..Limits::default() };
+        // The relay may wait as long for the first circuit, also on a machine that pauses.
+        let limits = Limits { without_circuits: Span::from_secs(2), ..Limits::default() };
         let mut links = [circuit_from(host(2), relay(limits, 1).await).await];
-        clock::until(clock::now() + Span::from_secs(1)).await;
+        clock::until(clock::now() + Span::from_secs(6)).await;
         assert_eq!(alive(&mut links).await, 1);
     });
 }
@@ -135,17 +154,34 @@ async fn streams(relay: Relay) -> u64 {
 }
 
 /// Sixty streams that are not read. Returns the number of those that stay open.
-async fn unread_streams(relay: Relay) -> u64 {
-    let Server { address, open, .. } = server(true).await;
-    let _link = begin_streams(relay, address, 60).await;
-    clock::until(clock::now() + Span::from_secs(4)).await;
+async fn unread_streams(relay: Relay, limits: Limits) -> u64 {
+    const STREAMS: u16 = 60;
+    let Server { address, open, accepted, .. } = server(true).await;
+    let _link = begin_streams(relay, address, STREAMS).await;
+    let end = clock::now() + Span::from_secs(60);
+    while accepted.get() < STREAMS.into() {
+        assert!(clock::now() < end, "{} streams began", accepted.get());
+        clock::until(clock::now() + Span::from_millis(10)).await;
+    }
+    // Streams that are blocked for a second count, and the relay looks once a second.
+    clock::until(clock::now() + Span::from_secs(3)).await;
+    let all_stay = async || {
+        clock::until(clock::now() + Span::from_millis(100)).await;
+        open.get() == usize::from(STREAMS)
+    };
+    wait_for_effect(limits.memory, Limits::default().memory, all_stay).await;
     open.get() as u64
 }
 
-type Probe = Box<dyn Fn(Relay) -> Pin<Box<dyn Future<Output = u64>>>>;
+type Probe = Box<dyn Fn(Relay, Limits) -> Pin<Box<dyn Future<Output = u64>>>>;
 
 fn probe<F: Future<Output = u64> + 'static>(probe: impl Fn(Relay) -> F + 'static) -> Probe {
-    Box::new(move |relay| Box::pin(probe(relay)))
+    Box::new(move |relay, _| Box::pin(probe(relay)))
+}
+
+/// A probe that waits for the effect of a limit.
+fn patient<F: Future<Output = u64> + 'static>(probe: impl Fn(Relay, Limits) -> F + 'static) -> Probe {
+    Box::new(move |relay, limits| Box::pin(probe(relay, limits)))
 }
 
 /// A key, a change of it, and what the change reduces. Some need other limits in both runs.
@@ -153,7 +189,7 @@ fn cases() -> Vec<(&'static str, Limits, Limits, Probe)> {
     let usual = Limits::default();
     let slow = Limits { handshake_burst: 1, handshakes_per_second: 10_000, ..usual };
     vec![
-        ("memory", usual, Limits { memory: Bytes(4 << 20), ..usual }, probe(unread_streams)),
+        ("memory", usual, Limits { memory: Bytes(4 << 20), ..usual }, patient(unread_streams)),
         ("connections", usual, Limits { connections: 2, ..usual }, probe(circuits)),
         ("circuits", usual, Limits { circuits: 2, ..usual }, probe(circuits)),
         (
@@ -180,13 +216,13 @@ fn cases() -> Vec<(&'static str, Limits, Limits, Probe)> {
             "extending",
             usual,
             Limits { extending: Span::from_millis(100), ..usual },
-            probe(waits_for_a_silent_relay),
+            patient(waits_for_a_silent_relay),
         ),
         (
             "without-circuits",
             usual,
             Limits { without_circuits: Span::from_millis(200), ..usual },
-            probe(stays_without_circuits),
+            patient(stays_without_circuits),
         ),
         ("points", usual, Limits { points: 1, ..usual }, probe(points)),
         ("streams", usual, Limits { streams: 2, ..usual }, probe(streams)),
@@ -205,7 +241,7 @@ fn every_limit_has_an_effect() {
     for (key, before, after, probe) in &cases {
         let run = |limits: Limits| {
             let result = std::cell::Cell::new(0);
-            on_sockets(async { result.set(probe(relay(limits, 1).await).await) });
+            on_sockets(async { result.set(probe(relay(limits, 1).await, limits).await) });
             result.get()
         };
         let [usual, limited] = [run(*before), run(*after)];

@@ -18,6 +18,7 @@ mod loopback;
 mod more;
 mod more_streams;
 mod one_hop;
+mod pauses;
 mod pctcp;
 mod quic;
 mod reload;

@@ -1,11 +1,15 @@
 //! A stream crosses peers on loopback, byte for byte.
 
 use crate::loopback;
-use std::net::{SocketAddr, UdpSocket};
+use crate::one_hop::on_sockets;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use loopback::{PEERS, directory, settings};
+use tidegate_control::units::Span;
+use tidegate_net::clock;
+use tidegate_net::live::fetch::fetch;
 use tidegate_net::more::{PeerConfig, Role, run};
 
 #[test]
@@ -36,8 +40,12 @@ fn a_stream_crosses_seven_peers_on_loopback() {
 fn unauthenticated_datagrams_are_counted_and_stop_nothing() {
     let directory = directory();
     let stop = AtomicBool::new(false);
+    let free = TcpListener::bind("127.0.0.1:0").expect("loopback has ports");
+    let status = free.local_addr().expect("bound");
+    drop(free);
+    let settings = PeerConfig { status: Some(status), ..settings(&directory, 1, "aimd") };
     std::thread::scope(|scope| {
-        let relaying = scope.spawn(|| run(&settings(&directory, 1, "aimd"), Role::Relay, &stop));
+        let relaying = scope.spawn(|| run(&settings, Role::Relay, &stop));
         let outsider = UdpSocket::bind("127.0.0.1:0").expect("loopback has ports");
         let to: SocketAddr = directory.peers[1].address.parse().expect("an address");
         // Before the relay listens, the kernel answers for it. Binding the port to test for that would keep it from
@@ -59,6 +67,19 @@ fn unauthenticated_datagrams_are_counted_and_stop_nothing() {
                 std::thread::sleep(Duration::from_millis(2));
             }
         }
+        // The relay shows its counters once a second. It may have counted some datagrams before it read the others.
+        on_sockets(async {
+            let end = clock::now() + Span::from_secs(60);
+            loop {
+                let (_, _, body) = fetch(status, "/status.json", None).await.expect("a status page");
+                let shown: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
+                if shown["unauthenticated"].as_f64().is_some_and(|number| number >= 20.0) {
+                    break;
+                }
+                assert!(clock::now() < end, "{shown}");
+                clock::until(clock::now() + Span::from_millis(20)).await;
+            }
+        });
         std::thread::sleep(Duration::from_millis(200));
         stop.store(true, Ordering::Relaxed);
         let counters = relaying.join().expect("no panic").expect("no error").node;

@@ -17,6 +17,8 @@ use tidegate_net::more::{PeerConfig, Role, Summary, run};
 use tidegate_net::more::{Serving, serve};
 
 const NAME: &str = "echo.more";
+/// Timeout of a SOCKS5 handshake. Some tests wait for it.
+const HANDSHAKE: Span = Span::from_secs(5);
 
 fn settings(directory: &Directory, me: u16) -> PeerConfig {
     PeerConfig { hops: 2, ..loopback::settings(directory, me, "explicit") }
@@ -33,9 +35,25 @@ fn ask(front: SocketAddr, name: &str) -> (TcpStream, u8) {
     (tcp, answer[3])
 }
 
-/// Runs an overlay with a hidden `target`, and calls `talk` with the SOCKS5 front and the UDP address of the front's
-/// peer. The service stops when `talk` sets its last argument.
-fn with_overlay(target: SocketAddr, talk: impl FnOnce(SocketAddr, SocketAddr, &AtomicBool)) {
+/// Stops a hidden service.
+struct Service {
+    stop: AtomicBool,
+    stopped: AtomicBool,
+}
+
+impl Service {
+    /// Stops it, and waits until it sends nothing more.
+    fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        while !self.stopped.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Runs an overlay with a hidden `target`, and calls `talk` with the SOCKS5 front, the UDP address of the front's peer, and the
+/// service.
+fn with_overlay(target: SocketAddr, talk: impl FnOnce(SocketAddr, SocketAddr, &Service)) {
     with_overlay_of(settings, target, talk);
 }
 
@@ -43,10 +61,11 @@ fn with_overlay(target: SocketAddr, talk: impl FnOnce(SocketAddr, SocketAddr, &A
 fn with_overlay_of(
     settings: fn(&Directory, u16) -> PeerConfig,
     target: SocketAddr,
-    talk: impl FnOnce(SocketAddr, SocketAddr, &AtomicBool),
+    talk: impl FnOnce(SocketAddr, SocketAddr, &Service),
 ) -> Summary {
     let directory = directory();
-    let (stop, silent) = (AtomicBool::new(false), AtomicBool::new(false));
+    let stop = AtomicBool::new(false);
+    let service = Service { stop: AtomicBool::new(false), stopped: AtomicBool::new(false) };
     let published: Mutex<Option<Descriptor>> = Mutex::new(None);
     std::thread::scope(|scope| {
         for me in 1..PEERS - 1 {
@@ -60,7 +79,9 @@ fn with_overlay_of(
             };
             let serving =
                 Serving { name: [7; 32], key: [8; 32], paths: 64, target, publish: Box::new(publish) };
-            serve(&settings(&directory, PEERS - 1), vec![serving], &silent).expect("serves")
+            let served = serve(&settings(&directory, PEERS - 1), vec![serving], &service.stop);
+            service.stopped.store(true, Ordering::Release);
+            served.expect("serves")
         });
         let descriptor = loop {
             if let Some(descriptor) = published.lock().expect("not poisoned").clone() {
@@ -75,11 +96,11 @@ fn with_overlay_of(
         let fronting = scope.spawn(move || {
             let reread = || published.lock().expect("not poisoned").clone();
             let receiver = Receiver { descriptor, names: vec![NAME.into()], reread: Box::new(reread) };
-            let front = Front { listener, receivers: vec![receiver], handshake: Span::from_secs(1) };
+            let front = Front { listener, receivers: vec![receiver], handshake: HANDSHAKE };
             socks(&settings(directory, 0), front, stop).expect("fronts")
         });
-        talk(front, directory.peers[0].address.parse().expect("an address"), &silent);
-        silent.store(true, Ordering::Relaxed);
+        talk(front, directory.peers[0].address.parse().expect("an address"), &service);
+        service.stop.store(true, Ordering::Relaxed);
         stop.store(true, Ordering::Relaxed);
         fronting.join().expect("no panic")
     })
@@ -155,10 +176,9 @@ fn an_unreachable_target_is_refused() {
 /// Within 10 s, and a moment for the threads, both streams get an error instead of hanging.
 #[test]
 fn a_silent_receiver_causes_an_error_reply() {
-    with_overlay(reversing(), |front, _, silent| {
+    with_overlay(reversing(), |front, _, service| {
         assert_eq!(ask(front, NAME).1, 0, "it is there");
-        silent.store(true, Ordering::Relaxed);
-        std::thread::sleep(Duration::from_millis(500));
+        service.stop();
         #[expect(clippy::disallowed_methods, reason = "how long an application waits is the point")]
         let asked = Instant::now();
         std::thread::scope(|scope| {
@@ -198,7 +218,7 @@ fn silent_connections_and_a_flood_do_not_lock_out_an_application() {
             assert_eq!(code, 0);
             // The silent ones would take six handshake timeouts, 64 at a time.
             let took = clock::now().since(began);
-            assert!(took < Span::from_secs(4), "{took}");
+            assert!(took < HANDSHAKE * 4, "{took}");
             tcp.write_all(b"through").expect("sent");
             tcp.shutdown(Shutdown::Write).expect("ends");
             let mut answer = Vec::new();

@@ -17,21 +17,30 @@ use tidegate_proto::node::CircuitKey;
 use tidegate_proto::transport::{Sharing, Transport};
 
 /// Builds four circuits in sequence. Returns the number of connections then, after closing two circuits, and after
-/// closing all.
-async fn connections(router: Router, onion: [u8; 32], transport: Transport) -> [usize; 3] {
+/// closing all, as far as `expected` goes. Each number is waited for, and must then stay.
+async fn connections(
+    router: Router,
+    onion: [u8; 32],
+    transport: Transport,
+    expected: &[usize],
+) -> Vec<usize> {
     let client = OneHop::new(router, transport);
     for _ in 0..2 {
         assert_eq!(client.builds(onion).await, [true; 2]);
     }
     let all = client.node.connections();
     let circuits: Vec<CircuitKey> = client.ends.borrow().keys().copied().collect();
-    let mut after = Vec::new();
-    for some in circuits.chunks(2) {
+    let mut numbers = vec![all];
+    for (some, expected) in circuits.chunks(2).zip(&expected[1..]) {
         some.iter().for_each(|key| client.node.with(|node, now| node.close(now, *key)));
+        let end = clock::now() + Span::from_secs(20);
+        while client.node.connections() != *expected && clock::now() < end {
+            clock::until(clock::now() + Span::from_millis(5)).await;
+        }
         clock::until(clock::now() + Span::from_millis(100)).await;
-        after.push(client.node.connections());
+        numbers.push(client.node.connections());
     }
-    [all, after[0], after[1]]
+    numbers
 }
 
 #[test]
@@ -42,10 +51,11 @@ fn a_client_has_one_connection_per_circuit_to_our_guard() {
             settings.config.transport = Transport::PerCircuit;
         };
         let a_relay::Running { router, onion, .. } = a_relay::start(change).await;
-        assert_eq!(connections(router, onion, Transport::PerCircuit).await, [4, 2, 0]);
-        assert_eq!(connections(router, onion, Transport::Vanilla).await, [1, 1, 1]);
+        for (transport, expected) in [(Transport::PerCircuit, [4, 2, 0]), (Transport::Vanilla, [1, 1, 1])] {
+            assert_eq!(connections(router, onion, transport, &expected).await, expected);
+        }
         let threshold = Transport::Threshold { connections: 3, beyond: Sharing::RoundRobin };
-        assert_eq!(connections(router, onion, threshold).await[0], 3);
+        assert_eq!(connections(router, onion, threshold, &[3]).await, [3]);
     });
 }
 
@@ -62,7 +72,8 @@ fn a_client_has_one_connection_to_a_stock_guard() {
     let fingerprint = unhex(&stock.fingerprint).unwrap();
     let router = Router { address: stock.address(), fingerprint, ed25519: Some(ed25519) };
     on_sockets(async {
-        assert_eq!(connections(router, onion, Transport::PerCircuit).await, [1, 1, 0]);
+        let expected = [1, 1, 0];
+        assert_eq!(connections(router, onion, Transport::PerCircuit, &expected).await, expected);
     });
     drop(network);
     std::fs::remove_dir_all(&directory).unwrap();

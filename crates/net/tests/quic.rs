@@ -2,6 +2,7 @@
 
 use crate::a_relay;
 use crate::one_hop::on_sockets;
+use crate::pauses::Pauses;
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -103,27 +104,37 @@ fn channels_with_a_quic_neighbour_share_one_connection() {
 fn a_dead_neighbour_times_out_and_an_idle_one_does_not() {
     let (told, heard) = std::sync::mpsc::channel();
     let (die, dies) = tokio::sync::oneshot::channel();
+    let (seen, is_seen) = std::sync::mpsc::channel::<()>();
     // Another runtime: dropping it closes its sockets without a message.
     let other = std::thread::spawn(move || {
         on_sockets(async {
             told.send(relay(Transport::Quic).await).unwrap();
             dies.await.unwrap();
-            // Like SIGKILL: connections are not closed in order.
-            std::thread::sleep(std::time::Duration::from_secs(8));
+            // Like SIGKILL: connections are not closed in order. The runtime stands still until the test has seen the effect.
+            let _ = is_seen.recv();
         });
     });
     on_sockets(async {
         let (links, id) = client(heard.recv().unwrap());
-        let met = links.dial(id).await.unwrap();
-        let connection = lane(&met).connection().clone();
-        let idle = within(Span::from_secs(4), async { Ok(connection.closed().await) }).await;
-        assert!(idle.is_err(), "{idle:?}");
+        let end = clock::now() + Span::from_secs(120);
+        let (_met, connection) = loop {
+            let pauses = Pauses::watch();
+            let met = links.dial(id).await.unwrap();
+            let connection = lane(&met).connection().clone();
+            let idle = within(Span::from_secs(4), async { Ok(connection.closed().await) }).await;
+            if idle.is_err() {
+                break (met, connection);
+            }
+            // In a pause of this machine both ends miss the keep-alives. That shows nothing, so idle again.
+            assert!(pauses.lost() > Span::from_millis(500) && clock::now() < end, "{idle:?}");
+        };
+        let (before, pauses) = (clock::now(), Pauses::watch());
         die.send(()).unwrap();
-        let before = clock::now();
-        let missed = within(Span::from_secs(6), async { Ok(connection.closed().await) }).await;
-        let after = clock::now().since(before);
+        let missed = within(Span::from_secs(60), async { Ok(connection.closed().await) }).await;
+        let after = clock::now().since(before) - pauses.lost();
         assert!(missed.is_ok() && after < Span::from_millis(4200), "{missed:?} after {after}");
     });
+    drop(seen);
     other.join().unwrap();
 }
 
@@ -223,11 +234,19 @@ fn attempts_from_forged_addresses_lock_out_nobody() {
             senders.push((sender, packet.len()));
         }
         let user = Quic::client(SharedNames::default()).unwrap();
-        let before = clock::now();
-        let mut lane = user.connect(address).await.unwrap().open().await.unwrap();
-        lane.write_all(b"hello").await.unwrap();
-        lane.read_exact(&mut [0; 5]).await.unwrap();
-        assert!(clock::now().since(before) < Span::from_secs(1));
+        let mut best = Span::from_secs(60);
+        // The machine may pause in some of three measurements.
+        for _ in 0..3 {
+            let before = clock::now();
+            let mut lane = user.connect(address).await.unwrap().open().await.unwrap();
+            lane.write_all(b"hello").await.unwrap();
+            lane.read_exact(&mut [0; 5]).await.unwrap();
+            best = best.min(clock::now().since(before));
+            if best < Span::from_secs(1) {
+                break;
+            }
+        }
+        assert!(best < Span::from_secs(1), "{best}");
         let (mut retries, mut answers, mut buffer) = (0, 0, [0; 2048]);
         for (sender, sent) in senders {
             let mut heard = 0;
@@ -296,7 +315,15 @@ fn idle_quic_connections_do_not_lock_out_newcomers() {
         let strangers = Quic::client(SharedNames::default()).unwrap();
         let mut open = Vec::new();
         for number in 0..400 {
-            open.push(strangers.connect(address).await.unwrap_or_else(|why| panic!("{number}: {why}")));
+            let mut tries = 0;
+            // A handshake times out if the machine pauses in it.
+            open.push(loop {
+                match strangers.connect(address).await {
+                    Ok(neighbour) => break neighbour,
+                    Err(why) => assert!(tries < 4, "{number}: {why}"),
+                }
+                tries += 1;
+            });
         }
         // The newest stay, and can open streams.
         let mut lane = open.pop().unwrap().open().await.unwrap();
@@ -331,13 +358,21 @@ fn tls_is_used_if_udp_is_lost_or_hijacked() {
         let elsewhere = "127.0.0.1:0".parse().unwrap();
         let lost = with_quic_elsewhere(elsewhere).await;
         let (links, id) = client(lost);
-        let before = clock::now();
+        let (before, pauses) = (clock::now(), Pauses::watch());
         let met = links.dial(id).await.unwrap();
         assert!(matches!(met.carrier, Carrier::Tls(_)) && met.shared);
-        assert!(clock::now().since(before) < Span::from_secs(8));
-        let before = clock::now();
-        assert!(matches!(links.dial(id).await.unwrap().carrier, Carrier::Tls(_)));
-        assert!(clock::now().since(before) < Span::from_secs(1), "it is not tried again at once");
+        assert!(clock::now().since(before) - pauses.lost() < Span::from_secs(8));
+        let mut again = Span::from_secs(60);
+        // The machine may pause in some of three dials.
+        for _ in 0..3 {
+            let before = clock::now();
+            assert!(matches!(links.dial(id).await.unwrap().carrier, Carrier::Tls(_)));
+            again = again.min(clock::now().since(before));
+            if again < Span::from_secs(1) {
+                break;
+            }
+        }
+        assert!(again < Span::from_secs(1), "it is not tried again at once: {again}");
 
         // Another relay with its own keys has taken the port.
         let wanted = with_quic_elsewhere(elsewhere).await;

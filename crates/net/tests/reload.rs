@@ -104,9 +104,10 @@ impl Relay {
         assert!(self.orders.send(Order::Reload(Box::new(changes))).await.is_ok());
     }
 
-    /// Waits until the last report on the defences is that connections are limited, or not.
+    /// Waits until the last report on the defences is that connections are limited, or not. The relay may still generate its
+    /// RSA key, which takes seconds on a slow machine.
     async fn limits_connections(&self, limits: bool) {
-        let end = clock::now() + Span::from_secs(10);
+        let end = clock::now() + Span::from_secs(60);
         let last = || {
             let events = self.events.borrow();
             let defends = events.iter().rev().find_map(|event| match event {
@@ -124,7 +125,7 @@ impl Relay {
 
 /// A published document with this text. A relay may publish again for an earlier change.
 async fn document(published: &RefCell<Vec<String>>, text: &str) -> String {
-    let end = clock::now() + Span::from_secs(10);
+    let end = clock::now() + Span::from_secs(60);
     loop {
         if let Some(document) = published.borrow().iter().find(|document| document.contains(text)) {
             return document.clone();
@@ -152,7 +153,7 @@ async fn download(relay: &Relay) {
     assert_eq!(client.builds(relay.onion).await, [true; 2]);
     let circuit = *client.ends.borrow().keys().last().unwrap();
     let stream = client.node.with(|node, now| node.open(now, circuit, at.into())).unwrap();
-    let end = clock::now() + Span::from_secs(20);
+    let end = clock::now() + Span::from_secs(60);
     while client.received.borrow().get(&stream).map_or(0, Vec::len) < 400_000 {
         assert!(clock::now() < end, "the download does not end");
         clock::until(clock::now() + Span::from_millis(10)).await;

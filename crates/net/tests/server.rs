@@ -14,6 +14,8 @@ pub struct Server {
     /// How many connections are open, and the most so far.
     pub open: Rc<Cell<usize>>,
     pub most: Rc<Cell<usize>>,
+    /// How many connections it has accepted in total.
+    pub accepted: Rc<Cell<usize>>,
 }
 
 /// Starts a server that reads, or an `endless` one that sends without end.
@@ -21,12 +23,14 @@ pub async fn server(endless: bool) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (open, most) = (Rc::<Cell<usize>>::default(), Rc::<Cell<usize>>::default());
-    let (count, highest) = (open.clone(), most.clone());
+    let accepted = Rc::<Cell<usize>>::default();
+    let (count, highest, total) = (open.clone(), most.clone(), accepted.clone());
     spawn_local(async move {
         while let Ok((mut tcp, _)) = listener.accept().await {
             let count = count.clone();
             count.set(count.get() + 1);
             highest.set(highest.get().max(count.get()));
+            total.set(total.get() + 1);
             spawn_local(async move {
                 if endless {
                     while tcp.write_all(&[7; 16 << 10]).await.is_ok() {}
@@ -37,5 +41,5 @@ pub async fn server(endless: bool) -> Server {
             });
         }
     });
-    Server { address, open, most }
+    Server { address, open, most, accepted }
 }

@@ -32,6 +32,9 @@ async fn relay(limits: Limits, directory: Option<SocketAddr>) -> Relay {
     a_relay::start(change).await.router.into()
 }
 
+/// How long a user's download may take during an attack.
+const LIMIT: Span = Span::from_secs(5);
+
 /// The time of a user's first 45 kB on a new circuit.
 async fn download(from: u8, relay: Relay, target: SocketAddr) -> Span {
     let begun = clock::now();
@@ -44,13 +47,25 @@ async fn download(from: u8, relay: Relay, target: SocketAddr) -> Span {
     clock::now().since(begun)
 }
 
+/// The shortest of up to 3 downloads. A pause of the machine delays one of them; an attack delays all.
+async fn shortest_download(from: [u8; 3], relay: Relay, target: SocketAddr) -> Span {
+    let mut shortest = Span::from_secs(3600);
+    for user in from {
+        shortest = shortest.min(download(user, relay, target).await);
+        if shortest < LIMIT {
+            break;
+        }
+    }
+    shortest
+}
+
 /// A stranger with one connection begins a circuit, extends it to another relay, and ends it, 300 times.
 #[test]
 fn extensions_of_a_stranger_open_no_more_connections_than_it_has_places() {
     on_sockets(async {
         let limits = Limits { connections: 30, ..Limits::default() };
         let relay = relay(limits, None).await;
-        let Server { address: victim, open, most } = server(false).await;
+        let Server { address: victim, open, most, .. } = server(false).await;
         let target = server(true).await.address;
         let before = download(2, relay, target).await;
         let mut stranger = circuit_from(host(3), relay).await;
@@ -63,14 +78,14 @@ fn extensions_of_a_stranger_open_no_more_connections_than_it_has_places() {
             stranger.create().await;
             sent += 3 * 514;
         }
-        let during = download(4, relay, target).await;
+        let during = shortest_download([4, 5, 6], relay, target).await;
         eprintln!(
             "{sent} bytes opened at most {} connections, {} now; a download takes {before}, then {during}",
             most.get(),
             open.get()
         );
         assert!(open.get() <= 30 && most.get() <= 60, "{} of {} are open", open.get(), most.get());
-        assert!(during < Span::from_secs(5), "{during}");
+        assert!(during < LIMIT, "{during}");
     });
 }
 
@@ -83,7 +98,7 @@ async fn request(link: &mut Link, stream: u16, path: &str) {
 #[test]
 fn directory_streams_of_a_stranger_take_few_connections_of_the_directory() {
     on_sockets(async {
-        let Server { address: directory, open, most } = server(false).await;
+        let Server { address: directory, open, most, .. } = server(false).await;
         let relay = relay(Limits::default(), Some(directory)).await;
         let mut stranger = circuit_from(host(3), relay).await;
         let count = 400;
@@ -134,11 +149,11 @@ fn floods_of_cells_without_effect_delay_a_user_little() {
         }
         clock::until(clock::now() + Span::from_millis(500)).await;
         let begun = (clock::now(), sent.get());
-        let during = download(8, relay, target).await;
+        let during = shortest_download([8, 9, 10], relay, target).await;
         let seconds = clock::now().since(begun.0).0 as f64 / 1e9;
         let rate = (sent.get() - begun.1) as f64 / seconds / 1e6;
         eprintln!("floods of {rate:.1} MB/s: a download takes {before}, then {during}");
-        assert!(during < Span::from_secs(5), "{during}");
+        assert!(during < LIMIT, "{during}");
     });
 }
 
@@ -157,17 +172,16 @@ async fn on_two_threads(limits: Limits) -> Relay {
 fn a_stranger_on_one_thread_leaves_memory_to_users_of_others() {
     on_sockets(async {
         let relay = on_two_threads(Limits { memory: Bytes(16 << 20), ..Limits::default() }).await;
-        let (target, Server { address, open, .. }) = (server(true).await.address, server(true).await);
+        let (target, Server { address, open, accepted, .. }) =
+            (server(true).await.address, server(true).await);
         let mut stranger = circuit_from(host(3), relay).await;
         for stream in 1..=200 {
             stranger.say(RELAY, begin(stream, address)).await;
         }
-        let end = clock::now() + Span::from_secs(20);
-        let mut most = 0;
-        // The relay ends streams above the limit.
-        while most < 200 || open.get() > 150 {
-            assert!(clock::now() < end, "{} of {most} streams are open", open.get());
-            most = most.max(open.get());
+        let end = clock::now() + Span::from_secs(60);
+        // The relay ends streams above the limit. On a slow machine it does so before all have begun.
+        while accepted.get() < 200 || open.get() > 150 {
+            assert!(clock::now() < end, "{} of {} streams are open", open.get(), accepted.get());
             clock::until(clock::now() + Span::from_millis(20)).await;
         }
         // Each connection of a user goes to the thread with the fewest.
@@ -189,7 +203,7 @@ fn a_stranger_on_one_thread_leaves_streams_to_users_of_both() {
         for stream in 1..=3000 {
             stranger.say(RELAY, begin(stream, target)).await;
         }
-        let end = clock::now() + Span::from_secs(20);
+        let end = clock::now() + Span::from_secs(60);
         while open.get() < 100 {
             assert!(clock::now() < end, "{} streams are open", open.get());
             clock::until(clock::now() + Span::from_millis(20)).await;

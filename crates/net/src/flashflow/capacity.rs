@@ -348,8 +348,8 @@ mod tests {
         CapacityPeer { name: name.into(), address: socket.local_addr().unwrap(), onion_key }
     }
 
-    #[tokio::test]
-    async fn rates_converge_and_strangers_get_no_service() {
+    /// Probes two peers at a rate of 6 Mbit/s, which are at 4 Mbit/s each, while a stranger asks for a probe.
+    async fn probe_among_strangers() -> Capacity {
         let (us, a, b) = (Identity::generate(), Identity::generate(), Identity::generate());
         let (at_us, at_a, at_b) = (socket().await, socket().await, socket().await);
         let ours = [peer("us", &at_us, &us)];
@@ -370,12 +370,26 @@ mod tests {
             _ = serve(at_b, &b, &ours, 4_000_000) => unreachable!("it serves for ever"),
             capacity = probe(at_us, &us, &peers, Rate(6_000_000), 2) => capacity.unwrap(),
         };
-        // 6 Mbit/s leave and 8 arrive, so the smaller counts. The bounds are loose because the machine may be
-        // busy.
-        assert!((3_000_000..=6_500_000).contains(&capacity.rate.0), "{capacity:?}");
+        assert!(capacity.rate.0 <= 6_500_000, "{capacity:?}");
         assert_eq!(capacity.seconds.len() + capacity.incomplete, 2);
         let answer = at_stranger.try_recv_from(&mut [0; 100]).map(|(count, _)| count);
         assert_eq!(answer.unwrap_err().kind(), io::ErrorKind::WouldBlock, "no answer to strangers");
+        capacity
+    }
+
+    #[tokio::test]
+    async fn rates_converge_and_strangers_get_no_service() {
+        let mut capacity = probe_among_strangers().await;
+        // A pause of the machine in the two seconds lowers the rate, so one of up to 5 probes must reach it.
+        for _ in 1..5 {
+            if capacity.rate.0 >= 3_000_000 {
+                break;
+            }
+            capacity = probe_among_strangers().await;
+        }
+        // 6 Mbit/s leave and 8 arrive, so the smaller counts. The bounds are loose because the machine may be
+        // busy.
+        assert!((3_000_000..=6_500_000).contains(&capacity.rate.0), "{capacity:?}");
     }
 
     #[tokio::test]
