@@ -260,6 +260,11 @@ fn idle_circuits_of_strangers_make_room_for_circuits_in_use() {
     assert_eq!(attacked.begun.len(), 15 + 1, "circuits in use and those of a small network stay");
 }
 
+/// The shortest of 5 measurements: other processes lengthen some of them.
+fn shortest(measure: impl Fn() -> Duration) -> Duration {
+    (0..5).map(|_| measure()).min().unwrap()
+}
+
 /// The processor time of ending a connection with this many circuits, linked in sets of eight.
 #[expect(clippy::disallowed_methods, reason = "the processor time is the point")]
 fn time_to_end(circuits: u32) -> Duration {
@@ -285,7 +290,7 @@ fn time_to_end(circuits: u32) -> Duration {
 /// A stranger links as many circuits as an address may have, and ends its connection. Other circuits wait meanwhile.
 #[test]
 fn a_connection_with_many_linked_circuits_ends_in_linear_time() {
-    let (few, many) = (time_to_end(2_000), time_to_end(16_000));
+    let (few, many) = (shortest(|| time_to_end(2_000)), shortest(|| time_to_end(16_000)));
     eprintln!("2,000 linked circuits end in {few:?}, 16,000 in {many:?}");
     assert!(many < few * 30, "{few:?} for 2,000, {many:?} for 16,000");
 }
@@ -347,7 +352,7 @@ fn work_per_signal(streams: u16) -> Duration {
 /// A stranger stops and resumes its streams as fast as it can.
 #[test]
 fn work_for_flow_control_of_thousands_of_streams_is_bounded() {
-    let (few, many) = (work_per_signal(4), work_per_signal(4096));
+    let (few, many) = (shortest(|| work_per_signal(4)), shortest(|| work_per_signal(4096)));
     eprintln!("{few:?} a message with 4 streams, {many:?} with 4,096");
     assert!(many < few * 15, "{few:?} with 4 streams, {many:?} with 4,096");
 }
