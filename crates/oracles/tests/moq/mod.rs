@@ -2,7 +2,9 @@
 
 mod stock;
 
+use std::cell::Cell;
 use std::process::{Command, Stdio};
+use std::rc::Rc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -208,14 +210,29 @@ async fn feed(track: &track::Producer, media: &[u8], packets: usize, ms: u64) {
     }
 }
 
-/// Reads groups until the stream pauses.
-async fn groups(mut track: track::Ordered) -> Vec<(u64, Vec<u8>)> {
+/// The result of `event`, or `None` once all was `fed` and nothing has come for this number of half seconds.
+async fn unless_silent<T>(event: impl Future<Output = T>, fed: &Cell<bool>, halves: u32) -> Option<T> {
+    let mut event = std::pin::pin!(event);
+    let mut silent = 0;
+    // A pause of the machine counts as one half second, however long it is.
+    while silent < halves {
+        let over = fed.get();
+        match timeout(Duration::from_millis(500), event.as_mut()).await {
+            Ok(happened) => return Some(happened),
+            Err(_) => silent += u32::from(over),
+        }
+    }
+    None
+}
+
+/// Reads groups until all was `fed` and nothing more comes.
+async fn groups(mut track: track::Ordered, fed: Rc<Cell<bool>>) -> Vec<(u64, Vec<u8>)> {
     let mut groups = Vec::new();
-    while let Ok(group) = timeout(Duration::from_secs(4), track.next_group()).await {
+    while let Some(group) = unless_silent(track.next_group(), &fed, 8).await {
         let Some(mut group) = group.unwrap() else { break };
         let mut bytes = Vec::new();
         // The last group grows until the stream goes on.
-        while let Ok(frame) = timeout(Duration::from_secs(2), group.read_frame()).await {
+        while let Some(frame) = unless_silent(group.read_frame(), &fed, 4).await {
             let Some(frame) = frame.unwrap() else { break };
             bytes.extend_from_slice(&frame.payload);
         }
@@ -237,12 +254,14 @@ fn stock_publisher_and_subscribers_use_the_tree_as_a_relay() {
         let viewers = [Viewer::start(&server).await, Viewer::start(&server).await];
         let (_publisher, _broadcast, track) = publish(&server.edge, LITE).await;
         server.says("reads broadcast").await;
+        let fed = Rc::<Cell<bool>>::default();
         let readers = viewers.iter().zip([DRAFT_19, LITE]).map(|(viewer, way)| {
-            let edge = viewer.edge;
-            spawn_local(async move { groups(subscribe(&edge, way).await.1).await })
+            let (edge, fed) = (viewer.edge, fed.clone());
+            spawn_local(async move { groups(subscribe(&edge, way).await.1, fed).await })
         });
         let readers: Vec<_> = readers.collect();
         feed(&track, &media, 40, 4000).await;
+        fed.set(true);
         for (viewer, reader) in viewers.iter().zip(readers) {
             let groups = reader.await.unwrap();
             let mut played = Vec::new();
@@ -398,7 +417,8 @@ fn a_subscriber_that_does_not_read_delays_nobody() {
         let edge = serve(&screen);
         let (stalled, _track) = subscribe(&edge, LITE).await;
         let (_reader, track) = subscribe(&edge, LITE).await;
-        let reading = spawn_local(groups(track));
+        let fed = Rc::<Cell<bool>>::default();
+        let reading = spawn_local(groups(track, fed.clone()));
         screen.play(clock::now(), Bytes::copy_from_slice(&media[..400 * TS]));
         pause(200).await;
         stalled.freeze();
@@ -407,6 +427,7 @@ fn a_subscriber_that_does_not_read_delays_nobody() {
             tokio::task::yield_now().await;
         }
         pause(500).await;
+        fed.set(true);
         let groups = reading.await.unwrap();
         assert!(groups.len() >= 25, "{} groups", groups.len());
         assert_eq!(groups.last().unwrap().0, 29);
