@@ -11,7 +11,7 @@ use http_body_util::{BodyExt as _, Empty};
 use hyper::header::HOST;
 use hyper::{Request, Uri};
 use hyper_util::rt::TokioIo;
-use tidegate_control::units::{Rate, Span, Time};
+use tidegate_control::units::{Rate, Span};
 use tidegate_stream::framer::TS;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::net::{TcpStream, UdpSocket, lookup_host};
@@ -93,6 +93,8 @@ const SAY_AGAIN: Span = Span::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Timer interval of the pattern.
 const TICK: Span = Span::from_millis(5);
+/// Longest time of the pattern that is sent at once.
+const AT_ONCE: Span = Span::from_millis(200);
 
 /// Reads the source until it ends for good, or the receiver is dropped. `say` gets warnings.
 ///
@@ -184,14 +186,17 @@ pub(crate) fn pattern_packet(n: u64) -> [u8; TS] {
     packet
 }
 
+/// Sends the pattern at its rate. After a pause of the machine, what was due is not caught up beyond [`AT_ONCE`]: a live
+/// source does not either, and an uplink would drop such a burst.
 async fn pattern(rate: Rate, to: &mpsc::Sender<Bytes>) {
     let per_packet = rate.span_for(TS as u64);
-    let begin = clock::now();
-    let (mut sent, mut next) = (0, begin);
+    let (mut looked, mut shown, mut sent) = (clock::now(), Span::ZERO, 0);
     loop {
-        next = next.max(Time(clock::now().0.saturating_sub(TICK.0 * 40))) + TICK;
-        clock::until(next).await;
-        let due = clock::now().since(begin).0 / per_packet.0;
+        clock::until(looked + TICK).await;
+        let now = clock::now();
+        shown = shown + now.since(looked).min(AT_ONCE);
+        looked = now;
+        let due = shown.0 / per_packet.0;
         let packets: Vec<u8> = (sent..due).flat_map(pattern_packet).collect();
         sent = due;
         if !packets.is_empty() && to.send(packets.into()).await.is_err() {
