@@ -115,7 +115,7 @@ impl Role {
         serde_json::from_str(&get(self.text("page"), "/status.json")).unwrap()
     }
 
-    /// Waits until its status is so.
+    /// Waits until its status is so, for at most a minute: other tests and pauses of the machine delay it.
     pub fn until(&self, what: &str, is: impl Fn(&Value) -> bool) {
         let since = clock::now();
         loop {
@@ -123,7 +123,7 @@ impl Role {
             if is(&status) {
                 return;
             }
-            assert!(clock::now().since(since) < Span::from_secs(20), "never {what}: {status}");
+            assert!(clock::now().since(since) < Span::from_secs(60), "never {what}: {status}");
             std::thread::sleep(Duration::from_millis(100));
         }
     }
@@ -156,7 +156,7 @@ pub fn refusal(server: &Role, more: &str) -> String {
         .unwrap();
     let since = clock::now();
     while client.try_wait().unwrap().is_none() {
-        if clock::now().since(since) > Span::from_secs(20) {
+        if clock::now().since(since) > Span::from_secs(60) {
             let _ = client.kill();
         }
         std::thread::sleep(Duration::from_millis(50));
