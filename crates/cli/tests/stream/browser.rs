@@ -68,7 +68,8 @@ impl Browser {
         self.ask("Runtime.evaluate", asked)["result"]["value"].take()
     }
 
-    /// Waits until an expression is a number above that.
+    /// Waits until an expression is a number above that, for at most two minutes: the browser starts slowly beside other
+    /// tests.
     pub fn until_above(&mut self, expression: &str, least: f64) -> f64 {
         let since = clock::now();
         loop {
@@ -77,7 +78,7 @@ impl Browser {
                 return value;
             }
             let page = self.read("document.body.innerText");
-            assert!(clock::now().since(since) < Span::from_secs(25), "{expression} is {value}: {page}");
+            assert!(clock::now().since(since) < Span::from_secs(120), "{expression} is {value}: {page}");
             std::thread::sleep(Duration::from_millis(200));
         }
     }

@@ -4,10 +4,10 @@ use serde_json::Value;
 
 use super::media::{TS, feed, made};
 use super::roles::{Scratch, client, server};
-use super::{audience, await_output, check, number};
+use super::{audience, await_output, check, misses_few, number};
 use crate::skipped;
 
-fn plays_true_beside_a_forger(stream: &[u8], what: &str) {
+fn plays_true_beside_a_forger(stream: &[u8], what: &str) -> Result<(), String> {
     let scratch = Scratch::new(&format!("forger-{what}"));
     // The server carries the stream once. The others hang on clients, most on the one with the largest uplink.
     let mut server = server("1 Mbit/s", "2 Mbit/s", "");
@@ -26,7 +26,7 @@ fn plays_true_beside_a_forger(stream: &[u8], what: &str) {
         number(status, "forged") > 0 && barred && leaf
     });
     let input = feeding.join().unwrap();
-    await_output(&scratch, 0..3);
+    await_output(&scratch, stream, 0..3);
     let (mut dropped, mut missed) = (0, 0);
     for (n, child) in children.into_iter().enumerate() {
         let status = child.end();
@@ -36,14 +36,18 @@ fn plays_true_beside_a_forger(stream: &[u8], what: &str) {
         dropped += number(&status, "forged");
     }
     assert!(dropped > 0, "{what}: nobody met a forgery");
-    assert!(missed * 100 <= 3 * stream.len() / TS, "{what}: {missed} packets missed");
     assert!(number(&server.status(), "forged") > 0);
     drop(input);
+    if missed * 100 <= 3 * stream.len() / TS {
+        Ok(())
+    } else {
+        Err(format!("{what}: {missed} packets missed"))
+    }
 }
 
 #[test]
 fn children_of_a_forger_play_what_the_server_sent_and_it_becomes_a_leaf() {
     let Some(stream) = made(10) else { return skipped::skipped("a forger among real media", "ffmpeg") };
-    plays_true_beside_a_forger(&stream, "packets");
-    plays_true_beside_a_forger(&stream, "manifests");
+    misses_few(|| plays_true_beside_a_forger(&stream, "packets"));
+    misses_few(|| plays_true_beside_a_forger(&stream, "manifests"));
 }

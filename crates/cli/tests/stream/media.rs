@@ -6,6 +6,7 @@ use std::process::{ChildStdin, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use tidegate_control::units::Span;
 use tidegate_net::clock;
 
 pub const TS: usize = 188;
@@ -36,14 +37,22 @@ pub fn ffmpeg(arguments: &str) -> Option<Vec<u8>> {
     Some(output.stdout)
 }
 
+/// Longest time of a stream that is written at once. An emulated uplink drops what would wait longer than 250 ms.
+const AT_ONCE: Span = Span::from_millis(200);
+
 /// Writes a stream of so many seconds at its own pace, then ends the input or keeps it open until joined.
+///
+/// After a pause of the machine the rest comes later, as from a live encoder: all overdue bytes at once would be lost.
 pub fn feed(mut to: ChildStdin, stream: Vec<u8>, seconds: u32) -> JoinHandle<ChildStdin> {
     std::thread::spawn(move || {
-        let begun = clock::now();
+        let (mut looked, mut shown) = (clock::now(), Span::ZERO);
         let per_s = stream.len() as f64 / f64::from(seconds);
         let mut sent = 0;
         while sent < stream.len() {
-            let due = (clock::now().since(begun).as_secs_f64() * per_s) as usize / (SIX * TS) * SIX * TS;
+            let now = clock::now();
+            shown = shown + now.since(looked).min(AT_ONCE);
+            looked = now;
+            let due = (shown.as_secs_f64() * per_s) as usize / (SIX * TS) * SIX * TS;
             let due = if due + SIX * TS > stream.len() { stream.len() } else { due };
             to.write_all(&stream[sent..due.max(sent)]).unwrap();
             sent = due.max(sent);

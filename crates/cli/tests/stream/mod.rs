@@ -44,14 +44,23 @@ fn audience(server: &Role, scratch: &Scratch, count: usize, uplink: &str, more: 
     clients
 }
 
+/// Tries up to three times whether clients miss few packets: a pause of the machine costs some.
+fn misses_few(mut attempt: impl FnMut() -> Result<(), String>) {
+    let tried = attempt().or_else(|_| attempt()).or_else(|_| attempt());
+    tried.unwrap_or_else(|missed| panic!("{missed}"));
+}
+
+/// TS packets that a client may miss at the beginning and at the end.
+const ABOUT: usize = 60 * SIX;
+
 /// A client's output holds the stream from about its beginning to its end, in order, but for the gaps it counted.
 fn check(stream: &[u8], output: &[u8], status: &Value) -> usize {
     let (before, count, missing) = place(stream, output);
     let gaps = number(status, "gaps") as usize;
     assert!(missing <= gaps * SIX && (missing > 0) == (gaps > 0), "{missing} missing, {status}");
     assert_eq!(count.div_ceil(SIX), number(status, "delivered") as usize, "{status}");
-    let (whole, about) = (stream.len() / media::TS, 60 * SIX);
-    assert!(before < about && before + count + missing + about > whole, "{before}, {count} of {whole}");
+    let whole = stream.len() / media::TS;
+    assert!(before < ABOUT && before + count + missing + ABOUT > whole, "{before}, {count} of {whole}");
     missing
 }
 
@@ -62,7 +71,7 @@ fn the_played_stream_equals_the_source_byte_for_byte() {
     let mut server = server("1 Mbit/s", "4 Mbit/s", "");
     let clients = audience(&server, &scratch, 4, "3 Mbit/s", "--loss 0.01");
     let input = feed(server.input(), stream.clone(), 6).join().unwrap();
-    await_output(&scratch, 0..4);
+    await_output(&scratch, &stream, 0..4);
     let (mut played, mut missed) = (0, 0);
     for (n, client) in clients.into_iter().enumerate() {
         let status = client.end();
@@ -77,20 +86,36 @@ fn the_played_stream_equals_the_source_byte_for_byte() {
     drop(input);
 }
 
-/// Waits until the clients have written nothing for 1.5 s: on a loaded machine, the end arrives later.
-fn await_output(scratch: &Scratch, clients: std::ops::Range<usize>) {
-    let written = || -> Vec<u64> {
-        let size = |n| std::fs::metadata(scratch.path(&format!("{n}.ts"))).map_or(0, |file| file.len());
-        clients.clone().map(size).collect()
+/// Waits until the clients have written the whole stream, or its end and then nothing for 1.5 s: the last packets may be
+/// lost. Whatever is there after 30 s is checked.
+fn await_output(scratch: &Scratch, stream: &[u8], clients: std::ops::Range<usize>) {
+    let whole = stream.len() / media::TS;
+    // TS packets of the stream up to the last one that a client has written.
+    let written = || -> Vec<usize> {
+        let end = |n| {
+            let mut output = std::fs::read(scratch.path(&format!("{n}.ts"))).unwrap_or_default();
+            output.truncate(output.len() / media::TS * media::TS);
+            let (before, count, missing) = if output.is_empty() { (0, 0, 0) } else { place(stream, &output) };
+            before + count + missing
+        };
+        clients.clone().map(end).collect()
     };
-    let mut before = written();
-    loop {
-        pause(1500);
-        let now = written();
-        if now == before {
+    let begun = clock::now();
+    let (mut before, mut changed) = (written(), begun);
+    while clock::now().since(begun) < Span::from_secs(30) {
+        // The server keeps an incomplete packet until more input comes.
+        if before.iter().all(|end| end + SIX > whole) {
             return;
         }
-        before = now;
+        pause(100);
+        let now = written();
+        if now != before {
+            (before, changed) = (now, clock::now());
+        } else if before.iter().all(|end| end + ABOUT > whole)
+            && clock::now().since(changed) > Span::from_millis(1500)
+        {
+            return;
+        }
     }
 }
 
@@ -105,8 +130,14 @@ fn the_end_of_the_input_reaches_everybody() {
     let status = server.wait();
     assert_eq!(number(&status, "died"), 0, "{status}");
     for (n, client) in clients.into_iter().enumerate() {
-        let text = roles::get(client.text("page"), "/hls/live.m3u8");
-        assert!(text.ends_with("#EXT-X-ENDLIST\n"), "{text}");
+        // Its player may be behind the server.
+        let begun = clock::now();
+        let mut text = roles::get(client.text("page"), "/hls/live.m3u8");
+        while !text.ends_with("#EXT-X-ENDLIST\n") {
+            assert!(clock::now().since(begun) < Span::from_secs(30), "{text}");
+            pause(100);
+            text = roles::get(client.text("page"), "/hls/live.m3u8");
+        }
         let seconds = text
             .lines()
             .filter_map(|line| line.strip_prefix("#EXTINF:")?.strip_suffix(',')?.parse::<f64>().ok());
@@ -206,7 +237,7 @@ fn departing_clients_do_not_affect_others() {
     pause(2000);
     clients.remove(0).end();
     let input = feeding.join().unwrap();
-    await_output(&scratch, 2..6);
+    await_output(&scratch, &stream, 2..6);
     for (n, client) in clients.into_iter().enumerate() {
         let status = client.end();
         let output = std::fs::read(scratch.path(&format!("{}.ts", n + 2))).unwrap();
@@ -241,11 +272,11 @@ fn playback_is_unaffected_by_strangers_garbage_and_stalls() {
     let mut input = feed(server.input(), stream[..half].to_vec(), 2).join().unwrap();
     input.write_all(&[0x11; 50_000]).unwrap();
     server.until("silent", |status| status["stalled_s"].as_f64().unwrap() > 1.0);
-    assert!(number(&server.status(), "garbage_bytes") >= 49_000);
+    server.until("garbage", |status| number(status, "garbage_bytes") >= 49_000);
     // Half again the rate.
     let input = feed(input, stream[half..].to_vec(), 1).join().unwrap();
     forging.join().unwrap();
-    pause(1500);
+    await_output(&scratch, &stream, 0..2);
     for (n, client) in clients.into_iter().enumerate() {
         let status = client.end();
         let output = std::fs::read(scratch.path(&format!("{n}.ts"))).unwrap();
@@ -315,6 +346,10 @@ fn who_takes_and_does_not_give_is_found_and_made_a_leaf() {
 
 #[test]
 fn who_is_throttled_carries_less_and_nobody_else_misses_anything() {
+    misses_few(who_is_throttled_carries_less);
+}
+
+fn who_is_throttled_carries_less() -> Result<(), String> {
     let server = Role::start(
         "server --listen 127.0.0.1:0",
         &["--input", "pattern:1 Mbit/s", "--rate", "1 Mbit/s", "--uplink", "3 Mbit/s"],
@@ -331,13 +366,17 @@ fn who_is_throttled_carries_less_and_nobody_else_misses_anything() {
     // A slice takes 120 kbit/s: it can feed one child at most.
     server.until("found", |status| carries(status) <= 1);
     pause(2500);
-    let status = server.status();
-    assert!(number(&status, "complaints_upheld") > 0, "{status}");
+    server.until("blamed", |status| number(status, "complaints_upheld") > 0);
     for other in others {
+        other.until("playing", |status| number(status, "delivered") > 300);
         let status = other.end();
         let (gaps, delivered) = (number(&status, "gaps"), number(&status, "delivered"));
-        assert!(delivered > 300 && gaps * 200 <= delivered, "{status}");
+        assert!(delivered > 300, "{status}");
+        if gaps * 200 > delivered {
+            return Err(status.to_string());
+        }
     }
+    Ok(())
 }
 
 #[test]
