@@ -66,14 +66,21 @@ impl Role {
 
     /// Reads events until one of that kind.
     fn wait_for(&mut self, kind: &str) -> Value {
-        loop {
-            let line = self.lines.recv_timeout(EVENT);
-            let line = line.unwrap_or_else(|_| panic!("the role ended, or fell silent, before {kind}"));
+        let event = self.event(kind);
+        event.unwrap_or_else(|others| panic!("the role ended, or fell silent, before {kind}: {others:#?}"))
+    }
+
+    /// The same. If the role ends, or falls silent, its other events.
+    fn event(&mut self, kind: &str) -> Result<Value, Vec<String>> {
+        let mut others = Vec::new();
+        while let Ok(line) = self.lines.recv_timeout(EVENT) {
             let event: Value = serde_json::from_str(&line).expect("events are JSON");
             if event["event"] == kind {
-                return event;
+                return Ok(event);
             }
+            others.push(line);
         }
+        Err(others)
     }
 }
 
@@ -133,32 +140,46 @@ fn the_demo_measures_keeps_and_replays_through_a_kill() {
         assert!(estimate(&verdict) <= 40_000_000, "{verdict}");
         verdict
     };
-    let verdict = repeated(measure, |verdict| estimate(verdict) >= 10_000_000 && has_background(verdict));
-    // A loaded machine measures badly. Accuracy on an idle machine is an experiment, not a test.
-    assert!(estimate(&verdict) >= 10_000_000, "{verdict}");
-    assert_eq!(verdict["truth_bits_per_s"], 20_000_000);
-    assert!(verdict["conclusive"].is_boolean());
-    assert_eq!(verdict["per_second"].as_array().unwrap().len(), 3);
-    assert!(has_background(&verdict), "{verdict}");
-
+    // The relay allows two measurements in a period. The second is the one that is interrupted below.
+    let is_first = |verdict: &Value| {
+        verdict["bandwidth_file"].as_str().unwrap().contains("measurement_attempt_count=1\n")
+    };
     let config = scratch.file("coordinator.toml");
     let verify = || {
         let output = run(&["verify", "--config", &config]);
         assert!(output.status.success() && text(&output).contains("identical"), "{}", text(&output));
     };
-    verify();
-    let file = fs::read_to_string(scratch.0.join("v3bw")).unwrap();
-    assert_eq!(text(&run(&["bandwidth-file", "--config", &config])), file);
-    stem_reads(&scratch.0.join("v3bw"));
+    let mut tries = 0;
+    let (file, _roles) = loop {
+        let verdict = repeated(measure, |verdict| {
+            estimate(verdict) >= 10_000_000 && has_background(verdict) && is_first(verdict)
+        });
+        // A loaded machine measures badly. Accuracy on an idle machine is an experiment, not a test.
+        assert!(estimate(&verdict) >= 10_000_000, "{verdict}");
+        assert_eq!(verdict["truth_bits_per_s"], 20_000_000);
+        assert!(verdict["conclusive"].is_boolean());
+        assert_eq!(verdict["per_second"].as_array().unwrap().len(), 3);
+        assert!(has_background(&verdict), "{verdict}");
+        verify();
+        let file = fs::read_to_string(scratch.0.join("v3bw")).unwrap();
+        assert_eq!(text(&run(&["bandwidth-file", "--config", &config])), file);
+        stem_reads(&scratch.0.join("v3bw"));
 
-    // Start the same roles again and kill the coordinator in the middle of a measurement.
-    let _roles = restart(&scratch);
-    let ordinary = lasting_longer(&config);
-    let mut coordinator = Role::start(&["coordinator", "--once", "--config", &config]);
-    coordinator.wait_for("second");
-    coordinator.child.kill().unwrap();
-    coordinator.child.wait().unwrap();
-    fs::write(&config, ordinary).unwrap();
+        // Start the same roles again and kill the coordinator in the middle of a measurement.
+        let roles = restart(&scratch);
+        let ordinary = lasting_longer(&config);
+        let mut coordinator = Role::start(&["coordinator", "--once", "--config", &config]);
+        let second = coordinator.event("second");
+        coordinator.child.kill().unwrap();
+        coordinator.child.wait().unwrap();
+        fs::write(&config, ordinary).unwrap();
+        tries += 1;
+        match second {
+            Ok(_) => break (file, roles),
+            // After a long pause of the machine it may fail before its first second.
+            Err(others) => assert!(tries < TRIES, "{others:#?}"),
+        }
+    };
     verify();
     assert_eq!(text(&run(&["bandwidth-file", "--config", &config])), file, "the good result is still there");
 
