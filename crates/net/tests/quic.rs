@@ -204,13 +204,20 @@ async fn first_packets(number: usize) -> Vec<Vec<u8>> {
     let sink = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let address = sink.local_addr().unwrap();
     let clients = Rc::new(Quic::client(SharedNames::default()).unwrap());
-    for _ in 0..number {
-        let clients = clients.clone();
-        spawn_local(async move { clients.connect(address).await.map(drop) });
-    }
+    let attempt = |number| {
+        for _ in 0..number {
+            let clients = clients.clone();
+            spawn_local(async move { clients.connect(address).await.map(drop) });
+        }
+    };
+    attempt(number);
     let (mut packets, mut known, mut buffer) = (Vec::new(), BTreeSet::new(), [0; 2048]);
     while packets.len() < number {
-        let length = sink.recv(&mut buffer).await.unwrap();
+        // Packets that the kernel dropped are not repeated if their attempts time out in a pause of the machine.
+        let Ok(length) = within(Span::from_millis(500), sink.recv(&mut buffer)).await else {
+            attempt(number - packets.len());
+            continue;
+        };
         // Flags, version, length of the connection id, id.
         let id = buffer[6..6 + usize::from(buffer[5])].to_vec();
         if known.insert(id) {
@@ -220,44 +227,68 @@ async fn first_packets(number: usize) -> Vec<Vec<u8>> {
     packets
 }
 
+/// What the senders of forged first packets and a user notice.
+struct Forged {
+    /// How long the user's first exchange took, and all of it.
+    user: Span,
+    all: Span,
+    /// Bytes that each sender got, and that it sent.
+    bytes: Vec<(usize, usize)>,
+    retries: usize,
+    answers: usize,
+}
+
+/// Sends 300 first packets from as many addresses, and connects as a user.
+async fn forged_attempts() -> Forged {
+    let (address, _relay) = answering().await;
+    let packets = first_packets(300).await;
+    let begun = clock::now();
+    let mut senders = Vec::new();
+    for (number, packet) in packets.iter().enumerate() {
+        let from = Ipv4Addr::new(127, 1, number as u8, 2);
+        let sender = UdpSocket::bind((from, 0)).await.unwrap();
+        sender.send_to(packet, address).await.unwrap();
+        senders.push((sender, packet.len()));
+    }
+    let user = Quic::client(SharedNames::default()).unwrap();
+    let before = clock::now();
+    let mut lane = user.connect(address).await.unwrap().open().await.unwrap();
+    lane.write_all(b"hello").await.unwrap();
+    lane.read_exact(&mut [0; 5]).await.unwrap();
+    let user = clock::now().since(before);
+    let (mut bytes, mut retries, mut answers, mut buffer) = (Vec::new(), 0, 0, [0; 2048]);
+    for (sender, sent) in senders {
+        let mut heard = 0;
+        while let Ok(length) = sender.try_recv(&mut buffer) {
+            heard += length;
+            // Long header packets of type 3 are Retry (RFC 9000, 17.2.5).
+            match buffer[0] >> 4 {
+                0b1111 => retries += 1,
+                _ => answers += 1,
+            }
+        }
+        bytes.push((heard, sent));
+    }
+    Forged { user, all: clock::now().since(begun), bytes, retries, answers }
+}
+
 /// Attempts from forged addresses, which never answer. Packets that Retry asks for cost the relay no state.
 #[test]
 fn attempts_from_forged_addresses_lock_out_nobody() {
     on_sockets(async {
-        let (address, _relay) = answering().await;
-        let packets = first_packets(300).await;
-        let mut senders = Vec::new();
-        for (number, packet) in packets.iter().enumerate() {
-            let from = Ipv4Addr::new(127, 1, number as u8, 2);
-            let sender = UdpSocket::bind((from, 0)).await.unwrap();
-            sender.send_to(packet, address).await.unwrap();
-            senders.push((sender, packet.len()));
-        }
-        let user = Quic::client(SharedNames::default()).unwrap();
-        let mut best = Span::from_secs(60);
-        // The machine may pause in some of three measurements.
-        for _ in 0..3 {
-            let before = clock::now();
-            let mut lane = user.connect(address).await.unwrap().open().await.unwrap();
-            lane.write_all(b"hello").await.unwrap();
-            lane.read_exact(&mut [0; 5]).await.unwrap();
-            best = best.min(clock::now().since(before));
-            if best < Span::from_secs(1) {
+        let second = Span::from_secs(1);
+        let mut forged = forged_attempts().await;
+        // In a pause of the machine the relay's probe timeout passes. quinn-proto then sends one datagram that may exceed the
+        // limit. So one of up to 8 attempts must be over before.
+        for _ in 1..8 {
+            if forged.all < second {
                 break;
             }
+            forged = forged_attempts().await;
         }
-        assert!(best < Span::from_secs(1), "{best}");
-        let (mut retries, mut answers, mut buffer) = (0, 0, [0; 2048]);
-        for (sender, sent) in senders {
-            let mut heard = 0;
-            while let Ok(length) = sender.try_recv(&mut buffer) {
-                heard += length;
-                // Long header packets of type 3 are Retry (RFC 9000, 17.2.5).
-                match buffer[0] >> 4 {
-                    0b1111 => retries += 1,
-                    _ => answers += 1,
-                }
-            }
+        let Forged { user, bytes, retries, answers, .. } = forged;
+        assert!(user < second, "{user}");
+        for (heard, sent) in bytes {
             assert!(heard <= 3 * sent, "three times what came, at most (RFC 9000, 8.1): {heard} of {sent}");
         }
         assert!(retries >= 200 && answers > 0, "{retries} retries, {answers} other packets");
