@@ -11,19 +11,19 @@
 //! use TCP: they arrive after the delay of the path. A controller can send messages out of band; these arrive after the
 //! delay that the controller sets.
 //!
-//! Four owners have its state, apart from what they share (the `context`). A `gate` holds the limits of one relay
+//! Four owners hold the state of the world; the `context` holds what all four use. The fields of the owners are
+//! private. A `Gate`, which belongs to `nodes` and has some fields that other files use, holds the limits of one relay
 //! (token buckets, processor time) and lists the connections that wait for them. The `Network` lets these connections
-//! read and write in turn. While FlashFlow measures the relay, `measurement` does this. The owners' fields are private,
-//! except for some fields of `gate`.
+//! read and write in turn. While FlashFlow measures the relay, `measurement` does this.
 //!
 //! | owner | state | calls |
 //! |---|---|---|
 //! | `connections` | TCP, QUIC, packets on links, messages to the other processes of a divided run | – |
 //! | `nodes` | protocol machines, relays that lie in controllers' messages, which TCP end each channel and each stream to a server uses, limits (`gate`) | – |
-//! | `applications` | users and servers, circuits' life at clients, transfers | `network` |
+//! | `applications` | users and servers, which circuits clients build and close, transfers | `network` |
 //! | `measurement` | FlashFlow's roles | `network`, and the applications through `NodeEvents` |
 //!
-//! Messages between processes also carry the state of transfers, so `connections` knows that type of `applications`.
+//! Messages between processes also carry the state of transfers, so `connections` imports `TransferState` from `applications`.
 //!
 //! The owners form two levels. `World` has the applications, the measurement and a `Network`. The `Network` has the connections,
 //! the nodes and the `context`: plan, clock, event queue and observations. Connections and nodes do not call each other:
