@@ -32,7 +32,7 @@ impl Cell {
                 Congestion::Reno => "reno",
                 Congestion::Cubic => "cubic",
                 Congestion::Bbr => "bbr",
-                other @ (Congestion::Bbr3 | Congestion::None) => panic!("the kernel does not have {other:?}"),
+                other => panic!("the kernel does not have {other:?}"),
             },
             there: LinkRule::new(rate, delay, self.queue).with_loss(self.loss),
             back: LinkRule::new(rate, delay, 10_000),
