@@ -177,7 +177,7 @@ async fn stay_open(from: IpAddr, relay: &Relay) -> usize {
     stay
 }
 
-/// Waits until so many of 20 connections from an address stay open. In a pause of the machine the relay closes none in time.
+/// Waits until this many of 20 connections from an address stay open. In a pause of the machine the relay closes none in time.
 async fn wait_until_open(from: IpAddr, relay: &Relay, stay: usize, what: &str) {
     let until = clock::now() + Span::from_secs(60);
     loop {

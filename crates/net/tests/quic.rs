@@ -227,7 +227,7 @@ async fn first_packets(number: usize) -> Vec<Vec<u8>> {
     packets
 }
 
-/// What the senders of forged first packets and a user notice.
+/// Observations of a user, and of the senders of forged first packets.
 struct Forged {
     /// How long the user's first exchange took, and all of it.
     user: Span,

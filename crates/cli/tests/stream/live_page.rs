@@ -53,7 +53,7 @@ fn a_browser_reads_media_over_quic_by_web_transport() {
     let _ = feeding.join();
 }
 
-/// What a browser has seen of some groups of the track; `None` without Chromium.
+/// A browser's measurements of some groups of the track; `None` without Chromium.
 fn subscribed(page: &str, profile: &Path) -> Option<Value> {
     let mut browser = Browser::open(page, profile)?;
     browser.until_above("document.body && isSecureContext ? 1 : 0", 0.0);
