@@ -1,6 +1,6 @@
 //! Downloads of a test file through an overlay.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::ExitCode;
 use std::thread;
@@ -180,7 +180,11 @@ pub fn fetch(user: u16, socks: SocketAddr, from: impl Into<Origin>, bytes: u64) 
     let (mut hash, mut expected) = (Sha256::new(), Sha256::new());
     let (mut buffer, mut received, mut number) = (vec![0; 1 << 16], 0, 0);
     while received < bytes {
-        let count = stream.read(&mut buffer).map_err(failed)?;
+        let count = match stream.read(&mut buffer) {
+            // A process that is stopped and continued comes back so from a read with a timeout.
+            Err(cause) if cause.kind() == ErrorKind::Interrupted => continue,
+            other => other.map_err(failed)?,
+        };
         if count == 0 {
             break;
         }
