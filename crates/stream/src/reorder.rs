@@ -79,6 +79,8 @@ pub(crate) struct Reorder {
     groups: VecDeque<Group>,
     /// The next packet for the player; `None` before playback begins.
     next: Option<Key>,
+    /// Where playback ended when the viewer joined again.
+    left: Option<Key>,
     /// The server has sent all groups before this one.
     confirmed: u32,
     /// When the first packet arrived.
@@ -119,6 +121,7 @@ impl Reorder {
             base: 0,
             groups: VecDeque::new(),
             next: None,
+            left: None,
             confirmed: 0,
             since: None,
             pace: [Pace::default(); MAX_SLICES],
@@ -130,9 +133,16 @@ impl Reorder {
         }
     }
 
-    /// Empties the buffer but keeps its counters.
+    /// Empties the buffer, which held packets of another stream, but keeps its counters.
     pub(crate) fn restart(&mut self, slices: usize, parity: usize) {
-        *self = Reorder { counters: self.counters, ..Reorder::new(slices, parity, self.skip_after) };
+        let (counters, left) = (self.counters, self.left);
+        *self = Reorder { counters, left, ..Reorder::new(slices, parity, self.skip_after) };
+    }
+
+    /// Empties the buffer of a viewer that joins again. What the player misses meanwhile counts as gaps.
+    pub(crate) fn rejoin(&mut self, slices: usize, parity: usize) {
+        self.left = self.next.or(self.left);
+        self.restart(slices, parity);
     }
 
     /// Numbers of data and of parity slices.
@@ -362,6 +372,11 @@ impl Reorder {
             return None;
         }
         let group = heard().max()?.clamp(self.base, newest);
+        // A server that was started again counts groups from the beginning: what was missed is unknown.
+        if let Some(left) = self.left.take().filter(|left| left.group < group) {
+            let groups = u64::from(group - left.group);
+            self.counters.gaps += (groups * self.slices as u64).saturating_sub(left.slice.into());
+        }
         self.next = Some(Key { group, slice: 0 });
         Some(())
     }

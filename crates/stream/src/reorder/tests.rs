@@ -149,3 +149,35 @@ fn recovered_packets_are_forwarded_and_late_ones_are_not_lost() {
         assert_eq!(reorder.counters.gaps, 0);
     }
 }
+
+#[test]
+fn packets_that_a_viewer_misses_while_it_joins_again_are_gaps() {
+    let mut reorder = buffer();
+    let sent = stream(400);
+    let first = sent[0].1.key.group;
+    for (at, video) in sent {
+        match video.key.group {
+            // The viewer is away.
+            40..60 => continue,
+            60 if video.key.slice == 0 => {
+                reorder.rejoin(4, 1);
+                reorder.confirm(u32::MAX);
+            }
+            _ => {}
+        }
+        reorder.insert(at, &video, true);
+        while reorder.next(at).is_some() {}
+    }
+    let Counters { delivered, gaps, .. } = reorder.counters;
+    let next = reorder.next.unwrap();
+    assert_eq!(delivered + gaps, u64::from(next.group - first) * 4 + u64::from(next.slice));
+    assert!((80..=88).contains(&gaps), "{gaps}");
+    // A server that is started again begins with its first group.
+    reorder.rejoin(4, 1);
+    reorder.confirm(u32::MAX);
+    for (at, video) in stream(40) {
+        reorder.insert(at, &video, true);
+        while reorder.next(at).is_some() {}
+    }
+    assert_eq!(reorder.counters.gaps, gaps);
+}

@@ -296,7 +296,7 @@ impl Viewer {
             slice.children.clear();
         }
         let (slices, parity) = (usize::from(welcome.slices), usize::from(welcome.parity));
-        self.reorder.restart(slices, parity);
+        self.reorder.rejoin(slices, parity);
         (self.next_tick, self.next_report) = (now + TICK, now + REPORT);
     }
 
