@@ -19,7 +19,7 @@
 //! | owner | state | calls |
 //! |---|---|---|
 //! | `connections` | TCP, QUIC, packets on links, messages to the other processes of a divided run | – |
-//! | `nodes` | protocol machines, relays that lie in controllers' messages, which TCP end each channel and each stream to a server uses, limits (`gate`) | – |
+//! | `nodes` | protocol machines, which relays send false controller messages, which end of a connection each channel and each stream to a server uses, limits (`gate`) | – |
 //! | `applications` | users and servers, which circuits clients build and close, transfers | `network` |
 //! | `measurement` | FlashFlow's roles | `network`, and the applications through `NodeEvents` |
 //!
