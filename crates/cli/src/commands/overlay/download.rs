@@ -34,7 +34,7 @@ pub fn serve_file() -> Result<SocketAddr, Failure> {
 
 fn send_file(mut stream: TcpStream) -> std::io::Result<()> {
     let mut lines = BufReader::new(stream.try_clone()?).take(4096).lines();
-    let line = lines.next().ok_or(std::io::ErrorKind::UnexpectedEof)??;
+    let line = lines.next().ok_or(ErrorKind::UnexpectedEof)??;
     while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
     let asked = line.strip_prefix("GET /").and_then(|rest| rest.split(' ').next()?.parse::<usize>().ok());
     let Some(mut left) = asked else {
