@@ -23,7 +23,7 @@ fn circuits_are_built_while_relays_renew_their_keys() {
     };
     let (mut asked, mut failed) = (0, 0);
     while renewed("onion") < 6 || renewed("signing") < 3 || renewed("link") < 6 {
-        // A pause of the machine may outlast the grace of a key, so a request may fail. The next one, over a new circuit
+        // A pause of the machine may outlast the grace of a key, so one request may fail. The next one, over a new circuit
         // with the keys of that time, must not.
         let user = |again: &str| ask_as(&format!("{asked}{again}"), &client, "localhost", port);
         let began = clock::now();
@@ -37,7 +37,7 @@ fn circuits_are_built_while_relays_renew_their_keys() {
         std::thread::sleep(Duration::from_millis(100));
         assert!(asked < 600, "{:#?}", overlay.lines());
     }
-    assert!(failed * 5 < asked, "{failed} of {asked} failed");
+    assert!(failed <= 1, "{failed} of {asked} failed");
     assert!(!overlay.lines().iter().any(|line| line.contains("not renewed")));
     let keys = std::fs::read_to_string(overlay.at("a")).unwrap();
     assert!(keys.contains("onion-key-since = ") && keys.contains("previous-until = "));
