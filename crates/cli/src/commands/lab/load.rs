@@ -13,7 +13,7 @@ use tidegate_net::clock;
 
 use super::network::Side;
 use super::schedule::PAUSE;
-use crate::commands::overlay::{Origin, connect_over};
+use crate::commands::overlay::{Origin, connect_over, read_on};
 use crate::failure::Failure;
 use crate::stage::Stage;
 
@@ -144,7 +144,7 @@ fn get(user: &str, socks: SocketAddr, server: &Origin, bytes: u64) -> io::Result
     let mut left = bytes;
     let mut buffer = vec![0; 64 << 10];
     while left > 0 {
-        match stream.read(&mut buffer)? {
+        match read_on(&mut stream, &mut buffer)? {
             0 => return Err(ErrorKind::UnexpectedEof.into()),
             count => left = left.saturating_sub(count as u64),
         }
@@ -177,7 +177,7 @@ impl User {
             };
             let started = stream.set_read_timeout(Some(LOOK)).and_then(|()| stream.write_all(b"endless\n"));
             while started.is_ok() && !self.is_over() {
-                match stream.read(&mut buffer) {
+                match read_on(&mut stream, &mut buffer) {
                     Ok(0) => break,
                     Ok(count) if (from..until).contains(&clock::now()) => bytes += count as u64,
                     Ok(_) => {}

@@ -164,6 +164,17 @@ pub fn connect_over(user: &str, socks: SocketAddr, to: &Origin) -> std::io::Resu
     Ok(stream)
 }
 
+/// Reads from a connection of [`connect_over`]. A process that is stopped and continued comes back from a read with a timeout
+/// as if it was interrupted; this reads on.
+pub fn read_on(stream: &mut TcpStream, buffer: &mut [u8]) -> std::io::Result<usize> {
+    loop {
+        match stream.read(buffer) {
+            Err(cause) if cause.kind() == ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
 /// Downloads `bytes` of the test file through a SOCKS5 proxy that gives each user separate circuits.
 pub fn fetch(user: u16, socks: SocketAddr, from: impl Into<Origin>, bytes: u64) -> Result<Download, Failure> {
     let failed = |cause: std::io::Error| Failure::Other(format!("the download failed: {cause}"));
@@ -180,11 +191,7 @@ pub fn fetch(user: u16, socks: SocketAddr, from: impl Into<Origin>, bytes: u64) 
     let (mut hash, mut expected) = (Sha256::new(), Sha256::new());
     let (mut buffer, mut received, mut number) = (vec![0; 1 << 16], 0, 0);
     while received < bytes {
-        let count = match stream.read(&mut buffer) {
-            // A process that is stopped and continued comes back so from a read with a timeout.
-            Err(cause) if cause.kind() == ErrorKind::Interrupted => continue,
-            other => other.map_err(failed)?,
-        };
+        let count = read_on(&mut stream, &mut buffer).map_err(failed)?;
         if count == 0 {
             break;
         }

@@ -16,7 +16,7 @@ mod tornet_soak;
 
 use std::process::ExitCode;
 
-pub use download::{Origin, connect_over};
+pub use download::{Origin, connect_over, read_on};
 pub use tor_client::start_client;
 
 use crate::failure::Failure;
