@@ -1,11 +1,10 @@
 //! Tests: whatever ends a demonstration ends the processes that it started, and removes its files.
 
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use tidegate_control::units::Span;
-use tidegate_net::clock;
+
+use crate::waiting::soon;
 
 /// Demonstrations that last for some seconds, and how many processes each starts.
 const DEMOS: [(&str, usize); 4] = [
@@ -55,25 +54,6 @@ pub fn children_of(process: u32) -> Vec<u32> {
 
 fn signal(process: u32, signal: Signal) {
     kill_process(Pid::from_raw(process.try_into().unwrap()).unwrap(), signal).unwrap();
-}
-
-/// Waits for at most a minute.
-pub fn soon(what: &str, mut is: impl FnMut() -> bool) {
-    let since = clock::now();
-    while !is() {
-        assert!(clock::now().since(since) < Span::from_secs(60), "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Waits until a process handles this signal, which would end it before.
-pub fn until_it_handles(process: u32, signal: Signal) {
-    soon(&format!("{process} handles {signal:?}"), || {
-        // proc_pid_status(5): the first signal is the lowest bit of this mask.
-        let text = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-        let caught = text.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
-        u64::from_str_radix(caught, 16).unwrap() >> (signal.as_raw() - 1) & 1 == 1
-    });
 }
 
 /// Starts a demonstration and ends it: by a signal, after one of its processes was stopped, or by closing its output.

@@ -17,3 +17,4 @@ mod structure;
 mod tool;
 mod tor_authority;
 mod tor_stock;
+mod waiting;

@@ -1,7 +1,7 @@
 //! `tidegate more`: keys and directories, what is refused, and that guards stay.
 
-use crate::demos::soon;
 use crate::skipped;
+use crate::waiting::soon;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt as _;

@@ -8,9 +8,9 @@ use std::time::SystemTime;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::demos::until_it_handles;
 use crate::skipped;
 use crate::stream::browser::Browser;
+use crate::waiting::until_it_handles;
 
 const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
 

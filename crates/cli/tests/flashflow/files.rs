@@ -7,8 +7,9 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::demos::{children, children_of, soon};
+use crate::demos::{children, children_of};
 use crate::flashflow::{Scratch, TIDEGATE, run, skipped, text};
+use crate::waiting::soon;
 
 /// A series of live measurements that was stopped keeps its results and continues.
 #[test]

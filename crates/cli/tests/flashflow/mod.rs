@@ -1,6 +1,7 @@
 //! `tidegate flashflow` as a user runs it: processes, files, kill -9, and other parsers of its output.
 
 use crate::skipped;
+use crate::waiting::repeated;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -118,18 +119,6 @@ fn demo(directory: &Scratch) -> Value {
 /// Nothing makes an estimate too high, so that is a failure at once.
 const TRIES: usize = 5;
 
-/// Repeats a measurement until its estimate is enough, and returns the last one.
-fn repeated<T>(mut measure: impl FnMut() -> T, is_enough: impl Fn(&T) -> bool) -> T {
-    let mut measured = measure();
-    for _ in 1..TRIES {
-        if is_enough(&measured) {
-            break;
-        }
-        measured = measure();
-    }
-    measured
-}
-
 #[test]
 fn the_demo_measures_keeps_and_replays_through_a_kill() {
     let scratch = Scratch::new("demo");
@@ -155,7 +144,7 @@ fn the_demo_measures_keeps_and_replays_through_a_kill() {
     };
     let mut tries = 0;
     let (file, _roles) = loop {
-        let verdict = repeated(measure, |verdict| {
+        let verdict = repeated(TRIES, measure, |verdict| {
             estimate(verdict) >= 10_000_000 && has_background(verdict) && is_first(verdict)
         });
         // A loaded machine measures badly. Accuracy on an idle machine is an experiment, not a test.
@@ -354,7 +343,7 @@ fn measurers_find_their_capacity_by_udp() {
         assert!(found(&answer) <= 8_800_000, "{answer}");
         answer
     };
-    let answer = repeated(measure, |answer| found(answer) >= 3_000_000);
+    let answer = repeated(TRIES, measure, |answer| found(answer) >= 3_000_000);
     assert!(found(&answer) >= 3_000_000, "{answer}");
     assert!(text(&capacity(&["--duration", "200 s"])).contains("1 s to 120 s"));
     roles.truncate(1);
@@ -517,7 +506,7 @@ fn the_daemon_measures_two_relays_in_one_slot() {
             && results[0]["relay"] != results[1]["relay"]
             && results.iter().zip(limits).all(|(result, limit)| estimate(result) >= limit / 2)
     };
-    let (document, results) = repeated(measure, is_enough);
+    let (document, results) = repeated(TRIES, measure, is_enough);
     assert_eq!(running(&document), 2, "{document}");
     let current = document["current"].as_array().unwrap();
     assert!(current.iter().all(|current| current["target"] == "flashflow"), "{document}");

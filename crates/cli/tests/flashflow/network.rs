@@ -11,7 +11,8 @@ use tidegate_data::consensus::{Flags, Identity as RelayIdentity, RouterStatus};
 use tidegate_data::signing::{Authority, consensus};
 use tidegate_net::identity::{Identity, hex};
 
-use crate::flashflow::{Role, Scratch, repeated, run, text};
+use crate::flashflow::{Role, Scratch, TRIES, run, text};
+use crate::waiting::repeated;
 
 /// A running relay with its consensus entry and its entry in the coordinator's configuration.
 struct Relay {
@@ -276,7 +277,7 @@ fn the_median_of_three_coordinators_forgives_one() {
         };
         // The first coordinator must see what it was shown, beyond the honest limit.
         let least = [0.5 * limit, if n == 0 { 1.4 * limit } else { 0.5 * limit }];
-        repeated(measure, |seen| seen.iter().zip(least).all(|(seen, least)| *seen > least));
+        repeated(TRIES, measure, |seen| seen.iter().zip(least).all(|(seen, least)| *seen > least));
     }
     // The second coordinator lies about the honest relay.
     let bought = scratch.file("c1.v3bw");

@@ -15,6 +15,7 @@ use tidegate_control::units::Rate;
 use super::roles::{Role, Scratch, refusal};
 use super::{number, pause};
 use crate::demos::children;
+use crate::waiting::repeated;
 
 /// Options of every command.
 const COMMON: [&str; 4] = ["--help", "--version", "--log", "--log-format"];
@@ -162,23 +163,12 @@ const LATE: Duration = Duration::from_millis(1500);
 /// A loaded or paused machine makes an open path late. Delays of a path show in every try, so one in time is enough.
 const TRIES: usize = 10;
 
-/// The first of some tries that is in time, or the last.
-fn in_time<T>(mut attempt: impl FnMut() -> T, is_in_time: impl Fn(&T) -> bool) -> T {
-    let mut tried = attempt();
-    for _ in 1..TRIES {
-        if is_in_time(&tried) {
-            break;
-        }
-        tried = attempt();
-    }
-    tried
-}
-
 /// Tries the options of a path with the answers of a role.
 fn path(tried: &mut Tried, answers: fn(&str, usize) -> Vec<(u8, Duration)>) {
     let numbers = |seen: &[(u8, Duration)]| seen.iter().map(|(number, _)| *number).collect::<Vec<_>>();
-    let open = std::thread::spawn(move || in_time(|| answers("", 6), |open| open[5].1 < LATE));
-    let uneven = std::thread::spawn(move || in_time(|| answers("--jitter 2s", 6), |seen| seen[3].1 < LATE));
+    let open = std::thread::spawn(move || repeated(TRIES, || answers("", 6), |open| open[5].1 < LATE));
+    let uneven =
+        std::thread::spawn(move || repeated(TRIES, || answers("--jitter 2s", 6), |seen| seen[3].1 < LATE));
     let runs = [("--delay 1500ms", 6), ("--loss 0.5", 3), ("--loss 0.5 --seed 2", 2)];
     let runs = runs.map(|(options, count)| std::thread::spawn(move || answers(options, count)));
     let [late, lossy, other] = runs.map(|run| run.join().unwrap());
@@ -198,7 +188,7 @@ fn path(tried: &mut Tried, answers: fn(&str, usize) -> Vec<(u8, Duration)>) {
 fn path_of_a_client(tried: &mut Tried) {
     let seen = |options: &'static str| std::thread::spawn(move || knock(options));
     let [late, uneven] = ["--delay 1500ms", "--jitter 4s --seed 2"].map(seen);
-    let open = in_time(|| knock(""), |open| *open < LATE);
+    let open = repeated(TRIES, || knock(""), |open| *open < LATE);
     assert!(open < LATE, "an open path: {open:?}");
     tried.option("--delay", true, late.join().unwrap() >= LATE);
     tried.option("--jitter", true, uneven.join().unwrap() >= LATE);
