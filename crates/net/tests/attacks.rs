@@ -35,7 +35,7 @@ use crate::faults::neighbour::{
 };
 use crate::one_hop::on_sockets;
 use crate::pauses::Pauses;
-use crate::server::{Server, server};
+use crate::server::{Server, sending, server};
 
 /// Reasons of END (tor-spec, "Closing streams").
 const EXIT_POLICY: u8 = 4;
@@ -526,29 +526,6 @@ fn unread_streams_hold_no_more_kernel_memory_than_the_limit() {
     });
 }
 
-/// A server that sends this many bytes on each connection.
-async fn brief_server(bytes: usize) -> Server {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (address, open) = (listener.local_addr().unwrap(), Rc::<Cell<usize>>::default());
-    let (most, accepted) = (Rc::<Cell<usize>>::default(), Rc::<Cell<usize>>::default());
-    let (count, highest, total) = (open.clone(), most.clone(), accepted.clone());
-    spawn_local(async move {
-        while let Ok((mut tcp, _)) = listener.accept().await {
-            let count = count.clone();
-            count.set(count.get() + 1);
-            highest.set(highest.get().max(count.get()));
-            total.set(total.get() + 1);
-            spawn_local(async move {
-                let _ = tcp.write_all(&vec![7; bytes]).await;
-                // It stays open until the relay ends it.
-                while tcp.read(&mut [0; 64]).await.is_ok_and(|read| read > 0) {}
-                count.set(count.get() - 1);
-            });
-        }
-    });
-    Server { address, open, most, accepted }
-}
-
 /// Neighbours let a relay send one window of a circuit and read nothing. The kernel could hold all of it, so that nothing waits
 /// in the relay.
 #[test]
@@ -558,7 +535,7 @@ fn unread_windows_hold_no_more_kernel_memory_than_the_limit() {
         let limits = Limits { memory: Bytes(8 << 20), ..Limits::default() };
         let (relay, _) = relay(Setup { limits, ..Setup::default() }).await;
         // Two streams of 498 cells.
-        let Server { address: target, open: open_now, accepted, .. } = brief_server(498 * 498).await;
+        let Server { address: target, open: open_now, accepted, .. } = sending(498 * 498).await;
         let mut strangers = Vec::new();
         for _ in 0..STRANGERS {
             let mut stranger = circuit_from(host(2), relay).await;

@@ -17,7 +17,7 @@ use tidegate_net::more::{PeerConfig, Role, Summary, run};
 use tidegate_net::more::{Serving, serve};
 
 const NAME: &str = "echo.more";
-/// Timeout of a SOCKS5 handshake. Some tests wait for it.
+/// Timeout of a SOCKS5 handshake. Some tests wait until it passes.
 const HANDSHAKE: Span = Span::from_secs(5);
 
 fn settings(directory: &Directory, me: u16) -> PeerConfig {

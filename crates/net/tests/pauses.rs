@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate_control::units::{Span, Time};
 use tidegate_net::clock;
 
-/// How often the watch looks at the clock. A look that comes later than this by less than [`NOISE`] is no pause.
+/// How often the watch looks at the clock. Lateness below [`NOISE`] does not count as a pause.
 const EVERY: Span = Span::from_millis(10);
 const NOISE: Span = Span::from_millis(20);
 
@@ -16,15 +16,13 @@ struct Seen {
 }
 
 impl Seen {
-    /// The pause between the last look and `now`.
-    fn since_last(&self, now: Time) -> Span {
-        let late = now.since(self.last + EVERY);
-        if late > NOISE { late } else { Span::ZERO }
-    }
-
+    /// Adds the pause since the last look.
     fn look(&mut self) {
         let now = clock::now();
-        self.lost = self.lost + self.since_last(now);
+        let late = now.since(self.last + EVERY);
+        if late > NOISE {
+            self.lost = self.lost + late;
+        }
         self.last = now;
     }
 }

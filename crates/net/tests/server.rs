@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
 
 /// A server that accepts connections and keeps them.
@@ -20,6 +20,11 @@ pub struct Server {
 
 /// Starts a server that reads, or an `endless` one that sends without end.
 pub async fn server(endless: bool) -> Server {
+    sending(if endless { usize::MAX } else { 0 }).await
+}
+
+/// Starts a server that sends this many bytes on each connection, and then reads.
+pub async fn sending(bytes: usize) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (open, most) = (Rc::<Cell<usize>>::default(), Rc::<Cell<usize>>::default());
@@ -32,9 +37,7 @@ pub async fn server(endless: bool) -> Server {
             highest.set(highest.get().max(count.get()));
             total.set(total.get() + 1);
             spawn_local(async move {
-                if endless {
-                    while tcp.write_all(&[7; 16 << 10]).await.is_ok() {}
-                } else {
+                if send(&mut tcp, bytes).await.is_ok() {
                     let _ = tokio::io::copy(&mut tcp, &mut tokio::io::sink()).await;
                 }
                 count.set(count.get() - 1);
@@ -42,4 +45,15 @@ pub async fn server(endless: bool) -> Server {
         }
     });
     Server { address, open, most, accepted }
+}
+
+async fn send(tcp: &mut TcpStream, bytes: usize) -> std::io::Result<()> {
+    const BLOCK: [u8; 16 << 10] = [7; 16 << 10];
+    let mut left = bytes;
+    while left > 0 {
+        let some = left.min(BLOCK.len());
+        tcp.write_all(&BLOCK[..some]).await?;
+        left -= some;
+    }
+    Ok(())
 }

@@ -210,7 +210,7 @@ async fn feed(track: &track::Producer, media: &[u8], packets: usize, ms: u64) {
     }
 }
 
-/// The result of `event`, or `None` once all was `fed` and nothing has come for this number of half seconds.
+/// The result of `event`. It is `None` if all was `fed` and then nothing comes within this number of half seconds.
 async fn unless_silent<T>(event: impl Future<Output = T>, fed: &Cell<bool>, halves: u32) -> Option<T> {
     let mut event = std::pin::pin!(event);
     let mut silent = 0;
