@@ -139,7 +139,7 @@ impl Reorder {
         *self = Reorder { counters, left, ..Reorder::new(slices, parity, self.skip_after) };
     }
 
-    /// Empties the buffer of a viewer that joins again. What the player misses meanwhile counts as gaps.
+    /// Empties the buffer of a viewer that joins again. Packets that the player misses meanwhile count as gaps.
     pub(crate) fn rejoin(&mut self, slices: usize, parity: usize) {
         self.left = self.next.or(self.left);
         self.restart(slices, parity);
