@@ -1,4 +1,4 @@
-//! TCP connections with large read buffers. TLS alone reads 4 KiB at a time, a quarter of a record.
+//! TCP connections under TLS with large read buffers. TLS alone reads 4 KiB at a time, a quarter of a record.
 
 use std::cell::RefCell;
 use std::io;
@@ -16,10 +16,8 @@ use crate::sockets;
 pub(crate) const BLOCK: usize = 120 << 10;
 /// Read blocks kept for the next connection that reads: their memory is in the processor's cache.
 const KEPT: usize = 4;
-/// TLS gets this many bytes less than it asks for. It asks for whole pages. A buffer of whole pages is followed
-/// directly by the copy of a record, which then begins 16 bytes further in its page. AMD's `rep movsb` takes 30 times
-/// as long for such a copy.
-const LESS: usize = 64;
+/// Bytes of a TLS record's header: its type, a version and the length of its body.
+const HEADER: usize = 5;
 
 thread_local! {
     static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
@@ -30,7 +28,18 @@ pub struct BufferedTcp {
     stream: TcpStream,
     lump: Vec<u8>,
     taken: usize,
+    records: Records,
     unread: Arc<UnreadLimit>,
+}
+
+/// The place of the next byte in the stream of TLS records.
+#[derive(Default)]
+struct Records {
+    /// Bytes of a body that are still to come. A header follows.
+    body: usize,
+    /// The header's bytes that came, and their number.
+    header: [u8; HEADER],
+    known: usize,
 }
 
 /// A limit of a connection's unread bytes in the kernel, for the owner of one half of the connection. The connection
@@ -48,7 +57,13 @@ impl UnreadLimit {
 impl BufferedTcp {
     /// Wraps a connection from which nothing was read.
     pub(crate) fn new(stream: TcpStream) -> BufferedTcp {
-        BufferedTcp { stream, lump: Vec::new(), taken: 0, unread: Arc::default() }
+        BufferedTcp {
+            stream,
+            lump: Vec::new(),
+            taken: 0,
+            records: Records::default(),
+            unread: Arc::default(),
+        }
     }
 
     /// Sets a limit of unread bytes later; without it the kernel decides.
@@ -95,6 +110,32 @@ impl BufferedTcp {
     }
 }
 
+impl Records {
+    /// Passes a record and the header of the next one, or what came of them. Returns the number of bytes.
+    ///
+    /// TLS moves the bytes behind a record to the front of its buffer. If they were most of another record, these moves took
+    /// 6 % of a relay's time. If there were none, TLS would give its buffer back and enlarge it again.
+    fn pass(&mut self, bytes: &[u8]) -> usize {
+        let (mut at, mut begun) = (0, false);
+        loop {
+            let body = self.body.min(bytes.len() - at);
+            begun |= body > 0;
+            (self.body, at) = (self.body - body, at + body);
+            let header = (HEADER - self.known).min(bytes.len() - at);
+            self.header[self.known..self.known + header].copy_from_slice(&bytes[at..at + header]);
+            (self.known, at) = (self.known + header, at + header);
+            if self.known < HEADER {
+                return at;
+            }
+            self.body = usize::from(u16::from_be_bytes([self.header[3], self.header[4]]));
+            self.known = 0;
+            if begun {
+                return at;
+            }
+        }
+    }
+}
+
 impl AsyncRead for BufferedTcp {
     fn poll_read(self: Pin<&mut Self>, at: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
@@ -102,8 +143,7 @@ impl AsyncRead for BufferedTcp {
             ready!(this.poll_lump(at))?;
         }
         let rest = &this.lump[this.taken..];
-        let room = into.remaining();
-        let count = rest.len().min(if room > LESS { room - LESS } else { room });
+        let count = this.records.pass(&rest[..rest.len().min(into.remaining())]);
         into.put_slice(&rest[..count]);
         this.taken += count;
         Poll::Ready(Ok(()))
@@ -143,6 +183,42 @@ mod tests {
 
     use super::*;
 
+    /// TLS records with bodies of these lengths.
+    fn records(bodies: &[u16]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for body in bodies {
+            bytes.extend([23, 3, 3]);
+            bytes.extend(body.to_be_bytes());
+            bytes.resize(bytes.len() + usize::from(*body), 7);
+        }
+        bytes
+    }
+
+    #[test]
+    fn reads_end_behind_the_header_of_the_next_record() {
+        let bodies = [535, 16_401, 0, 1, 4_091, 300];
+        let bytes = records(&bodies);
+        // The first read has its own header, too, and an empty record passes with the next one.
+        let ends = [5 + 535 + 5, 16_401 + 5, 5 + 1 + 5, 4_091 + 5, 300];
+        let (mut passing, mut at) = (Records::default(), 0);
+        for end in ends {
+            assert_eq!(passing.pass(&bytes[at..]), end);
+            at += end;
+        }
+        assert_eq!(at, bytes.len());
+        for cut in [1, 2, 3, 7, 64, 4_096] {
+            let (mut passing, mut at, mut reads) = (Records::default(), 0, 0);
+            while at < bytes.len() {
+                let came = &bytes[at..bytes.len().min(at + cut)];
+                let count = passing.pass(came);
+                assert!(count > 0 && count <= came.len());
+                (at, reads) = (at + count, reads + 1);
+            }
+            assert_eq!((passing.body, passing.known), (0, 0));
+            assert!(reads <= bytes.len() / cut + ends.len() + 1, "{cut}: {reads}");
+        }
+    }
+
     #[test]
     fn bytes_arrive_in_order_and_idle_connections_hold_no_block() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -157,8 +233,7 @@ mod tests {
                 peer
             });
             let mut came = vec![0; sent.len()];
-            assert_eq!(tcp.read(&mut came[..4096]).await.unwrap(), 4096 - LESS, "no whole page");
-            for piece in came[4096 - LESS..].chunks_mut(4096) {
+            for piece in came.chunks_mut(4096) {
                 tcp.read_exact(piece).await.unwrap();
             }
             assert!(came == sent);
