@@ -143,11 +143,14 @@ impl Download {
     }
 }
 
+/// Longest wait for the proxy's answer or for a byte.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Connects through a SOCKS5 proxy that gives each user separate circuits.
 pub fn connect_over(user: &str, socks: SocketAddr, to: &Origin) -> std::io::Result<TcpStream> {
     let mut stream = TcpStream::connect(socks)?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(&[5, 1, 2])?;
     let (mut method, mut known) = ([0; 2], [0; 2]);
     stream.read_exact(&mut method)?;
@@ -177,7 +180,13 @@ pub fn read_on(stream: &mut TcpStream, buffer: &mut [u8]) -> std::io::Result<usi
 
 /// Downloads `bytes` of the test file through a SOCKS5 proxy that gives each user separate circuits.
 pub fn fetch(user: u16, socks: SocketAddr, from: impl Into<Origin>, bytes: u64) -> Result<Download, Failure> {
-    let failed = |cause: std::io::Error| Failure::Other(format!("the download failed: {cause}"));
+    let failed = |cause: std::io::Error| {
+        // A read that exceeds its timeout fails as one that would block.
+        if cause.kind() == ErrorKind::WouldBlock {
+            return Failure::Other(format!("the download failed: no byte came for {} s", PATIENCE.as_secs()));
+        }
+        Failure::Other(format!("the download failed: {cause}"))
+    };
     let begun = clock::now();
     let mut stream = connect_over(&user.to_string(), socks, &from.into()).map_err(failed)?;
     stream.write_all(format!("GET /{bytes} HTTP/1.0\r\n\r\n").as_bytes()).map_err(failed)?;
