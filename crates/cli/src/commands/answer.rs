@@ -13,7 +13,7 @@ use tidegate_lab::scoreboard::RunError;
 use crate::console::{self, COMMIT, Console};
 use crate::failure::Failure;
 
-/// Compare the published parts in the Tor of a consensus: benefits, confidence, price (see docs/answer.md)
+/// Compare the published parts in the Tor of a consensus: benefits, confidence, cost (see docs/answer.md)
 ///
 /// Adds each part to vanilla Tor alone, on the same sampled networks. Without a consensus it uses the built-in model of
 /// 2024. The defaults take about five minutes on one core.

@@ -35,7 +35,8 @@ pub trait Scheduler: Debug + Send {
     fn activate(&mut self, now: Time, key: u32, circuits: &dyn Circuits);
     /// The circuit that sends the next cell; the caller sends exactly one, then calls [`sent`](Self::sent).
     fn next(&mut self, now: Time, circuits: &dyn Circuits) -> Option<u32>;
-    /// The load of the next circuit; `None` if all circuits are empty. KIST serves the channel with the least load first.
+    /// The load of the next circuit, zero if the scheduler does not measure load; `None` if all circuits are empty. KIST serves the
+    /// channel with the least load first.
     fn load(&mut self, now: Time, circuits: &dyn Circuits) -> Option<f64>;
     /// The circuit of [`next`](Self::next) sent a cell; `more`: it has other cells.
     fn sent(&mut self, now: Time, key: u32, more: bool, circuits: &dyn Circuits);
@@ -49,7 +50,7 @@ pub trait Scheduler: Debug + Send {
             self.sent(now, key, false, circuits);
         }
     }
-    /// Circuit `key` is gone or stopped.
+    /// Circuit `key` is gone or stopped. It may be empty, or in the middle of its turn.
     fn remove(&mut self, key: u32);
     /// Removes `key` with all its state, because the key will be reused.
     fn forget(&mut self, key: u32);

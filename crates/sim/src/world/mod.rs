@@ -7,27 +7,27 @@
 //! Links carry only the sizes of measurement cells. When cells return, the measurer's host computes their content: it
 //! runs the relay's decryption and then the measurer's check, with the code that sockets use.
 //!
-//! All cells, also those of measurement circuits, travel on simulated TCP or QUIC. FlashFlow's control messages do not
-//! use TCP: they arrive after the delay of the path. A controller can send messages out of band; these arrive after the
-//! delay that the controller sets.
+//! Cells, also those of measurement circuits, travel on simulated TCP or QUIC, with two exceptions. FlashFlow's control
+//! messages arrive after the delay of the path. A controller's messages out of band arrive after the delay that it sets.
 //!
 //! Four owners hold the state of the world; the `context` holds what all four use. The fields of the owners are
 //! private. A `Gate`, which belongs to `nodes` and has some fields that other files use, holds the limits of one relay
 //! (token buckets, processor time) and lists the connections that wait for them. The `Network` lets these connections
-//! read and write in turn. While FlashFlow measures the relay, `measurement` does this.
+//! read and write in turn. While FlashFlow measures the relay, `measurement` chooses what is read; writes are
+//! unlimited.
 //!
 //! | owner | state | calls |
 //! |---|---|---|
 //! | `connections` | TCP, QUIC, packets on links, messages to the other processes of a divided run | – |
 //! | `nodes` | protocol machines, which relays send false controller messages, which end of a connection each channel and each stream to a server uses, limits (`gate`) | – |
 //! | `applications` | users and servers, which circuits clients build and close, transfers | `network` |
-//! | `measurement` | FlashFlow's roles | `network`, and the applications through `NodeEvents` |
+//! | `measurement` | FlashFlow's roles | `network`; passes events of nodes on to the applications (`NodeEvents`) |
 //!
 //! Messages between processes also carry the state of transfers, so `connections` imports `TransferState` from `applications`.
 //!
 //! The owners form two levels. `World` has the applications, the measurement and a `Network`. The `Network` has the connections,
 //! the nodes and the `context`: plan, clock, event queue and observations. Connections and nodes do not call each other:
-//! the `Network` moves cells between them, and reports to the applications through the trait `NodeEvents`. Applications and
+//! the `Network` moves cells between them, and reports to the applications, which implement the trait `NodeEvents`. Applications and
 //! measurement use the `Network`'s methods, its connections and its nodes. Calls are synchronous: their order decides the
 //! order of packets on a link.
 //!
