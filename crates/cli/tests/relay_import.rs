@@ -215,6 +215,7 @@ fn bad_files_are_refused_with_place_and_cure_and_nothing_is_written() {
         ("ORPort 9001\nBridgeRelay 1\n", "torrc:2:1: `BridgeRelay` is set"),
         ("ORPort 99999\n", "torrc:1:1: `99999` is not a port"),
         ("ORPort 9001 NoListen\n", "torrc:1:1: no `ORPort` listens"),
+        ("ORPort 9001\nMetricsPort page\n", "torrc:2:1: `page` is not a port"),
         (
             "ORPort 9001\nRelayBandwidthRate 20 KB\n",
             "torrc:2:1: `RelayBandwidthRate` is 20480 bytes per second",

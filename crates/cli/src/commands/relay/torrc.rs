@@ -57,7 +57,7 @@ pub(super) fn import(path: &Path) -> Result<Imported, DataError> {
     writer.addresses(port)?;
     writer.rates()?;
     writer.exit()?;
-    writer.status();
+    writer.status()?;
     writer.network();
     writer.operator();
     writer.limits()?;
@@ -344,23 +344,23 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    fn status(&mut self) {
+    fn status(&mut self) -> Result<(), DataError> {
         self.take(&["MetricsPort", "NumCPUs"]);
         let mut found = false;
         for setting in self.options.all("MetricsPort").into_iter().filter(|setting| setting.value != "0") {
             let place = setting.value.split_whitespace().next().unwrap_or_default();
-            let address = match place.parse::<u16>() {
-                Ok(port) => Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
-                Err(_) => place.parse().ok(),
+            let port = place.parse().map(|port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+            let Ok(address) = port.or_else(|_| place.parse::<SocketAddr>()) else {
+                let cause = format!("`{}` is not a port or an address with a port", place.escape_debug());
+                return Err(setting.error(cause, "write the port of tor's metrics, or remove the line"));
             };
-            match address.filter(|address| address.ip().is_loopback()) {
-                Some(_) if found => self.leave(setting, "a relay has one status page"),
-                Some(address) => {
-                    found = true;
-                    self.key("status", &quoted(&address.to_string()));
-                }
-                None => self
-                    .leave(setting, "the status page is on a loopback address; use a tunnel from elsewhere"),
+            if !address.ip().is_loopback() {
+                self.leave(setting, "the status page is on a loopback address; use a tunnel from elsewhere");
+            } else if found {
+                self.leave(setting, "a relay has one status page");
+            } else {
+                found = true;
+                self.key("status", &quoted(&address.to_string()));
             }
         }
         if let Some(setting) = self.options.last("NumCPUs") {
@@ -370,6 +370,7 @@ impl<'a> Writer<'a> {
                 Err(_) => self.leave(setting, "it is not a number"),
             }
         }
+        Ok(())
     }
 
     /// `[tor]`: the authorities of a private network.
