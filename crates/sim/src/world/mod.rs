@@ -10,11 +10,11 @@
 //! Cells, also those of measurement circuits, travel on simulated TCP or QUIC, with two exceptions. FlashFlow's control
 //! messages arrive after the delay of the path. A controller's messages out of band arrive after the delay that it sets.
 //!
-//! Four owners hold the state of the world; the `context` holds what all four use. The fields of the owners are
-//! private. A `Gate`, which belongs to `nodes` and has some fields that other files use, holds the limits of one relay
-//! (token buckets, processor time) and lists the connections that wait for them. The `Network` lets these connections
-//! read and write in turn. While FlashFlow measures the relay, `measurement` chooses what is read; writes are
-//! unlimited.
+//! Four owners hold the state of the world; the `context` holds what connections, applications and measurement use. The
+//! fields of the owners are private. A `Gate`, which belongs to `nodes` and has some fields that other files use, holds
+//! the limits of one relay, if it has any (token buckets, processor time), and lists the connections that wait for
+//! them. The `Network` lets these connections read and write in turn. While FlashFlow measures the relay, `measurement`
+//! chooses what is read; writes are unlimited.
 //!
 //! | owner | state | calls |
 //! |---|---|---|
@@ -25,11 +25,11 @@
 //!
 //! Messages between processes also carry the state of transfers, so `connections` imports `TransferState` from `applications`.
 //!
-//! The owners form two levels. `World` has the applications, the measurement and a `Network`. The `Network` has the connections,
-//! the nodes and the `context`: plan, clock, event queue and observations. Connections and nodes do not call each other:
-//! the `Network` moves cells between them, and reports to the applications, which implement the trait `NodeEvents`. Applications and
-//! measurement use the `Network`'s methods, its connections and its nodes. Calls are synchronous: their order decides the
-//! order of packets on a link.
+//! The owners form two levels. `World` has the applications, the measurement and a `Network`. The `Network` has the
+//! connections, the nodes and the `context`: plan, clock, event queue and observations. Connections and nodes do not
+//! call each other: the `Network` moves cells between them, and reports to the applications, which implement the trait
+//! `NodeEvents`. Applications and measurement use the `Network`'s methods, its connections and its nodes. Calls are
+//! synchronous: their order decides the order of packets on a link.
 //!
 //! `crate::event_loop` is the loop of every simulation. `event_loop` of this folder defines `World` and makes it a
 //! model of that loop: `World::next` takes an event from the queue and `World::handle` passes it to an owner or to the

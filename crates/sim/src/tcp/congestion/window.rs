@@ -140,10 +140,12 @@ pub(in crate::tcp) trait Algorithm {
     /// Whether it needs rate samples and sets a pacing rate.
     const BY_RATE: bool = false;
 
-    /// Data was acknowledged.
+    /// Data was acknowledged. A window should grow only if the sender fills it (`sample.limited`) and is not in recovery
+    /// (`sample.may_grow`); slow start is up to the algorithm ([`Window::slow_start`]).
     fn on_ack(&mut self, window: &mut Window, sample: &Sample);
 
-    /// Segments were lost; returns the window at the end of recovery.
+    /// Segments were lost; returns the window at the end of recovery, which becomes `ssthresh`. The first timeout of a loss
+    /// calls this before `on_timeout`.
     fn threshold_after_loss(&mut self, window: &Window) -> u32;
 
     /// The retransmission timer fired, with so many segments left in the network.
