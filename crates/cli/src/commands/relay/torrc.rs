@@ -351,8 +351,7 @@ impl<'a> Writer<'a> {
             let place = setting.value.split_whitespace().next().unwrap_or_default();
             let port = place.parse().map(|port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
             let Ok(address) = port.or_else(|_| place.parse::<SocketAddr>()) else {
-                let cause = format!("`{}` is not a port or an address with a port", place.escape_debug());
-                return Err(setting.error(cause, "write the port of tor's metrics, or remove the line"));
+                return Err(no_port(setting, place, "write the port of tor's metrics, or remove the line"));
             };
             if !address.ip().is_loopback() {
                 self.leave(setting, "the status page is on a loopback address; use a tunnel from elsewhere");
@@ -495,6 +494,10 @@ impl<'a> Writer<'a> {
     }
 }
 
+fn no_port(setting: &Setting, place: &str, cure: &str) -> DataError {
+    setting.error(format!("`{}` is not a port or an address with a port", place.escape_debug()), cure)
+}
+
 /// The ports and addresses of `ORPort` and `Address`, for IPv4 and for IPv6.
 #[derive(Default)]
 struct Ports {
@@ -518,8 +521,7 @@ impl Ports {
         // `listen` with port 0 lets the system choose, as `auto` does.
         let port = if port == "auto" { Ok(0) } else { port.parse::<u16>() };
         let (Ok(address), Ok(port)) = (address, port) else {
-            let cause = format!("`{}` is not a port or an address with a port", place.escape_debug());
-            return Err(setting.error(cause, "write `9001`, `192.0.2.1:9001` or `[2001:db8::1]:9001`"));
+            return Err(no_port(setting, place, "write `9001`, `192.0.2.1:9001` or `[2001:db8::1]:9001`"));
         };
         let families = match address {
             Some(address) => vec![address.is_ipv6()],
