@@ -114,7 +114,7 @@ impl Records {
     /// Passes a record and the header of the next one, or what came of them. Returns the number of bytes.
     ///
     /// TLS moves the bytes behind a record to the front of its buffer. When they were most of another record, these moves took
-    /// 6 % of a relay's time. Without any, TLS frees its buffer and enlarges it again.
+    /// 6 % of a relay's time. The next header goes along because TLS frees an empty buffer and enlarges it again.
     fn pass(&mut self, bytes: &[u8]) -> usize {
         let (mut at, mut begun) = (0, false);
         loop {
