@@ -167,6 +167,9 @@ fn transfers(fold: &Fold<'_>, put: &mut impl FnMut(&str, Value)) {
         });
         put(key, of.collect());
     }
+    // Published download times often leave out failed downloads.
+    let completed = classes.iter().map(|class| (class.name.clone(), times(&class.last)));
+    put("ttlb_completed_s", completed.filter(|(_, times)| !times.is_null()).collect());
     let counts = classes.iter().map(|class| {
         let done = class.last.total();
         (
