@@ -321,8 +321,7 @@ mod tests {
 
     /// The kinds of traffic in a row's paths: `web-1MiB` in `tor.ttlb_s.web-1MiB.p50`.
     fn kinds_of_traffic(row: &str) -> Vec<&str> {
-        let by_kind =
-            ["ttfb_s", "ttlb_s", "ttlb_completed_s", "connect_s", "round_trip_s", "transfers"];
+        let by_kind = ["ttfb_s", "ttlb_s", "ttlb_completed_s", "connect_s", "round_trip_s", "transfers"];
         let paths = row.split(|c: char| c.is_whitespace() || "()".contains(c));
         let after = |path| str::split(path, '.').skip_while(|part| !by_kind.contains(part)).nth(1);
         paths.filter_map(after).collect()
