@@ -1,6 +1,7 @@
 //! Folders of results and the scoreboard's records: nothing of the user's is lost, nothing is half there.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::SystemTime;
@@ -731,6 +732,27 @@ fn a_stopped_run_leaves_the_name_of_its_archive_free() {
     assert_eq!(output.status.code(), Some(130), "{said}");
     assert!(said.contains("no archive was written, because the run was stopped"), "{said}");
     assert!(!scratch.0.join("a.tar.gz").exists());
+}
+
+#[test]
+fn a_stopped_look_keeps_the_looks_before_it() {
+    let scratch = Scratch::new("stopped-look");
+    let folder = experiment(&scratch, "");
+    let file = folder.join("experiment.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    // With lost packets the seeds differ, and so small a share of the budget decides nothing.
+    let text = text.replace("delivered / vanilla.cells_delivered", "delivered");
+    fs::write(&file, text.replace("'1 s'", "'3 s'\", \"underlay.loss = 0.02")).unwrap();
+    let mut command = scratch.command(&["reproduce", "--budget", "100000", "--record"]);
+    let mut run = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("seeds so far: 2;")), "a second look begins");
+    assert!(Command::new("kill").args(["-INT", &run.id().to_string()]).status().unwrap().success());
+    let said: String = lines.collect();
+    assert_eq!(run.wait().unwrap().code(), Some(130), "{said}");
+    assert!(said.contains("stopped: the rows are those of the finished looks, n = "), "{said}");
+    let result: Value = serde_json::from_slice(&fs::read(folder.join("result.json")).unwrap()).unwrap();
+    assert!(result["rows"][0]["values"].as_array().unwrap().len() >= 2, "{result}");
 }
 
 #[test]

@@ -216,6 +216,7 @@ impl Board {
             None => until::measure(planned, scale, arguments.budget, &console),
         };
         console.finish();
+        self.stopped |= console.stopped();
         let (measured, extra_seeds) = match found {
             Ok((measured, extra_seeds)) => (Ok(measured), extra_seeds),
             Err(error) => (Err(error), 0),
@@ -243,7 +244,6 @@ impl Board {
         let drawings =
             measured.as_ref().map_or_else(|_| Vec::new(), |measured| drawings(experiment, measured));
         let stopped = matches!(measured, Err(RunError::Stopped));
-        self.stopped |= stopped;
         if let Some(Record { command, cost, extra_seeds }) = record.filter(|_| !stopped) {
             let repeatable = *dependence != Dependence::Machine;
             let recorded = Recorded {

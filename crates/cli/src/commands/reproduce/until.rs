@@ -14,7 +14,8 @@ use crate::console::{COMMIT, Console};
 /// Measures an experiment, with a budget until all rows are decided or it is spent; returns the number of seeds added to
 /// those of the scale, too.
 ///
-/// Rows are judged by group-sequential tests, which stay valid although the results decide when to stop.
+/// Rows are judged by group-sequential tests, which stay valid although the results decide when to stop. If the user stops
+/// a further look, the result is that of the looks before it.
 pub fn measure(
     planned: &PlannedExperiment,
     scale: Scale,
@@ -32,24 +33,27 @@ pub fn measure(
     if let Some(scratch) = &scratch {
         experiment.keep = Some(KeptRuns { place: scratch.0.clone(), commit: COMMIT.into() });
     }
+    // A calibration measures at several points, and joining seeds would lose all but one.
+    let apart = *dependence == Dependence::EachSeed && experiment.file.calibrate.is_none();
     let start = process_cpu_s();
     let mut looks = Looks::none();
-    let mut earlier: Option<Measured> = None;
+    let mut earlier: Option<(Measured, u32)> = None;
     loop {
         let before = process_cpu_s();
-        let mut measured = calibrated::measure(&experiment, scale, *runner, console)?;
+        let mut measured = match (calibrated::measure(&experiment, scale, *runner, console), earlier) {
+            (Err(RunError::Stopped), Some(earlier)) => return Ok(finished_looks(earlier, console)),
+            (measured, Some((mut all, _))) if apart => {
+                all.append(measured?);
+                all
+            }
+            (measured, _) => measured?,
+        };
         measured.deterministic |= *dependence == Dependence::Nothing;
-        if let Some(mut all) = earlier.take() {
-            all.append(measured);
-            measured = all;
-        }
         let Some(budget) = budget.filter(|_| *dependence != Dependence::Nothing) else {
             return Ok((measured, experiment.extra_seeds));
         };
         let seeds = measured.seeds().max(1);
         let now = process_cpu_s();
-        // A calibration measures at several points, and joining seeds would lose all but one.
-        let apart = *dependence == Dependence::EachSeed && experiment.file.calibrate.is_none();
         // The runner `scenario` keeps runs. Other runners repeat earlier seeds.
         let schedule = if apart || experiment.file.runner.get_ref() == "scenario" {
             Schedule::kept(seeds, (now - start) / seeds as f64, budget)
@@ -67,12 +71,19 @@ pub fn measure(
         }
         console.notice(&format!("seeds so far: {seeds}; rows are undecided; adding {more}"));
         let count = |seeds: usize| u32::try_from(seeds).expect("seeds are counted by u32");
+        earlier = Some((measured, experiment.extra_seeds));
         experiment.extra_seeds += count(more);
         if apart {
             experiment.first_seed = count(seeds);
-            earlier = Some(measured);
         }
     }
+}
+
+/// The result of the looks before the one that the user stopped.
+fn finished_looks(earlier: (Measured, u32), console: &Console) -> (Measured, u32) {
+    let n = earlier.0.seeds();
+    console.notice(&format!("stopped: the rows are those of the finished looks, n = {n}"));
+    earlier
 }
 
 /// Numbers of seeds at the next look and at the last one; equal to the present number if the budget is spent.
@@ -127,6 +138,7 @@ fn measure_again(
 ) -> Result<(Measured, u32), RunError> {
     let start = console.wall_s();
     let run = || (planned.runner)(&planned.experiment, scale, console);
+    let added = |runs: usize| u32::try_from(runs - 1).expect("runs are counted by u32");
     let mut measured = run()?;
     let mut runs = 1;
     let Some(budget) = budget else { return Ok((measured, 0)) };
@@ -140,15 +152,15 @@ fn measure_again(
         measured.looks = looks.clone();
         let undecided = undecided(planned, &measured, scale);
         if schedule.next == runs || undecided == 0 {
-            return Ok((measured, u32::try_from(runs - 1).expect("runs are counted by u32")));
+            return Ok((measured, added(runs)));
         }
         console.notice(&format!(
             "runs so far: {runs}; undecided rows: {undecided}; adding {}",
             schedule.next - runs
         ));
-        // An interrupted series keeps nothing: a user stops it, or the machine fails in the middle.
-        for _ in runs..schedule.next {
-            measured.append(run()?);
+        match (runs..schedule.next).map(|_| run()).collect::<Result<Vec<Measured>, RunError>>() {
+            Err(RunError::Stopped) => return Ok(finished_looks((measured, added(runs)), console)),
+            more => more?.into_iter().for_each(|more| measured.append(more)),
         }
         runs = schedule.next;
     }
