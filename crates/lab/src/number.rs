@@ -4,7 +4,8 @@
 pub fn format_number(value: f64) -> String {
     let whole = value.fract() == 0.0 && value.abs() < 1e15;
     if whole || !value.is_finite() {
-        return format!("{value}");
+        // The sum makes a negative zero positive.
+        return format!("{}", value + 0.0);
     }
     // Nine decimals at most: anything smaller is a rounding error.
     if value.abs() < 5e-10 {
@@ -17,7 +18,7 @@ pub fn format_number(value: f64) -> String {
 
 /// A relative change in percent with its interval, if it is known: "-29 % [-33, -26]" for -0.29.
 pub fn format_change(change: f64, interval: Option<[f64; 2]>) -> String {
-    let percent = |value: f64| format!("{:+.0}", 100.0 * value);
+    let percent = |value: f64| format!("{:+.0}", (100.0 * value).round() + 0.0);
     match interval {
         Some([low, high]) => format!("{} % [{}, {}]", percent(change), percent(low), percent(high)),
         None => format!("{} %", percent(change)),
@@ -48,9 +49,14 @@ mod tests {
 
     #[test]
     fn numbers_have_four_digits_and_a_fitting_unit() {
-        for (value, text) in
-            [(0.98, "0.98"), (95_726.0, "95726"), (1.0, "1"), (1e-12, "0"), (0.0123456, "0.01235")]
-        {
+        for (value, text) in [
+            (0.98, "0.98"),
+            (95_726.0, "95726"),
+            (1.0, "1"),
+            (-0.0, "0"),
+            (1e-12, "0"),
+            (0.0123456, "0.01235"),
+        ] {
             assert_eq!(format_number(value), text);
         }
         let shown = |bytes: f64| {
@@ -59,5 +65,6 @@ mod tests {
         };
         assert_eq!([shown(95_726_400.0), shown(950_000.5), shown(3e9)], ["95.73 MB/s", "950 kB/s", "3 GB/s"]);
         assert_eq!(size_unit(2e6).1, "MB");
+        assert_eq!(format_change(-0.012, Some([-0.026, -0.001])), "-1 % [-3, +0]");
     }
 }

@@ -205,7 +205,8 @@ impl Analysis {
         }
         let (mut capacity, mut weight) = (Vec::with_capacity(periods), Vec::with_capacity(periods));
         let shares: Vec<f64> = known.iter().map(|(_, share, _)| *share).collect();
-        let advertised: f64 = known.iter().map(|(_, _, advertised)| advertised).sum();
+        // The sum of no numbers would be -0.
+        let advertised = known.iter().fold(0.0, |sum, (_, _, advertised)| sum + advertised);
         let share: f64 = shares.iter().sum();
         for period in 0..periods {
             // A relay without a descriptor in the period counts with its current bandwidth.
