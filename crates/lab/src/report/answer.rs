@@ -231,7 +231,6 @@ fn best(results: &Results<'_>, aspect: &Aspect) -> Option<String> {
         // `nothing_delivered` says so.
         return None;
     }
-    let seeds = results.seeds().len();
     let unit = if aspect.unit.is_empty() { String::new() } else { format!(" {}", aspect.unit) };
     let (label, value, others) = (&aspect.label, aspect.shown(value), aspect.shown(others));
     let both = format!("{label}: {} has {value}{unit}, {} has {others}{unit}", winner.name, second.name);
@@ -270,8 +269,8 @@ fn best(results: &Results<'_>, aspect: &Aspect) -> Option<String> {
         Some(width) => {
             // The interval of a ratio may reach below zero.
             let (low, high) = ((ratio.mean - width).max(0.0), ratio.mean + width);
-            let judged = if is_significant(seeds, (low, high)) { "significant" } else { "not significant" };
-            said(format!("{} to {}, {judged}, n = {seeds}", format_number(low), format_number(high)))
+            let judged = if is_significant(ratio.n, (low, high)) { "significant" } else { "not significant" };
+            said(format!("{} to {}, {judged}, n = {}", format_number(low), format_number(high), ratio.n))
         }
     })
 }
