@@ -145,7 +145,7 @@ pub fn obstacle(plan: &Plan, system: &System) -> Option<&'static str> {
     let obstacles = [
         (system.transport == Transport::Quic, "QUIC"),
         (system.conflux.is_some(), "linked circuits (conflux)"),
-        (plan.trace_one_in > 0, "cells that are followed (`trace-one-in`)"),
+        (plan.trace_one_in > 0, "traced cells (`trace-one-in`)"),
         (!plan.measurements.is_empty(), "FlashFlow's measurements"),
         (!plan.faults.is_empty(), "faults"),
         (plan.users.iter().any(|user| to_service(&user.route)), "onion services"),

@@ -13,6 +13,7 @@ pub mod tables;
 mod tor;
 pub mod users;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -98,12 +99,18 @@ impl Scenario {
     /// One line for each table of a part that no system chooses. This is not an error, because a study can choose the part
     /// at other points.
     pub fn idle_tables(&self) -> Vec<String> {
-        let idle = self.file.system.iter().map(|system| {
-            let system = system.get_ref();
-            system.parts.idle(&system.written)
-        });
-        let every = idle.reduce(|all, of_one| &all & &of_one).unwrap_or_default();
-        every.iter().map(|name| format!("`{name}` has no effect here: no system chooses it")).collect()
+        let systems = self.file.system.iter().map(|system| system.get_ref());
+        let idle: Vec<_> =
+            systems.map(|system| (&system.written, system.parts.idle(&system.written))).collect();
+        // A table of `[every-system]` is for the systems that choose the part.
+        let is_used = |name: &str| {
+            idle.iter().any(|(written, idle)| written.get(name).is_some() && !idle.contains(name))
+        };
+        let all: BTreeSet<&str> = idle.iter().flat_map(|(_, idle)| idle).map(|name| &**name).collect();
+        let unused = all.into_iter().filter(|name| !is_used(name));
+        unused
+            .map(|name| format!("`{name}` has no effect here: no system with this table chooses it"))
+            .collect()
     }
 
     /// The data files that the scenario names, by key.

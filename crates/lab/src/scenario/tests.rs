@@ -191,10 +191,11 @@ fn a_table_of_a_part_that_no_system_chooses_is_named() {
     let idle = |overrides: &[&str]| parse(&bottleneck(), overrides).unwrap().idle_tables();
     assert_eq!(
         idle(&["every-system.kist.buffer-factor = 2.0"]),
-        ["`kist` has no effect here: no system chooses it"]
+        ["`kist` has no effect here: no system with this table chooses it"]
     );
     let kist = "system.vanilla.channel-scheduler = 'kist'";
     assert!(idle(&["every-system.kist.buffer-factor = 2.0", kist]).is_empty());
+    assert_eq!(idle(&["system.vanilla.vegas.alpha = 5"]).len(), 1, "the other systems do not have it");
     assert!(idle(&["every-system.output-buffer.high = '64 KiB'"]).is_empty(), "every system has it");
 }
 
@@ -438,7 +439,7 @@ fn systems_differ_in_their_paths() {
     let [tor, uniform] = [0, 1].map(|system| {
         let selector = Selector::new(&network.plan.directory, &uniform.systems[system].paths).unwrap();
         let mut random = Seed::root(1).random();
-        (0..1000).map(|_| selector.draw(&mut random, &mut None)[1]).collect::<std::collections::BTreeSet<_>>()
+        (0..1000).map(|_| selector.draw(&mut random, &mut None)[1]).collect::<BTreeSet<_>>()
     });
     assert!(uniform.len() > tor.len(), "light relays are chosen as often as heavy ones");
     for (bad, said) in [
