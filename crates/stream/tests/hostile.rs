@@ -58,11 +58,38 @@ fn a_thousand_joins_of_one_address_take_few_numbers() {
     let taken = results.iter().filter(|result| result.is_ok()).count();
     assert!(taken <= 29, "{taken}");
     assert!(results.iter().flatten().all(|peer| *peer != SERVER));
+    assert!(server.connect(at(1000), contact(2)).is_ok(), "some numbers are left for others");
     // Silent guests lose their numbers.
     server.timeout(at(10_000));
     let parted = outputs(&mut server).iter().filter(|output| matches!(output, Output::Part(_))).count();
-    assert_eq!(parted, taken);
+    assert_eq!(parted, taken + 1);
     assert!(server.connect(at(10_000), contact(2)).is_ok());
+}
+
+#[test]
+fn viewers_of_one_network_make_room_for_those_of_others() {
+    let mut server = Server::new(ServerConfig::new(Rate(20_000_000), 4), Seed::root(1), &SECRET);
+    let mut joins = |ms: u64, n: u8| {
+        let peer = server.connect(at(ms), contact(n)).unwrap();
+        server.handle(at(ms), Input::Message { from: peer, message: join(0) });
+        let told = outputs(&mut server);
+        let refused = told.iter().filter_map(|output| match output {
+            Output::Message { to, message: Message::Refused(Refusal::Full) } => Some(*to),
+            _ => None,
+        });
+        let refused: Vec<Peer> = refused.collect();
+        assert!(refused.iter().all(|peer| told.contains(&Output::Part(*peer))));
+        (peer, refused)
+    };
+    let first: Vec<(Peer, Vec<Peer>)> = (0..4).map(|ms| joins(ms, 1)).collect();
+    assert!(first.iter().all(|(_, refused)| refused.is_empty()));
+    let (late, refused) = joins(4, 1);
+    assert_eq!(refused, [late], "viewers of one network do not displace each other");
+    assert_eq!(joins(5, 2).1, [first[3].0], "the last one of the largest network makes room");
+    assert_eq!(joins(6, 3).1, [first[2].0]);
+    let (late, refused) = joins(7, 2);
+    assert_eq!(refused, [late], "the first network has only one more");
+    assert_eq!(server.forest().members().len(), 4);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
+use tidegate_control::shares::network;
 use tidegate_control::units::{Span, Time};
 
 use crate::Peer;
@@ -11,13 +12,15 @@ use crate::message::{Contact, Join, Refusal, VERSION};
 
 /// How long a join waits for capacity before it is refused.
 const WAIT: Span = Span::from_secs(4);
-/// Joins per second from one address, and the largest burst.
+/// Joins per second from one host, and the largest burst.
 const JOINS_PER_S: f64 = 2.0;
 const JOINS_AT_ONCE: f64 = 64.0;
-/// Number of addresses with a rate limit in memory.
-const ADDRESSES: usize = 4096;
+/// Number of hosts with a rate limit in memory.
+const HOSTS: usize = 4096;
 /// A guest must send its join within this time.
 const JOIN_TIMEOUT: Span = Span::from_secs(5);
+/// Of this many last numbers, a network has at most as many guests as it leaves numbers for others.
+const LAST: usize = 16;
 
 /// Decides which peers may connect and join.
 pub(super) struct Admission {
@@ -66,15 +69,19 @@ impl Admission {
 
     /// Makes a new connection a guest and returns its number.
     pub(super) fn connect(&mut self, now: Time, contact: Contact) -> Result<Peer, Refusal> {
-        if self.joins.len() >= ADDRESSES {
-            // A full bucket equals a new one, so its address can be forgotten.
+        if self.joins.len() >= HOSTS {
+            // A full bucket equals a new one, so its host can be forgotten.
             self.joins.retain(|_, bucket| !bucket.take(now, JOINS_AT_ONCE, JOINS_PER_S, JOINS_AT_ONCE));
         }
-        if self.joins.len() >= ADDRESSES {
+        if self.joins.len() >= HOSTS {
             return Err(Refusal::TooOften);
         }
-        let bucket = self.joins.entry(contact.address.ip()).or_insert(Bucket::FULL);
+        let (of, host) = network(contact.address.ip());
+        let bucket = self.joins.entry(host).or_insert(Bucket::FULL);
         if !bucket.take(now, 1.0, JOINS_PER_S, JOINS_AT_ONCE.max(self.viewers as f64)) {
+            return Err(Refusal::TooOften);
+        }
+        if self.free.len() <= LAST && self.guests_of(of) >= self.free.len() {
             return Err(Refusal::TooOften);
         }
         let peer = self.free.pop_front().ok_or(Refusal::Full)?;
@@ -82,18 +89,28 @@ impl Admission {
         Ok(peer)
     }
 
-    /// Checks a join and queues it; `members` is the current number of viewers.
-    pub(super) fn join(&mut self, now: Time, from: Peer, join: Join, members: usize) -> JoinAnswer {
-        if !self.guests.contains_key(&from) || self.is_waiting(from) {
+    fn guests_of(&self, of: IpAddr) -> usize {
+        self.guests.values().filter(|(_, contact)| network(contact.address.ip()).0 == of).count()
+    }
+
+    /// Checks a join and queues it. `has_room` says whether a viewer with this address could get a place.
+    pub(super) fn join(
+        &mut self,
+        now: Time,
+        from: Peer,
+        join: Join,
+        has_room: impl FnOnce(IpAddr) -> bool,
+    ) -> JoinAnswer {
+        let Some((_, contact)) = self.guests.get(&from).filter(|_| !self.is_waiting(from)) else {
             return JoinAnswer::Unexpected;
-        }
+        };
         // Compares all bytes, so that the time does not reveal the first difference.
         let difference = join.token.iter().zip(&self.token).fold(0, |all, (a, b)| all | (a ^ b));
         if join.version != VERSION {
             JoinAnswer::Refused(Refusal::Version)
         } else if difference != 0 && self.token != [0; 16] {
             JoinAnswer::Refused(Refusal::Token)
-        } else if members >= self.viewers {
+        } else if !has_room(contact.address.ip()) {
             JoinAnswer::Refused(Refusal::Full)
         } else {
             self.waiting.push_back((now, from, join));

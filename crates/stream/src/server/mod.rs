@@ -13,9 +13,13 @@ mod overload;
 mod pings;
 mod repairs;
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
 use bytes::Bytes;
 use tidegate_control::machine::Machine;
 use tidegate_control::random::{Random, Seed};
+use tidegate_control::shares::network;
 use tidegate_control::units::{Rate, Span, Time};
 
 use crate::explorer::{self, Explorer};
@@ -253,7 +257,10 @@ impl Server {
     }
 
     fn join(&mut self, now: Time, from: Peer, join: Join) {
-        match self.admission.join(now, from, join, self.forest.members().len()) {
+        let (forest, members, viewers) = (&self.forest, &self.members, self.config.viewers);
+        let has_room =
+            |address| forest.members().len() < viewers || displaced(address, forest, members).is_some();
+        match self.admission.join(now, from, join, has_room) {
             JoinAnswer::Queued => self.admit(now),
             JoinAnswer::Refused(refusal) => self.refuse(from, refusal),
             JoinAnswer::Unexpected => self.counters.strange += 1,
@@ -287,6 +294,15 @@ impl Server {
                 let bits = |children: usize| (children as f64 * slice) as u64;
                 self.refuse(peer, Refusal::Overloaded { needed: bits(needed), offered: bits(offered) });
                 continue;
+            }
+            if self.forest.members().len() >= self.config.viewers {
+                let Some(other) = displaced(contact.address.ip(), &self.forest, &self.members) else {
+                    self.refuse(peer, Refusal::Full);
+                    continue;
+                };
+                self.counters.left += 1;
+                self.outbox.message(other, Message::Refused(Refusal::Full));
+                self.remove(other);
             }
             self.admission.admit(peer);
             self.members.insert(peer, member);
@@ -506,6 +522,20 @@ impl Server {
             self.forest.optimise(TRIES, moves, &mut self.random, &self.latencies);
         }
     }
+}
+
+/// The viewer that makes room for a newcomer with this address if all places are taken: the last one that joined from the
+/// network with the most viewers. `None` if that network would not keep at least as many as the newcomer's gets, so viewers
+/// of one network do not displace each other.
+fn displaced(newcomer: IpAddr, forest: &Forest, members: &Members) -> Option<Peer> {
+    let mut networks: BTreeMap<IpAddr, Vec<(Time, Peer)>> = BTreeMap::new();
+    for peer in forest.members() {
+        let member = members.get(*peer)?;
+        networks.entry(network(member.contact.address.ip()).0).or_default().push((member.joined, *peer));
+    }
+    let own = networks.get(&network(newcomer).0).map_or(0, Vec::len);
+    let most = networks.into_values().max_by_key(Vec::len)?;
+    most.iter().max().filter(|_| most.len() >= own + 2).map(|(_, peer)| *peer)
 }
 
 impl Machine for Server {
