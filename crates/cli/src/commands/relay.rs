@@ -52,7 +52,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use toml::{Spanned, Table};
 
-use self::bounds::{LARGEST_FAMILY, LEAST_BANDWIDTH, LEAST_MEMORY, LONGEST_CONTACT};
+use self::bounds::{LARGEST_FAMILY, LEAST_BANDWIDTH, LEAST_MEMORY, LEAST_WAIT, LONGEST_CONTACT};
 use self::reload::Difference;
 use self::torrc::Imported;
 use crate::failure::Failure;
@@ -221,6 +221,18 @@ fn limits(given: Option<&Spanned<Value>>, source: &SourceFile) -> Result<Limits,
         let cure =
             format!("set `memory` to {LEAST_MEMORY} or more; the default is {}", Limits::default().memory);
         return Err(source.error(given.span(), cause, cure));
+    }
+    if let Some(given) = given {
+        for (key, span) in [("extending", limits.extending), ("without-circuits", limits.without_circuits)] {
+            if span < LEAST_WAIT {
+                let cause = format!("limits.{key} is {span}: other relays need time to answer");
+                return Err(source.error(
+                    given.span(),
+                    cause,
+                    format!("set `{key}` to {LEAST_WAIT} or more"),
+                ));
+            }
+        }
     }
     let descriptors = u32::try_from(os::raise_descriptors().unwrap_or(1024)).unwrap_or(u32::MAX);
     // The remaining descriptors are for streams, outgoing connections and files.
@@ -418,8 +430,13 @@ fn threads(file: &RelayFile, config: &Config, source: &SourceFile) -> Result<Non
 
 /// Reads and checks a configuration file.
 fn load(path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
+    check_in_place(&SourceFile::read(path)?, path, allow_public)
+}
+
+/// Checks the text of the configuration file at `path`, with the files that it names.
+fn check_in_place(source: &SourceFile, path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
     let folder = path.parent().unwrap_or(Path::new(""));
-    check(&SourceFile::read(path)?, folder, allow_public, |path| keys::load(path, clock::unix()))
+    check(source, folder, allow_public, |path| keys::load(path, clock::unix()))
 }
 
 /// Checks a configuration. `folder` is that of its files; `keys` reads the file of keys.
@@ -455,6 +472,10 @@ fn check(
         return Err(source.error(reached.span(), cause, "list an IPv4 address before the IPv6 address"));
     }
     let policy = Policy::new(rules, file.exit_to_private_addresses, [listen.all(), address.all()].concat());
+    if file.show_circuits && file.status.is_none() {
+        let cause = "`show-circuits` has no effect without a status page";
+        return Err(InputError::new(&source.file, cause, "set `status` to an address, or remove the key"));
+    }
     let status = file.status.as_ref().map(|status| match status.get_ref() {
         address if address.ip().is_loopback() => Ok((*address, file.show_circuits)),
         address => Err(source.error(
@@ -539,8 +560,17 @@ fn reread(
     bound: &Addresses,
 ) -> Result<Changes, InputError> {
     let Loaded { settings, .. } = load(path, arguments.allow_public_authority)?;
-    warn(path, &settings);
     let after: Table = SourceFile::read(path)?.parse_toml(EXAMPLE)?;
+    let in_force = reload::in_force(before, after.clone());
+    // Keys that need a restart keep their values, so the others must fit to those.
+    let settings = if in_force == after {
+        settings
+    } else {
+        let text = toml::to_string(&in_force).expect("a table of TOML has a text");
+        let source = SourceFile { file: path.display().to_string(), text };
+        check_in_place(&source, path, arguments.allow_public_authority)?.settings
+    };
+    warn(path, &settings);
     for Difference { key, before, after, fixed } in reload::differences(before, &after) {
         match fixed {
             None => tracing::info!(key, before, after, "changed"),
@@ -550,11 +580,11 @@ fn reread(
     let RelayConfig { address, exit, extends, config, published, announce, operator, defences, keys, .. } =
         settings;
     let place = Place { bandwidth: config.bandwidth, clock: config.clock };
-    if before.get("bandwidth") != after.get("bandwidth") && config.control.controller(&place).is_some() {
+    if before.get("bandwidth") != in_force.get("bandwidth") && config.control.controller(&place).is_some() {
         let why = "the controller (`control` of [system]) divides the rate of the relay's start";
         tracing::warn!(key = "bandwidth", why, cure = "restart the relay", "partly changed");
     }
-    *before = reload::in_force(before, after);
+    *before = in_force;
     Ok(Changes {
         address: address.with_ports(bound),
         exit,

@@ -13,7 +13,7 @@ use tidegate_proto::defence::{DefenceParameters, OPTIONS};
 use super::*;
 
 /// A key, keys that both configurations have besides the shortest one, and keys that one of them has. `!`: it is refused.
-const CASES: [(&str, &str, &str); 32] = [
+const CASES: [(&str, &str, &str); 35] = [
     ("nickname", "", "nickname = \"b\""),
     ("listen", "", "listen = \"127.0.0.1:9002\""),
     ("address", "", "address = \"192.0.2.1:9001\""),
@@ -36,6 +36,9 @@ const CASES: [(&str, &str, &str); 32] = [
     ("extend-to-private-addresses", "", "extend-to-private-addresses = true"),
     ("status", "", "status = \"127.0.0.1:9100\""),
     ("show-circuits", "status = \"127.0.0.1:9100\"", "show-circuits = true"),
+    ("show-circuits", "", "!show-circuits = true"),
+    ("limits.extending", "", "!limits.extending = \"0 s\""),
+    ("limits.without-circuits", "", "!limits.without-circuits = \"0.9 s\""),
     ("directory.address", "directory.address = \"192.0.2.9:9\"", "directory.address = \"192.0.2.9:8\""),
     ("directory.token", "directory.address = \"192.0.2.9:9\"", "directory.token = \"0123456789abcdef\""),
     ("tor.authority", "tor.authority = \"10.0.0.1:9\"", "tor.authority = \"10.0.0.2:9\""),
@@ -250,4 +253,27 @@ fn every_key_of_a_system_has_an_effect_or_is_refused() {
     eprintln!("{} cases change the relay, {} are refused", counts[0], counts[1]);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(counts[0] >= 60, "{counts:?}");
+}
+
+#[test]
+fn a_listening_address_that_needs_a_restart_is_not_announced() {
+    let files = Files::new("reread");
+    let path = files.0.join("relay.toml");
+    let text = |port: u16, more: &str| {
+        format!("nickname = \"a\"\nlisten = \"127.0.0.1:{port}\"\nkeys = \"relay.keys\"\n{more}")
+    };
+    let mut before: Table = toml::from_str(&text(9001, "")).unwrap();
+    fs::write(&path, text(9002, "bandwidth = \"2 MB/s\"\n")).unwrap();
+    let arguments = RelayArgs {
+        config: Some(path.clone()),
+        check: false,
+        keygen: None,
+        import: None,
+        out: None,
+        allow_public_authority: false,
+    };
+    let bound = "127.0.0.1:9001".parse().unwrap();
+    let changes = reread(&path, &arguments, &mut before, &bound).unwrap();
+    assert_eq!(changes.address, bound, "nothing listens at the other one");
+    assert_eq!((changes.bandwidth, before["listen"].as_str()), (2e6, Some("127.0.0.1:9001")));
 }
