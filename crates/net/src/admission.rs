@@ -58,6 +58,11 @@ impl Admission {
         Admission { shares: RefCell::new(Shares::new(places)), peers, last }
     }
 
+    /// Changes the number of places. The next newcomer displaces what is too much.
+    pub(crate) fn set_places(&self, places: usize) {
+        self.shares.borrow_mut().set_places(places);
+    }
+
     /// Runs a peer's handshake. `None` if the peer lost its place meanwhile.
     pub(crate) async fn run<T>(&self, from: IpAddr, handshake: impl Future<Output = T>) -> Option<T> {
         self.run_in_use(from, Used::default(), handshake).await
@@ -75,8 +80,9 @@ impl Admission {
         self.last.set(number);
         {
             let (mut shares, mut peers) = (self.shares.borrow_mut(), self.peers.borrow_mut());
-            let last = |number: &u64| peers.get(number).map_or(Time::ZERO, |peer| peer.used.get());
-            if let Some(displaced) = shares.displaced(&network(from), last) {
+            loop {
+                let last = |number: &u64| peers.get(number).map_or(Time::ZERO, |peer| peer.used.get());
+                let Some(displaced) = shares.displaced(&network(from), last) else { break };
                 peers.remove(&displaced);
             }
             shares.admit(clock::now(), network(from), number);

@@ -438,6 +438,7 @@ impl RelayLoop {
         let Changes { address, mut exit, extends, bandwidth, published, limits, announce, .. } = changes;
         own.iter().for_each(|own| exit.policy.refuse(*own));
         let limits = self.shard.settings().limits.map(|_| limits);
+        self.handshakes.set_places(handshakes(limits.as_ref()));
         let settings = shard_settings(exit, &announce, limits, (address, extends));
         self.shard.overlay.limit().set(bandwidth);
         self.others.reload(&settings);
