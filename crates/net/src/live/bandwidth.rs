@@ -13,6 +13,7 @@ use tidegate_proto::bucket::{BucketPlan, TokenBucket};
 use super::turn::TurnQueue;
 use crate::clock;
 use crate::flashflow::measured::Measured;
+use crate::link::waits;
 use crate::overlay::{Connection, RateLimit};
 
 /// A token bucket over all cells that a relay writes to relays and clients. It also counts bytes.
@@ -198,7 +199,11 @@ impl Limit {
 impl RateLimit for Limit {
     async fn leave(&self, connection: Connection, bytes: u64) {
         if let Some(measured) = &self.measured {
-            measured.leave(connection.channel, self.group(connection.address), bytes).await;
+            let leaves = measured.leave(connection.channel, self.group(connection.address), bytes);
+            // A measurement stops users by agreement, so it is not the limit that does.
+            if waits(leaves).await.1 && !measured.is_busy() {
+                self.bucket().exhaustion.note(clock::now());
+            }
         } else if self.rate().is_some() {
             // Only the first connection waits for the refill. If all did, the one that wakes first would also ask first
             // for the next refill, and could keep the others waiting for as long as it has cells.
