@@ -559,6 +559,11 @@ impl ConfigFile for CoordinatorConfig {
         } else {
             resolve(path, &mut self.kill_switch);
         }
+        if let Some(status) = self.status.filter(|status| !status.ip().is_loopback()) {
+            return Err(format!(
+                "status is {status}, not on loopback; use 127.0.0.1, and a tunnel from elsewhere"
+            ));
+        }
         self.network = self.network_source(path)?;
         self.check_parameters()?;
         self.check_relays()?;

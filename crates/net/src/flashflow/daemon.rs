@@ -562,7 +562,7 @@ fn why_missing(shared: &CoordinatorState, relay: &RelayEntry, now: u64) -> Optio
     let period = shared.config.period;
     let name = &relay.nickname;
     let Some(good) = shared.ledger.good(&relay.id, now, shared.config.expiry) else {
-        return Some(format!("{name} (measured {PER_PERIOD} times in {period} already, without a result)"));
+        return Some(format!("{name} (tried {PER_PERIOD} times in {period} already, without a result)"));
     };
     let (age_s, estimate_bits_per_s) = (now.saturating_sub(good.unix), good.estimate.0);
     let cause = format!("measured {PER_PERIOD} times in {period} already; its last result stays");

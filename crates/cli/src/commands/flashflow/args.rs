@@ -6,6 +6,7 @@ use tidegate_control::units::{Span, UnitError};
 use tidegate_lab::input::InputError;
 use tidegate_net::flashflow::config::ConfigFile;
 use tidegate_net::flashflow::delay;
+use tidegate_proto::flashflow::message::MAX_SECONDS;
 
 use crate::failure::Failure;
 
@@ -28,6 +29,18 @@ pub struct PathArguments {
 fn path_span(text: &str) -> Result<Span, String> {
     let span: Span = text.parse().map_err(|error: UnitError| error.to_string())?;
     if span > delay::LONGEST { Err(format!("give at most {}", delay::LONGEST)) } else { Ok(span) }
+}
+
+/// Parses the length of a measurement.
+pub fn measured_for(text: &str) -> Result<Span, String> {
+    let span: Span = text.parse().map_err(|error: UnitError| error.to_string())?;
+    let longest = Span::from_secs(MAX_SECONDS.into());
+    let is_whole = span.0 > 0 && span.0.is_multiple_of(Span::from_secs(1).0);
+    if is_whole && span <= longest {
+        Ok(span)
+    } else {
+        Err(format!("give whole seconds from 1 s to {longest}"))
+    }
 }
 
 /// Reads and checks a configuration file.

@@ -16,6 +16,7 @@ use tidegate_kernel::cpu_s_of;
 use tidegate_net::clock;
 use tidegate_net::identity::hex;
 
+use super::args::measured_for;
 use super::local::{Processes, Scratch, identity, measurer, spawn, write};
 use crate::failure::Failure;
 
@@ -42,7 +43,7 @@ pub struct Arguments {
     #[arg(long, default_value = "30 min")]
     period: Span,
     /// Length of a measurement in whole seconds; a slot is 15 s longer
-    #[arg(long, default_value = "10 s")]
+    #[arg(long, default_value = "10 s", value_parser = measured_for)]
     duration: Span,
     /// Sockets to each relay, over all measurers
     #[arg(long, default_value_t = 12)]

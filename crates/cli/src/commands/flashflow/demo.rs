@@ -13,7 +13,7 @@ use tidegate_net::flashflow::background::EXIT;
 use tidegate_net::identity::{Identity, hex};
 use tidegate_net::ports;
 
-use super::args::PathArguments;
+use super::args::{PathArguments, measured_for};
 use super::local::{Events, Processes, Scratch, identity, measurer, spawn, spawn_with, write};
 use super::roles::Liar;
 use crate::failure::Failure;
@@ -31,7 +31,7 @@ pub struct Arguments {
     #[arg(long)]
     liar: Option<Liar>,
     /// Length of the measurement in whole seconds (the paper uses 30 s)
-    #[arg(long, default_value = "10 s")]
+    #[arg(long, default_value = "10 s", value_parser = measured_for)]
     duration: Span,
     /// Sockets to the relay, over all measurers
     #[arg(long, default_value_t = 160)]
@@ -171,9 +171,9 @@ impl Team<'_> {
     }
 }
 
-/// Length of the measurement in seconds, rounded up.
+/// Length of the measurement in seconds.
 fn seconds(arguments: &Arguments) -> u64 {
-    arguments.duration.0.div_ceil(1_000_000_000)
+    arguments.duration.0 / 1_000_000_000
 }
 
 /// Runs the demo.
