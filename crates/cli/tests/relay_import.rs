@@ -128,6 +128,14 @@ fn an_exit_keeps_its_addresses_rates_policy_and_limits() {
 }
 
 #[test]
+fn too_many_threads_become_the_most_with_a_notice() {
+    let folder = Folder::new("threads");
+    let (config, said) = imported(&folder.write("torrc", "ORPort 9001\nNumCPUs 200\n"));
+    assert_eq!(config["threads"].as_integer(), Some(64));
+    assert!(said.contains("torrc:2: NumCPUs 200: a relay has at most 64 threads"), "{said}");
+}
+
+#[test]
 fn a_private_network_is_joined_and_a_public_one_is_not() {
     let folder = Folder::new("private");
     let torrc = "TestingTorNetwork 1\nORPort 127.0.0.1:9001\n\

@@ -303,8 +303,13 @@ impl<'a> Writer<'a> {
             self.key("bandwidth", &quoted(&Rate::from_bytes_per_s(rate).to_string()));
         }
         // A value above the limit does nothing in tor, and would overstate the relay here.
-        if let Some(advertised) = advertised.filter(|most| rate.is_none_or(|rate| *most < rate)) {
-            self.key("published-bandwidth", &quoted(&Rate::from_bytes_per_s(advertised).to_string()));
+        if let Some(advertised) = advertised {
+            if rate.is_none_or(|rate| advertised < rate) {
+                self.key("published-bandwidth", &quoted(&Rate::from_bytes_per_s(advertised).to_string()));
+            } else {
+                let setting = self.options.last("MaxAdvertisedBandwidth").expect("it was read");
+                self.leave(setting, "it is not below the rate, so it has no effect");
+            }
         }
         Ok(())
     }
@@ -365,7 +370,14 @@ impl<'a> Writer<'a> {
         if let Some(setting) = self.options.last("NumCPUs") {
             match setting.value.parse::<u64>() {
                 Ok(0) => self.key("threads", "\"all\""),
-                Ok(number) => self.key("threads", &number.min(MOST_THREADS).to_string()),
+                Ok(number) if number > MOST_THREADS => {
+                    self.leave_part(
+                        setting,
+                        &format!("a relay has at most {MOST_THREADS} threads; it gets these"),
+                    );
+                    self.key("threads", &MOST_THREADS.to_string());
+                }
+                Ok(number) => self.key("threads", &number.to_string()),
                 Err(_) => self.leave(setting, "it is not a number"),
             }
         }
@@ -402,7 +414,8 @@ impl<'a> Writer<'a> {
             }
         } else if publishes {
             let why = "a relay joins only a network that its configuration names: add [tor] or [directory]";
-            self.left.push(format!("the public Tor network: {why}"));
+            let network = if self.options.all("DirAuthority").is_empty() { "the public" } else { "a" };
+            self.left.push(format!("{network} Tor network: {why}"));
         }
     }
 
