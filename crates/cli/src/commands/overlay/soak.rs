@@ -104,30 +104,37 @@ pub fn main(arguments: &SoakArgs) -> Result<ExitCode, Failure> {
     // Let buffers grow to their final size before memory is compared.
     pause(Span(arguments.duration.0 / 6), &own, || watch(kills));
     let processes: Vec<u32> = own.relays.iter().map(|relay| relay.process).chain(own.others).collect();
-    let before: Vec<f64> = processes.iter().map(|process| resident(*process)).collect();
+    let before: Vec<Option<f64>> = processes.iter().map(|process| resident(*process)).collect();
     pause(Span((begun + arguments.duration).since(clock::now()).0), &own, || watch(kills));
-    let pairs = processes.iter().zip(&before).map(|(process, before)| resident(*process) / before - 1.0);
-    let growth = pairs.fold(0.0, f64::max);
+    let pairs =
+        processes.iter().zip(&before).map(|(process, before)| Some(resident(*process)? / (*before)? - 1.0));
+    let growths: Vec<Option<f64>> = pairs.collect();
+    let ended = growths.iter().filter(|growth| growth.is_none()).count();
+    let growth = growths.into_iter().flatten().fold(0.0, f64::max);
     over.store(true, Ordering::Relaxed);
     users.into_iter().for_each(|user| user.join().expect("user threads do not panic"));
     console.finish();
 
     let seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
     let outage = seen.outage();
-    let fine = seen.wrong == 0 && seen.fetched > 0 && outage <= REBUILT && growth <= GROWTH;
-    let kept = before.iter().copied().fold(0.0, f64::max);
+    let fine = seen.wrong == 0 && seen.fetched > 0 && outage <= REBUILT && growth <= GROWTH && ended == 0;
+    let kept = before.iter().flatten().copied().fold(0.0, f64::max);
     if arguments.json {
         println!(
             "{}",
             json!({ "seconds": clock::now().since(begun).as_secs_f64(), "fetched": seen.fetched,
                 "bytes": seen.fetched * BYTES, "wrong": seen.wrong, "kills": kills, "broken": seen.broken,
-                "longest_outage_s": outage.as_secs_f64(), "largest_process_bytes": kept, "growth": growth, "fine": fine })
+                "longest_outage_s": outage.as_secs_f64(), "largest_process_bytes": kept, "growth": growth,
+                "ended": ended, "fine": fine })
         );
     } else {
         println!("fetched   {} times {BYTES} bytes, {} not correct", seen.fetched, seen.wrong);
         let without = outage.as_secs_f64();
         println!("killed    {kills} relays: {} downloads broke, longest outage {without:.1} s", seen.broken);
         println!("memory    {:.1} MB in the largest process, growth {:.1} %", kept / 1e6, 100.0 * growth);
+        if ended > 0 {
+            println!("ended     {ended} processes that should run");
+        }
     }
     Ok(ExitCode::from(u8::from(!fine)))
 }
@@ -167,7 +174,7 @@ fn download(user: u16, (socks, file): (SocketAddr, SocketAddr), over: &AtomicBoo
     }
 }
 
-/// Returns the resident memory of a process in bytes; NaN if it has exited.
-fn resident(process: u32) -> f64 {
-    memory_of(process).map_or(f64::NAN, |bytes| bytes as f64)
+/// Returns the resident memory of a process in bytes; `None` if it has exited.
+fn resident(process: u32) -> Option<f64> {
+    memory_of(process).map(|bytes| bytes as f64)
 }
