@@ -1,6 +1,7 @@
 //! `tidegate directory`: the directory server of a private overlay.
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -35,8 +36,8 @@ pub struct DirectoryArgs {
     #[arg(long)]
     token_file: Option<PathBuf>,
     /// Admit at most this many relays of one address (IPv6: one /48) with the token; tor's authorities admit 8
-    #[arg(long, default_value_t = 8)]
-    relays_per_address: usize,
+    #[arg(long, default_value = "8")]
+    relays_per_address: NonZeroUsize,
     /// Admit relays in private networks and on this machine
     #[arg(long)]
     allow_private_addresses: bool,
@@ -50,6 +51,9 @@ pub struct DirectoryArgs {
     #[arg(long, default_value = "10 min")]
     validity: Span,
 }
+
+/// Least validity of a directory, so that a relay can announce itself twice.
+const LEAST_VALIDITY: Span = Span::from_secs(60);
 
 fn wrong(what: impl Into<String>, cause: impl Into<String>, cure: &str) -> Failure {
     Failure::Input(InputError::new(what, cause, cure))
@@ -77,11 +81,15 @@ pub fn main(arguments: &DirectoryArgs) -> Result<ExitCode, Failure> {
         wrong(arguments.key.display().to_string(), why, &cure)
     })?;
     let public = hex(&key.verifying_key().to_bytes());
-    let seconds = (arguments.validity.0 / 1_000_000_000).max(1);
+    if arguments.validity < LEAST_VALIDITY {
+        let cause = format!("`{}` is too short: relays announce themselves every 30 s", arguments.validity);
+        return Err(wrong("--validity", cause, "give 1min or more"));
+    }
+    let seconds = arguments.validity.0 / 1_000_000_000;
     on_this_thread(async {
         tracing::info!(authority = public, "key");
         let listener = listen(arguments.listen).await?;
-        let per_address = arguments.relays_per_address;
+        let per_address = arguments.relays_per_address.get();
         let gate = Gate::allowing_private(arguments.allow_private_addresses);
         let admission = Admission { allowed, token, per_address, gate };
         let authority = Authority::new(key, admission, seconds);

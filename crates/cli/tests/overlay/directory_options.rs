@@ -20,7 +20,7 @@ const CASES: [[&str; 3]; 9] = [
     ["--key", OPEN, "--key OTHER"],
     ["--allow", "--allow-private-addresses", "--allow IDENTITY"],
     ["--token-file", "--allow-private-addresses", "--token-file TOKEN"],
-    ["--relays-per-address", OPEN, "--relays-per-address 0"],
+    ["--relays-per-address", OPEN, "--relays-per-address 1"],
     ["--allow-private-addresses", "--token-file TOKEN", "--allow-private-addresses"],
     ["--bandwidth-file", OPEN, "--bandwidth-file WEIGHTS"],
     ["--coordinator", OPEN, "--coordinator COORDINATOR"],
