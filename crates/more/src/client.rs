@@ -22,7 +22,8 @@ use crate::frame::{Frame, PATHS, WANTS, chunk_bytes};
 use crate::machine::{Output, Outputs, Randomness, StreamEvent};
 use crate::message::{Message, PATH_SIZE, PathKeys, ReceiverPath, Session};
 use crate::onion::Epoch;
-use crate::routes::{MOST_USES, Outbound, seal};
+pub use crate::routes::MOST_USES;
+use crate::routes::{Outbound, seal};
 use crate::window::{Pace, Window};
 use crate::wire::{ANNEX, CELL, PacketId};
 
@@ -102,12 +103,16 @@ enum By {
 
 impl Client {
     /// A client without streams and receiver paths.
+    ///
+    /// # Panics
+    /// If a path has no use, or more than [`MOST_USES`].
     pub fn new(config: ClientConfig, sender: Sender, randomness: Randomness, now: Time) -> Client {
+        assert!((1..=MOST_USES).contains(&config.uses), "{} uses", config.uses);
         Client {
             me: config.me,
             epoch: config.epoch,
             hops: config.hops,
-            uses: config.uses.clamp(1, MOST_USES) as u32,
+            uses: config.uses as u32,
             receiver: config.receiver,
             flights: Flights::new(sender, config.attempt_every, now),
             window: Window::new(),

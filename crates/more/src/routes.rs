@@ -33,7 +33,7 @@ const REFUSAL: usize = 16;
 /// How long a relay keeps a route.
 pub(crate) const ROUTE_LIFE: Span = Span::from_secs(60);
 /// Maximum number of cells on a route in each direction.
-pub(crate) const MOST_USES: usize = 256;
+pub const MOST_USES: usize = 256;
 /// Maximum number of routes of a peer. A new one displaces the idlest of the neighbour with the most.
 ///
 /// A route takes 500 bytes plus 8 per cell.

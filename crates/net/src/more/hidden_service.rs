@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidegate_control::units::Time;
-use tidegate_more::descriptor::{Descriptor, MAX_PATHS};
+use tidegate_more::descriptor::Descriptor;
 use tidegate_more::machine::{Output, StreamEvent};
 use tidegate_more::onion::{Epoch, Opened};
 use tidegate_more::service::{self, Service};
@@ -60,7 +60,7 @@ impl<'a> Hosted<'a> {
             hops: settings.hops,
             guards: settings.guards.clone(),
             secret: serving.key,
-            publish: serving.paths.clamp(1, MAX_PATHS),
+            publish: serving.paths,
         };
         let service = Service::new(known, randomness());
         let name = tidegate_more::directory::authority_key(&serving.name);

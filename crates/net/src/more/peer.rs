@@ -89,6 +89,8 @@ pub struct Summary {
     pub seconds: f64,
     /// Datagrams that the socket did not take.
     pub unsent: u64,
+    /// Whether the user stopped a transfer before its end.
+    pub stopped: bool,
 }
 
 /// Interval of checking the key epoch.

@@ -180,6 +180,7 @@ impl BlockingWire {
         }
         self.peer.summary.seconds = clock::now().since(start).as_secs_f64();
         self.peer.summary.upload = driver.machine.progress();
+        self.peer.summary.stopped = !driver.machine.done();
         Ok(())
     }
 
@@ -213,6 +214,7 @@ impl BlockingWire {
             }
         }
         self.peer.summary.download = download.counters;
+        self.peer.summary.stopped = leave == Time::NEVER;
         Ok(())
     }
 }

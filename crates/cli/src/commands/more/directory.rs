@@ -114,7 +114,7 @@ const EPOCHS: u32 = 168;
 pub fn keygen(arguments: KeygenArgs) -> Result<(), InputError> {
     make_folder(&arguments.out)?;
     if arguments.authority {
-        return draw_authority(&arguments.out);
+        return write_authority(&arguments.out, entropy());
     }
     check_epochs(arguments.epochs)?;
     let secret = entropy();
@@ -164,8 +164,9 @@ fn whole(arguments: LocalOverlayArgs) -> Result<(), InputError> {
         return Err(InputError::new("more directory", cause, "give at least 3 peers and ports up to 65535"));
     }
     check_epochs(epochs)?;
+    let seconds = seconds(&epoch)?;
     let address = |peer| SocketAddr::new(first.ip(), first.port() + peer);
-    create(&out, &(0..peers).map(address).collect::<Vec<_>>(), seconds(&epoch)?, epochs)?;
+    create(&out, &(0..peers).map(address).collect::<Vec<_>>(), seconds, epochs)?;
     println!("{peers} peers in {}", out.display());
     Ok(())
 }
@@ -192,18 +193,20 @@ pub(crate) fn create(
     seconds: u64,
     epochs: u32,
 ) -> Result<(), InputError> {
+    let secrets: Vec<[u8; 32]> = addresses.iter().map(|_| entropy()).collect();
+    let peers =
+        secrets.iter().zip(addresses).map(|(secret, at)| entry(*secret, at.to_string(), epochs)).collect();
+    let authority = entropy();
+    let text = Directory { start: clock::unix(), seconds, peers }.write(Some(&authority));
+    // Nothing is written if the directory would be refused.
+    Directory::parse(&text, &authority_key(&authority)).map_err(|error| {
+        InputError::new("more directory", error.to_string(), "see `tidegate more --help`")
+    })?;
     make_folder(out)?;
-    let mut peers = Vec::new();
-    for (number, address) in addresses.iter().enumerate() {
-        let secret = entropy();
-        peers.push(entry(secret, address.to_string(), epochs));
+    for (number, secret) in secrets.into_iter().enumerate() {
         write(&out.join(format!("peer-{number}.secret")), &format!("{}\n", Hex(secret)), true)?;
     }
-    draw_authority(out)?;
-    let authority = read_secret(&out.join("authority.secret"))?;
-    let directory = Directory { start: clock::unix(), seconds, peers };
-    let text = directory.write(Some(&authority.0));
-    Directory::parse(&text, &authority_key(&authority.0)).map_err(|error| wrong(out, &error))?;
+    write_authority(out, authority)?;
     write(&out.join("directory.toml"), &text, false)
 }
 
@@ -213,8 +216,7 @@ fn entry(secret: [u8; 32], address: String, epochs: u32) -> PeerEntry {
     PeerEntry { address, key: Hex(keys.link_key()), epochs }
 }
 
-fn draw_authority(out: &Path) -> Result<(), InputError> {
-    let secret = entropy();
+fn write_authority(out: &Path, secret: [u8; 32]) -> Result<(), InputError> {
     write(&out.join("authority.secret"), &format!("{}\n", Hex(secret)), true)?;
     write(&out.join("authority.key"), &format!("{}\n", Hex(authority_key(&secret))), false)
 }

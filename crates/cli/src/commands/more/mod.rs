@@ -10,13 +10,15 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use peer::PeerArgs;
+use peer::{PathArgs, PeerArgs, SendArgs, USES};
 use tidegate_lab::input::InputError;
+use tidegate_more::client::MOST_USES;
+use tidegate_more::descriptor::MAX_PATHS;
 use tidegate_net::more::{Role, run};
 
 use crate::failure::Failure;
 
-/// Send data anonymously over a random path of relays per packet (see docs/more.md)
+/// Send data anonymously over random paths of relays (see docs/more.md)
 #[derive(clap::Args)]
 pub struct MoreArgs {
     #[command(subcommand)]
@@ -37,6 +39,8 @@ enum Command {
     Send {
         #[command(flatten)]
         peer: PeerArgs,
+        #[command(flatten)]
+        sends: SendArgs,
         /// Send to the peer with this number
         #[arg(long)]
         to: u16,
@@ -51,6 +55,8 @@ enum Command {
     Serve {
         #[command(flatten)]
         peer: PeerArgs,
+        #[command(flatten)]
+        path: PathArgs,
         /// Hide the local server at this address; may be repeated, each with a --publish
         #[arg(long, required = true)]
         target: Vec<SocketAddr>,
@@ -58,8 +64,8 @@ enum Command {
         #[arg(long, required = true)]
         publish: Vec<PathBuf>,
         /// Keep this many receiver paths published per service
-        #[arg(long, default_value_t = 256)]
-        paths: usize,
+        #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=MAX_PATHS as u64))]
+        paths: u64,
     },
     /// Let local applications reach hidden servers through SOCKS5
     #[command(
@@ -68,6 +74,11 @@ enum Command {
     Socks {
         #[command(flatten)]
         peer: PeerArgs,
+        #[command(flatten)]
+        sends: SendArgs,
+        /// Send this many packets over each path; relays can link packets of one path
+        #[arg(long, default_value_t = USES, value_parser = clap::value_parser!(u64).range(1..=MOST_USES as u64))]
+        uses: u64,
         /// Reach the hidden server of this descriptor as <file name>.more; may be repeated
         #[arg(long, required = true)]
         receiver: Vec<PathBuf>,
@@ -92,8 +103,10 @@ pub fn main(arguments: MoreArgs) -> Result<ExitCode, Failure> {
     match arguments.command {
         Command::Keygen(keygen) => directory::keygen(keygen)?,
         Command::Directory(directory) => directory::main(directory)?,
-        Command::Node(peer) => run_peer(&peer, Role::Relay)?,
-        Command::Send { peer, to, file } => {
+        Command::Node(peer) => {
+            run_peer(&peer, &SendArgs::default(), Role::Relay)?;
+        }
+        Command::Send { peer, sends, to, file } => {
             let fail = |error| {
                 InputError::new(
                     file.display().to_string(),
@@ -102,12 +115,14 @@ pub fn main(arguments: MoreArgs) -> Result<ExitCode, Failure> {
                 )
             };
             let mut content = File::open(&file).map_err(fail)?;
-            run_peer(&peer, Role::Send { to, content: &mut content })?;
+            return run_peer(&peer, &sends, Role::Send { to, content: &mut content });
         }
-        Command::Serve { peer, target, publish, paths } => {
-            streams::serve(&peer, &target, &publish, paths)?;
+        Command::Serve { peer, path, target, publish, paths } => {
+            streams::serve(&peer, path, &target, &publish, paths)?;
         }
-        Command::Socks { peer, receiver, listen } => streams::socks(&peer, &receiver, listen)?,
+        Command::Socks { peer, sends, uses, receiver, listen } => {
+            streams::socks(&peer, (&sends, uses), &receiver, listen)?;
+        }
         Command::Demo(demo) => demo::main(&demo)?,
         Command::Receive { peer, out } => {
             let fail = |error| {
@@ -118,12 +133,17 @@ pub fn main(arguments: MoreArgs) -> Result<ExitCode, Failure> {
                 )
             };
             let mut content = File::create(&out).map_err(fail)?;
-            run_peer(&peer, Role::Receive { content: &mut content })?;
+            return run_peer(&peer, &SendArgs::default(), Role::Receive { content: &mut content });
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn run_peer(peer: &PeerArgs, role: Role) -> Result<(), Failure> {
-    peer.run(|settings, stop| run(settings, role, stop))
+fn run_peer(peer: &PeerArgs, sends: &SendArgs, role: Role) -> Result<ExitCode, Failure> {
+    let summary = peer.run((sends, USES), |settings, stop| run(settings, role, stop))?;
+    if summary.stopped {
+        eprintln!("stopped before the end of the transfer");
+        return Ok(ExitCode::from(130));
+    }
+    Ok(ExitCode::SUCCESS)
 }

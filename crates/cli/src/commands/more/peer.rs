@@ -31,27 +31,15 @@ pub struct PeerArgs {
     /// Limit what the peer forwards to this rate
     #[arg(long, default_value = "400 kB/s")]
     limit: String,
-    /// Send each packet over this many relays
-    #[arg(long, default_value_t = 3)]
-    hops: usize,
     /// Control sending rates with this controller
     #[arg(long, default_value = "explicit-or-signs", value_parser = PossibleValuesParser::new(names(CONTROLLERS)))]
     controller: String,
     /// Set a parameter of the controller, such as timeout-factor=3.33; may be repeated
     #[arg(long = "set", value_name = "SYMBOL=VALUE")]
     set: Vec<String>,
-    /// Wait at least this long between two packets
-    #[arg(long, default_value = ATTEMPT_EVERY)]
-    pub attempt_every: String,
-    /// Send this many packets over each path to a hidden server; relays can link packets of one path
-    #[arg(long, default_value_t = 64)]
-    uses: usize,
     /// Receive datagrams at this address [default: the address in the directory]
     #[arg(long)]
     listen_udp: Option<SocketAddr>,
-    /// Choose first relays from this many stored guards; 0 means any peer
-    #[arg(long, default_value_t = 0)]
-    guards: usize,
     /// Serve state and metrics over HTTP at this loopback address
     #[arg(long)]
     status: Option<SocketAddr>,
@@ -60,16 +48,48 @@ pub struct PeerArgs {
     pub allow_private_addresses: bool,
 }
 
-/// Default pause between packets; short enough that the controllers set the rate.
-pub const ATTEMPT_EVERY: &str = "200 us";
+/// Options of a peer that builds paths.
+#[derive(clap::Args)]
+pub struct PathArgs {
+    /// Send each packet over this many relays
+    #[arg(long, default_value_t = PathArgs::default().hops)]
+    hops: usize,
+    /// Choose first relays from this many stored guards; 0 means any peer
+    #[arg(long, default_value_t = PathArgs::default().guards)]
+    guards: usize,
+}
+
+impl Default for PathArgs {
+    fn default() -> PathArgs {
+        PathArgs { hops: 3, guards: 0 }
+    }
+}
+
+/// Options of a peer that sends data.
+#[derive(clap::Args)]
+pub struct SendArgs {
+    #[command(flatten)]
+    pub paths: PathArgs,
+    /// Wait at least this long between two packets
+    #[arg(long, default_value_t = SendArgs::default().attempt_every)]
+    pub attempt_every: Span,
+}
+
+impl Default for SendArgs {
+    fn default() -> SendArgs {
+        // Short enough that the controllers set the rate.
+        SendArgs { paths: PathArgs::default(), attempt_every: Span::from_micros(200) }
+    }
+}
+
+/// Packets per path to a hidden server.
+pub const USES: u64 = 64;
 
 impl PeerArgs {
-    fn settings(&self) -> Result<PeerConfig, InputError> {
+    fn settings(&self, sends: &SendArgs, uses: u64) -> Result<PeerConfig, InputError> {
         let wrong = |flag: &str, cause: String| InputError::new(flag, cause, "see `tidegate more --help`");
         let limit: Rate = self.limit.parse().map_err(|e| wrong("--limit", format!("{e}")))?;
-        let attempt_every: Span =
-            self.attempt_every.parse().map_err(|e| wrong("--attempt-every", format!("{e}")))?;
-        if attempt_every == Span::ZERO {
+        if sends.attempt_every == Span::ZERO {
             return Err(wrong("--attempt-every", "must not be zero".into()));
         }
         let mut parameters = ControllerParameters::named(&self.controller, f64::from(PACKET))
@@ -87,7 +107,7 @@ impl PeerArgs {
         let authority = read(&self.overlay.join("authority.key"))?;
         let secret = read_secret(&self.overlay.join(format!("peer-{}.secret", self.number)))?;
         let directory = read_directory(&self.overlay.join("directory.toml"), &authority)?;
-        let guards = self.guards(directory.peers.len() as Peer)?;
+        let guards = self.guards(directory.peers.len() as Peer, sends.paths.guards)?;
         Ok(PeerConfig {
             directory,
             me: self.number,
@@ -95,10 +115,10 @@ impl PeerArgs {
             listen: self.listen_udp,
             memory: Some(self.overlay.clone()),
             limit: limit.as_bytes_per_s(),
-            hops: self.hops,
-            uses: self.uses,
+            hops: sends.paths.hops,
+            uses: uses as usize,
             parameters,
-            attempt_every,
+            attempt_every: sends.attempt_every,
             guards,
             status: self.status,
             gate: Gate::allowing_private(self.allow_private_addresses),
@@ -106,8 +126,8 @@ impl PeerArgs {
     }
 
     /// Loads the guards from the overlay's folder; draws and stores them at first.
-    fn guards(&self, peers: Peer) -> Result<Vec<Peer>, InputError> {
-        if self.guards == 0 {
+    fn guards(&self, peers: Peer, number: usize) -> Result<Vec<Peer>, InputError> {
+        if number == 0 {
             return Ok(Vec::new());
         }
         let path = self.overlay.join(format!("peer-{}.guards", self.number));
@@ -117,30 +137,31 @@ impl PeerArgs {
                 u64::from_le_bytes(tidegate_net::more::entropy()[..8].try_into().expect("eight bytes"));
             let mut random = Seed::root(seed).random();
             let mut drawn = Vec::new();
-            while drawn.len() < self.guards && !others.is_empty() {
+            while drawn.len() < number && !others.is_empty() {
                 drawn.push(others.swap_remove(random.below(others.len())).to_string());
             }
             write(&path, &format!("{}\n", drawn.join(" ")), false)?;
         }
         let source = SourceFile::read(&path)?;
         let guards: Result<Vec<Peer>, _> = source.text.split_whitespace().map(str::parse::<Peer>).collect();
-        guards.map_err(|_| {
-            InputError::new(
-                &source.file,
-                "is not a list of peer numbers",
-                "remove the file to draw new guards",
-            )
-        })
+        let wrong = |cause| InputError::new(&source.file, cause, "remove the file to draw new guards");
+        let guards = guards.map_err(|_| wrong("is not a list of peer numbers".to_owned()))?;
+        let wanted = number.min(usize::from(peers) - 1);
+        if guards.len() != wanted {
+            return Err(wrong(format!("holds {} guards, and --guards asks for {wanted}", guards.len())));
+        }
+        Ok(guards)
     }
 }
 
 impl PeerArgs {
-    /// Runs the peer until its role ends or the user stops it, and prints a summary.
+    /// Runs the peer until its role ends or the user stops it, and prints a summary. Returns the summary.
     pub fn run(
         &self,
+        (sends, uses): (&SendArgs, u64),
         part: impl FnOnce(&PeerConfig, &AtomicBool) -> std::io::Result<Summary>,
-    ) -> Result<(), Failure> {
-        let settings = self.settings()?;
+    ) -> Result<Summary, Failure> {
+        let settings = self.settings(sends, uses)?;
         let stop = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&stop);
         ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))
@@ -154,7 +175,7 @@ impl PeerArgs {
             _ => Failure::Other(format!("peer {}: {error}", self.number)),
         })?;
         report(self.number, &summary);
-        Ok(())
+        Ok(summary)
     }
 }
 

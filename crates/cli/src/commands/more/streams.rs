@@ -12,7 +12,7 @@ use tidegate_net::more::{self, Serving};
 use tidegate_net::more::{Front, Receiver};
 
 use super::directory::{read_secret, write};
-use super::peer::PeerArgs;
+use super::peer::{PathArgs, PeerArgs, SendArgs, USES};
 use crate::failure::Failure;
 
 /// Timeout of the SOCKS handshake.
@@ -21,17 +21,21 @@ const HANDSHAKE: Span = Span::from_secs(10);
 /// Runs hidden services for local servers.
 pub fn serve(
     peer: &PeerArgs,
+    paths: PathArgs,
     targets: &[SocketAddr],
     publish: &[PathBuf],
-    paths: usize,
+    published: u64,
 ) -> Result<(), Failure> {
     if targets.len() != publish.len() {
         let cause = format!("{} targets and {} descriptors", targets.len(), publish.len());
         return Err(InputError::new("more serve", cause, "give each --target a --publish").into());
     }
-    let serving = targets.iter().zip(publish).map(|(target, publish)| hide(peer, *target, publish, paths));
+    let serving =
+        targets.iter().zip(publish).map(|(target, publish)| hide(peer, *target, publish, published as usize));
     let serving = serving.collect::<Result<Vec<Serving>, InputError>>()?;
-    peer.run(|settings, stop| more::serve(settings, serving, stop))
+    let sends = SendArgs { paths, ..SendArgs::default() };
+    peer.run((&sends, USES), |settings, stop| more::serve(settings, serving, stop))?;
+    Ok(())
 }
 
 /// Loads the name and key of a service, which persist in files beside the peer's; creates them at first.
@@ -60,7 +64,12 @@ fn hide<'a>(
 }
 
 /// Runs a SOCKS5 front.
-pub fn socks(peer: &PeerArgs, receivers: &[PathBuf], listen: SocketAddr) -> Result<(), Failure> {
+pub fn socks(
+    peer: &PeerArgs,
+    sends: (&SendArgs, u64),
+    receivers: &[PathBuf],
+    listen: SocketAddr,
+) -> Result<(), Failure> {
     if !listen.ip().is_loopback() {
         let cause = format!("{listen} is not a loopback address");
         let cure = "listen on a loopback address: this SOCKS5 proxy does not ask for a password";
@@ -71,11 +80,13 @@ pub fn socks(peer: &PeerArgs, receivers: &[PathBuf], listen: SocketAddr) -> Resu
     let listener = TcpListener::bind(listen).map_err(|error| {
         InputError::new("--listen", format!("{listen}: {error}"), "choose another address or port")
     })?;
+    let bound = listener.local_addr().map_err(Failure::other)?;
     for receiver in &receivers {
-        eprintln!("SOCKS5 on {listen} to {}", receiver.names.join(" or "));
+        eprintln!("SOCKS5 on {bound} to {}", receiver.names.join(" or "));
     }
     let front = Front { listener, receivers, handshake: HANDSHAKE };
-    peer.run(|settings, stop| more::socks(settings, front, stop))
+    peer.run(sends, |settings, stop| more::socks(settings, front, stop))?;
+    Ok(())
 }
 
 fn receiver(path: &Path) -> Result<Receiver<'_>, InputError> {
