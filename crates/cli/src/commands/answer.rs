@@ -20,7 +20,7 @@ use crate::failure::Failure;
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tidegate answer --relays 20 --seeds 3 --duration '30 s'")]
 pub struct AnswerArgs {
-    /// Read the network from this consensus (full or microdescriptor flavour, plain or .xz)
+    /// Read the network from this consensus (full or microdescriptor flavour, plain, .xz or .gz)
     consensus: Option<PathBuf>,
     /// Sample this many relays for each network
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(6..=10_000))]

@@ -46,7 +46,7 @@ pub struct RunArgs {
     /// Print all systems and every row of the table
     #[arg(long)]
     all: bool,
-    /// [tor] Take relays from this consensus (full or microdescriptor flavour, plain or .xz)
+    /// [tor] Take relays from this consensus (full or microdescriptor flavour, plain, .xz or .gz)
     #[arg(long, value_name = "FILE")]
     consensus: Option<PathBuf>,
     /// [tor] Take relay families from these microdescriptors (tor's cached-microdescs)

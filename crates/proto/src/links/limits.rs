@@ -36,7 +36,8 @@ pub struct Limits {
     pub all_handshakes_per_second: u32,
     /// Timeout of the next relay's answer to a circuit's extension.
     pub extending: Span,
-    /// How long a connection may be without circuits; it closes up to half that time later.
+    /// How long a connection may be without circuits; it closes after half of that time at the earliest, and after all of it at
+    /// the latest.
     pub without_circuits: Span,
     /// Maximum number of circuits for which this relay is an introduction point or a waiting rendezvous point.
     #[schemars(range(min = 1))]
