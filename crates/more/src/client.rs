@@ -105,7 +105,7 @@ impl Client {
     /// A client without streams and receiver paths.
     ///
     /// # Panics
-    /// If a path has no use, or more than [`MOST_USES`].
+    /// If `uses` is 0 or above [`MOST_USES`].
     pub fn new(config: ClientConfig, sender: Sender, randomness: Randomness, now: Time) -> Client {
         assert!((1..=MOST_USES).contains(&config.uses), "{} uses", config.uses);
         Client {

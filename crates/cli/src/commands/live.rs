@@ -58,7 +58,7 @@ mod without_sockets {
 
     #[derive(clap::Subcommand)]
     pub enum LiveCommand {
-        /// Send data anonymously over a random path of relays per packet (not in this build)
+        /// Send data anonymously over random paths of relays (not in this build)
         More(Absent),
         /// Measure the capacity of relays (not in this build)
         Flashflow(Absent),
