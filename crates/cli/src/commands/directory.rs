@@ -61,6 +61,10 @@ fn wrong(what: impl Into<String>, cause: impl Into<String>, cure: &str) -> Failu
 
 /// Runs the subcommand.
 pub fn main(arguments: &DirectoryArgs) -> Result<ExitCode, Failure> {
+    if arguments.validity < LEAST_VALIDITY {
+        let cause = format!("`{}` is too short: relays announce themselves every 30 s", arguments.validity);
+        return Err(wrong("--validity", cause, "give 1min or more"));
+    }
     let allowed = arguments.allowed.iter().map(|text| {
         unhex(text).ok_or_else(|| {
             wrong(
@@ -81,10 +85,6 @@ pub fn main(arguments: &DirectoryArgs) -> Result<ExitCode, Failure> {
         wrong(arguments.key.display().to_string(), why, &cure)
     })?;
     let public = hex(&key.verifying_key().to_bytes());
-    if arguments.validity < LEAST_VALIDITY {
-        let cause = format!("`{}` is too short: relays announce themselves every 30 s", arguments.validity);
-        return Err(wrong("--validity", cause, "give 1min or more"));
-    }
     let seconds = arguments.validity.0 / 1_000_000_000;
     on_this_thread(async {
         tracing::info!(authority = public, "key");

@@ -41,7 +41,9 @@ impl Scene {
     fn new() -> Scene {
         let folder = std::env::temp_dir().join(format!("tidegate-options-{}", std::process::id()));
         fs::create_dir(&folder).unwrap();
-        let output = tidegate(&["relay", "--keygen", &folder.join("relay.keys").display().to_string()]);
+        let keys = |name: &str| tidegate(&["relay", "--keygen", &folder.join(name).display().to_string()]);
+        let output = keys("a.keys");
+        assert!(keys("b.keys").status.success());
         let text = String::from_utf8(output.stdout).unwrap();
         let identity = text.lines().find_map(|line| line.strip_prefix("identity = ")).unwrap();
         private(&folder.join("TOKEN"), TOKEN);
@@ -82,20 +84,24 @@ impl Scene {
         let mut directory = Role::start(&all.iter().map(String::as_str).collect::<Vec<_>>());
         let key = directory.wait("key")["authority"].to_string();
         let address = directory.wait("listening")["address"].as_str().unwrap().to_owned();
-        let file = self.folder.join("relay.toml");
-        let config = format!(
-            "nickname = \"a\"\nlisten = \"127.0.0.1:0\"\nkeys = \"relay.keys\"\n[directory]\naddress = \"{address}\"\n\
-             token = \"{TOKEN}\"\n"
-        );
-        private(&file, &config);
-        let mut relay = Role::relay(&file.display().to_string());
-        let answer = relay.wait_for_any(&["announced", "refused"]);
+        let relays = ["a", "b"].map(|name| {
+            let file = self.folder.join(format!("{name}.toml"));
+            let config = format!(
+                "nickname = \"{name}\"\nlisten = \"127.0.0.1:0\"\nkeys = \"{name}.keys\"\n[directory]\n\
+                 address = \"{address}\"\ntoken = \"{TOKEN}\"\n"
+            );
+            private(&file, &config);
+            let mut relay = Role::relay(&file.display().to_string());
+            let answer = relay.wait_for_any(&["announced", "refused"]);
+            (relay, format!("{} {}", answer["event"], answer["cause"]))
+        });
         let text = get(&address, "localhost", "/directory");
         let valid = text.lines().find_map(|line| line.strip_prefix("valid ")?.split_once(' ')).unwrap();
         let [from, until] = [valid.0, valid.1].map(|time| time.trim().parse::<u64>().unwrap());
         let measured = text.lines().any(|line| line.starts_with("measured "));
         let host = address.split(':').next().unwrap();
-        format!("{key} {host} {} {} {} {measured}", answer["event"], answer["cause"], until - from)
+        let answers = relays.map(|(_, answer)| answer).join(" ");
+        format!("{key} {host} {answers} {} {measured}", until - from)
     }
 }
 
