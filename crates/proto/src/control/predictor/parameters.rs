@@ -245,6 +245,7 @@ impl keys::Parameters for PredictorParameters {
     }
 
     fn mistake(&self) -> Option<(&'static str, &'static str)> {
+        let usual = PredictorParameters::default();
         let mistakes = [
             (
                 !self.step.0.is_multiple_of(1_000),
@@ -270,6 +271,16 @@ impl keys::Parameters for PredictorParameters {
                 self.local_ends && self.problem == Formulation::Journal,
                 "`local-ends` is for the prototype's problem",
                 "`problem = \"prototype\"`",
+            ),
+            (
+                self.resolution != usual.resolution && self.encoding == Encoding::Plain,
+                "`resolution` has no effect with `encoding = \"plain\"`",
+                "`encoding = \"compact\"`, or no resolution",
+            ),
+            (
+                self.most_circuits != usual.most_circuits && !self.windows,
+                "`most-circuits` has no effect without `windows`",
+                "`windows = true`, or no limit",
             ),
             (
                 self.solve_time > self.step || self.solve_time_per_circuit > self.step,
@@ -332,6 +343,8 @@ mod tests {
                 json!({ "local-ends": true, "preset": "journal" }),
                 "`local-ends` is for the prototype's problem",
             ),
+            (json!({ "resolution": 0.5, "encoding": "plain" }), "`resolution` has no effect"),
+            (json!({ "most-circuits": 5, "preset": "prototype" }), "`most-circuits` has no effect"),
             (json!({ "drain": "1 ms" }), "`drain` is shorter"),
             (json!({ "horizon": 2 }), "`horizon` ends before"),
             (json!({ "step": "8 ms" }), "`horizon` ends before"),
