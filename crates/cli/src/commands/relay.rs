@@ -428,6 +428,27 @@ fn threads(file: &RelayFile, config: &Config, source: &SourceFile) -> Result<Non
     Ok(NonZeroUsize::new(number).expect("it is at least 1"))
 }
 
+/// Reads the address of the status page, and whether it shows circuits.
+fn status(file: &RelayFile, source: &SourceFile) -> Result<Option<(SocketAddr, bool)>, InputError> {
+    let Some(status) = &file.status else {
+        if file.show_circuits {
+            let cause = "`show-circuits` has no effect without a status page";
+            return Err(InputError::new(
+                &source.file,
+                cause,
+                "set `status` to an address, or remove the key",
+            ));
+        }
+        return Ok(None);
+    };
+    let address = *status.get_ref();
+    if !address.ip().is_loopback() {
+        let cause = format!("{address} is not on loopback");
+        return Err(source.error(status.span(), cause, "use 127.0.0.1, and a tunnel for remote access"));
+    }
+    Ok(Some((address, file.show_circuits)))
+}
+
 /// Reads and checks a configuration file.
 fn load(path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
     check_in_place(&SourceFile::read(path)?, path, allow_public)
@@ -472,19 +493,7 @@ fn check(
         return Err(source.error(reached.span(), cause, "list an IPv4 address before the IPv6 address"));
     }
     let policy = Policy::new(rules, file.exit_to_private_addresses, [listen.all(), address.all()].concat());
-    if file.show_circuits && file.status.is_none() {
-        let cause = "`show-circuits` has no effect without a status page";
-        return Err(InputError::new(&source.file, cause, "set `status` to an address, or remove the key"));
-    }
-    let status = file.status.as_ref().map(|status| match status.get_ref() {
-        address if address.ip().is_loopback() => Ok((*address, file.show_circuits)),
-        address => Err(source.error(
-            status.span(),
-            format!("{address} is not on loopback"),
-            "use 127.0.0.1, and a tunnel for remote access",
-        )),
-    });
-    let status = status.transpose()?;
+    let status = status(&file, source)?;
     let announce = announce(&file, allow_public, source)?;
     let neighbours = if file.tor.is_some() { Neighbours::Stock } else { Neighbours::Alike };
     let mut config = links(file.system.as_ref(), neighbours, source)?;
