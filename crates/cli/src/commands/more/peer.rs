@@ -180,7 +180,7 @@ impl PeerArgs {
 }
 
 fn report(number: u16, summary: &Summary) {
-    if summary.bytes > 0 && summary.seconds > 0.0 {
+    if summary.bytes > 0 && summary.seconds > 0.0 && !summary.stopped {
         let rate = summary.bytes as f64 / summary.seconds.max(1e-9);
         println!("peer {number}: {} bytes in {:.3} s, {rate:.0} B/s", summary.bytes, summary.seconds);
     }
