@@ -20,7 +20,7 @@ fn table(name: &'static str, columns: Vec<(&str, Column)>) -> PyResult<Table> {
     Table::of(Columns { name, columns })
 }
 
-/// Reads the relays of a consensus of either flavour, plain or .xz; weights in kB/s.
+/// Reads the relays of a consensus of either flavour, plain, .xz or .gz; weights in kB/s.
 #[pyfunction]
 pub fn read_consensus(py: Python<'_>, path: PathBuf) -> PyResult<Table> {
     let consensus = read(py, &path, &CONSENSUSES)?;

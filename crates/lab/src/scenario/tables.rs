@@ -141,10 +141,10 @@ fn whole() -> f64 {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct TorFile {
-    /// Consensus of either flavour, plain or .xz; default: the built-in model.
+    /// Consensus of either flavour, plain, .xz or .gz; default: the built-in model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub consensus: Option<Name>,
-    /// Microdescriptors of that consensus (tor's `cached-microdescs`, with `.new` appended), plain or .xz; they declare
+    /// Microdescriptors of that consensus (tor's `cached-microdescs`, with `.new` appended), plain, .xz or .gz; they declare
     /// the families.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub microdescriptors: Option<Name>,
