@@ -18,7 +18,8 @@ pub fn format_number(value: f64) -> String {
 
 /// A relative change in percent with its interval, if it is known: "-29 % [-33, -26]" for -0.29.
 pub fn format_change(change: f64, interval: Option<[f64; 2]>) -> String {
-    let percent = |value: f64| format!("{:+.0}", (100.0 * value).round() + 0.0);
+    // "-0" says on which side of zero a small number is.
+    let percent = |value: f64| format!("{:+.0}", 100.0 * value);
     match interval {
         Some([low, high]) => format!("{} % [{}, {}]", percent(change), percent(low), percent(high)),
         None => format!("{} %", percent(change)),
@@ -65,6 +66,6 @@ mod tests {
         };
         assert_eq!([shown(95_726_400.0), shown(950_000.5), shown(3e9)], ["95.73 MB/s", "950 kB/s", "3 GB/s"]);
         assert_eq!(size_unit(2e6).1, "MB");
-        assert_eq!(format_change(-0.012, Some([-0.026, -0.001])), "-1 % [-3, +0]");
+        assert_eq!(format_change(-0.012, Some([-0.026, -0.001])), "-1 % [-3, -0]");
     }
 }
