@@ -111,7 +111,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         // With a single scenario, rows omit its name.
         let prefix = if alone { String::new() } else { format!("{name}.") };
         measured.push_fixed(format!("{prefix}duration_s"), scenario.duration().as_secs_f64());
-        push_runs(&mut measured, &scenario, &runs.finished, &prefix);
+        push_runs(&mut measured, &scenario, &runs.finished, (&prefix, compares_completed(experiment)));
         let cpu_s =
             runs.finished.iter().map(|run| run.cpu_s).sum::<f64>() / runs.finished.len().max(1) as f64;
         measured.notes.push(format!("{name}: {} runs of {cpu_s:.1} CPU-s.", runs.finished.len()));
@@ -187,14 +187,33 @@ impl Monitor for Stage<'_> {
     }
 }
 
+/// Quantities of completed downloads.
+const COMPLETED: &str = "ttlb_completed_s.";
+
+/// Whether a row compares completed downloads. Elsewhere they are left out of values and digest: they repeat `ttlb_s`, unless
+/// downloads fail.
+fn compares_completed(experiment: &Experiment) -> bool {
+    let rows = experiment.file.row.iter().map(|row| row.get_ref());
+    rows.flat_map(|row| [&row.measure, &row.relation]).flatten().any(|text| text.contains(COMPLETED))
+}
+
 /// Adds the summaries of runs. A quantity that a run of its system lacks, such as the times of downloads that never end, is
 /// NaN for its seed, so that values stay with their seeds.
-fn push_runs(measured: &mut Measured, scenario: &Scenario, runs: &[Run], prefix: &str) {
+fn push_runs(
+    measured: &mut Measured,
+    scenario: &Scenario,
+    runs: &[Run],
+    (prefix, with_completed): (&str, bool),
+) {
     for (index, system) in scenario.systems.iter().enumerate() {
         let of_system = runs.iter().filter(|run| run.system == index);
         let summaries: Vec<BTreeMap<String, f64>> =
             of_system.map(|run| flatten(&whole_summary(run))).collect();
-        let metrics: BTreeSet<&String> = summaries.iter().flat_map(BTreeMap::keys).collect();
+        let metrics: BTreeSet<&String> = summaries
+            .iter()
+            .flat_map(BTreeMap::keys)
+            .filter(|metric| with_completed || !metric.starts_with(COMPLETED))
+            .collect();
         for metric in metrics {
             let quantity = format!("{prefix}{}.{metric}", system.name);
             for summary in &summaries {
