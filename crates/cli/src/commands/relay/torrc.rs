@@ -370,14 +370,13 @@ impl<'a> Writer<'a> {
         if let Some(setting) = self.options.last("NumCPUs") {
             match setting.value.parse::<u64>() {
                 Ok(0) => self.key("threads", "\"all\""),
-                Ok(number) if number > MOST_THREADS => {
-                    self.leave_part(
-                        setting,
-                        &format!("a relay has at most {MOST_THREADS} threads; it gets these"),
-                    );
-                    self.key("threads", &MOST_THREADS.to_string());
+                Ok(number) => {
+                    if number > MOST_THREADS {
+                        let why = format!("a relay has at most {MOST_THREADS} threads; it gets these");
+                        self.leave_part(setting, &why);
+                    }
+                    self.key("threads", &number.min(MOST_THREADS).to_string());
                 }
-                Ok(number) => self.key("threads", &number.to_string()),
                 Err(_) => self.leave(setting, "it is not a number"),
             }
         }
