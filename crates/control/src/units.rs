@@ -56,6 +56,11 @@ impl Span {
     pub const fn from_secs(s: u64) -> Span {
         Span(s * 1_000_000_000)
     }
+    /// The number of seconds; `None` if it is not whole.
+    pub fn whole_secs(self) -> Option<u64> {
+        let seconds = self.0 / Span::from_secs(1).0;
+        (Span::from_secs(seconds) == self).then_some(seconds)
+    }
     /// Seconds, rounded to the nearest nanosecond; negative and non-finite values give zero.
     pub fn from_secs_f64(s: f64) -> Span {
         Span((s * 1e9).round() as u64)

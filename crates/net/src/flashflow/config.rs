@@ -611,14 +611,13 @@ impl CoordinatorConfig {
 
     fn check_parameters(&self) -> Result<(), String> {
         let p = &self.parameters;
-        let seconds = p.duration.0 / 1_000_000_000;
-        let whole = Span::from_secs(seconds) == p.duration;
+        let seconds = p.duration.whole_secs();
         check_all(&[
             ((1.0..=100.0).contains(&p.multiplier), "parameters.multiplier is not between 1 and 100"),
             ((0.0..1.0).contains(&p.epsilon1), "parameters.epsilon1 is not between 0 and 1"),
             ((0.0..=1.0).contains(&p.epsilon2), "parameters.epsilon2 is not between 0 and 1"),
             (
-                whole && (1..=u64::from(MAX_SECONDS)).contains(&seconds),
+                seconds.is_some_and(|seconds| (1..=u64::from(MAX_SECONDS)).contains(&seconds)),
                 "parameters.duration is not 1 s to 600 s in whole seconds",
             ),
             ((1..=10_000).contains(&p.sockets), "parameters.sockets is not between 1 and 10000"),

@@ -34,12 +34,10 @@ fn path_span(text: &str) -> Result<Span, String> {
 /// Parses the length of a measurement.
 pub fn measured_for(text: &str) -> Result<Span, String> {
     let span: Span = text.parse().map_err(|error: UnitError| error.to_string())?;
-    let longest = Span::from_secs(MAX_SECONDS.into());
-    let is_whole = span.0 > 0 && span.0.is_multiple_of(Span::from_secs(1).0);
-    if is_whole && span <= longest {
-        Ok(span)
-    } else {
-        Err(format!("give whole seconds from 1 s to {longest}"))
+    let longest = u64::from(MAX_SECONDS);
+    match span.whole_secs() {
+        Some(seconds) if (1..=longest).contains(&seconds) => Ok(span),
+        _ => Err(format!("give whole seconds from 1 s to {}", Span::from_secs(longest))),
     }
 }
 

@@ -99,13 +99,13 @@ pub fn measurer(config: MeasurerConfig) -> Result<(), Failure> {
 
 /// Measures how much a measurer can send and receive.
 pub fn measurer_capacity(config: &MeasurerConfig, rate: Rate, span: Span, json: bool) -> Result<(), Failure> {
-    let seconds = span.0 / 1_000_000_000;
     let Some(CapacityConfig { listen, peers }) = &config.capacity else {
         return Err(Failure::other("the configuration has no [capacity] with the other measurers"));
     };
-    if !(1..=capacity::MAX_SECONDS).contains(&seconds) || Span::from_secs(seconds) != span || rate.0 == 0 {
+    let seconds = span.whole_secs().filter(|seconds| (1..=capacity::MAX_SECONDS).contains(seconds));
+    let Some(seconds) = seconds.filter(|_| rate.0 > 0) else {
         return Err(Failure::other("give a rate above zero and a duration of 1 s to 120 s in whole seconds"));
-    }
+    };
     let identity = Identity::load(&config.identity).map_err(Failure::other)?;
     // The measurer itself may hold the port. The other measurers identify us by our key, not by address.
     let ours = SocketAddr::new(listen.ip(), 0);
