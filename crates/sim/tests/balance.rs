@@ -22,6 +22,17 @@ const MBIT: u64 = 1_000_000;
 
 /// Six relays limited to 2 to 12 Mbit/s that all have the same weight, a server, and clients who download all the time.
 fn plan() -> Plan {
+    plan_of(2)
+}
+
+/// The same with relays limited to 14 to 84 Mbit/s. FlashFlow grants background 3.3 Mbit/s at least, a quarter of the
+/// slowest relay's limit.
+fn fast() -> Plan {
+    plan_of(14)
+}
+
+/// The slowest relay is limited to `step` Mbit/s, and each other one to `step` more than the one before.
+fn plan_of(step: u64) -> Plan {
     let link = |mbit: u64| LinkPlan {
         rate: Rate(mbit * MBIT),
         queue: QueuePlan::DropTail { packets: u32::MAX, bytes: 64 << 10 },
@@ -42,7 +53,7 @@ fn plan() -> Plan {
     };
     let limits = |mbit| RelayLimits { bucket: Some(limits(mbit)), ..RelayLimits::default() };
     // A relay's link is twice as fast as its limit.
-    let relays = (1..=6).map(|n| host(format!("relay{n}"), Role::Relay(limits(2 * n)), 4 * n));
+    let relays = (1..=6).map(|n| host(format!("relay{n}"), Role::Relay(limits(step * n)), 2 * step * n));
     let mut hosts: Vec<HostPlan> = relays.collect();
     hosts.push(host("server".into(), Role::Server, 1000));
     hosts.push(host("client".into(), Role::Client, 1000));
@@ -124,16 +135,35 @@ fn every_system_weighs_every_network_and_the_same_twice() {
 #[test]
 fn flashflow_measures_under_clients_load_and_its_weights_are_nearly_true() {
     let mut error = 0.0;
-    for seed in 1..=8 {
-        let balanced = go(&mut plan(), &system(flashflow(), Attack::default()), seed).unwrap().unwrap();
+    for seed in 1..=3 {
+        let balanced = go(&mut fast(), &system(flashflow(), Attack::default()), seed).unwrap().unwrap();
         assert_eq!(balanced.unweighed, 0);
-        assert!((-0.03..0.10).contains(&balanced.capacity_error.unwrap()), "{seed}: {balanced:?}");
-        // Five seconds beside clients' traffic are few: now and then one relay falls short by a third.
-        let short = balanced.relays.iter().filter(|(weight, capacity)| *weight < 0.9 * capacity).count();
-        assert!(short <= 3 && balanced.relays.iter().all(|(weight, capacity)| *weight > 0.6 * capacity));
-        error += balanced.weight_error / 8.0;
+        // Five seconds are few: the burst of the first one adds some percent.
+        assert!(balanced.capacity_error.unwrap().abs() < 0.05, "{seed}: {balanced:?}");
+        let near = |(weight, capacity): &(f64, f64)| (0.9..1.1).contains(&(weight / capacity));
+        assert!(balanced.relays.iter().all(near), "{seed}: {balanced:?}");
+        error += balanced.weight_error / 3.0;
     }
-    assert!(error < 0.03, "{error}");
+    assert!(error < 0.02, "{error}");
+}
+
+#[test]
+fn downloads_of_a_busy_exit_leave_it_its_measured_capacity() {
+    let busy = |seed| {
+        let mut plan = fast();
+        // The second relay alone is an exit, and its link is as fast as its limit.
+        for (number, relay) in plan.directory.relays.iter_mut().enumerate() {
+            relay.class = if number == 1 { Class::GuardExit } else { Class::Guard };
+        }
+        let exit = &mut plan.hosts[1];
+        (exit.up.rate, exit.down.rate) = (Rate(28 * MBIT), Rate(28 * MBIT));
+        plan.users = plan.users.iter().cycle().take(24).cloned().collect();
+        let balanced = go(&mut plan, &system(flashflow(), Attack::default()), seed).unwrap().unwrap();
+        let (weight, capacity) = balanced.relays[1];
+        weight / capacity
+    };
+    let shares: Vec<f64> = (1..=2).map(busy).collect();
+    assert!(shares.iter().all(|share| *share > 0.8), "{shares:?}");
 }
 
 #[test]
@@ -164,16 +194,14 @@ fn a_way_back_that_is_shorter_loses_no_measurement() {
 fn false_reports_gain_weight_in_trusting_systems() {
     let part = |name: &str| BALANCES.iter().find(|part| part.name == name).unwrap().by_default();
     let attack = |trick| Attack { trick, share: 0.2, factor: 50.0, ..Attack::default() };
-    let seeded = |balance: Arc<dyn Balance>, trick, seed| {
-        go(&mut plan(), &system(balance, attack(trick)), seed).unwrap().unwrap().advantage.unwrap()
-    };
     let advantage = |balance: Arc<dyn Balance>, trick| {
-        (1..=4).map(|seed| seeded(balance.clone(), trick, seed)).sum::<f64>() / 4.0
+        let seeded = |seed| go(&mut fast(), &system(balance.clone(), attack(trick)), seed).unwrap().unwrap();
+        (1..=2).map(|seed| seeded(seed).advantage.unwrap()).sum::<f64>() / 2.0
     };
     assert!(advantage(part("self-reports"), Trick::Inflate) > 3.0);
     assert!(advantage(part("torflow"), Trick::Inflate) > 2.0);
     let held = advantage(flashflow(), Trick::Hold);
-    assert!((1.05..1.40).contains(&held), "{held}");
+    assert!((1.02..1.40).contains(&held), "{held}");
     assert!((0.9..1.1).contains(&advantage(flashflow(), Trick::Inflate)));
     // Attackers that know the slots can flood other relays in them.
     assert!(advantage(flashflow(), Trick::Flood) > 2.0);

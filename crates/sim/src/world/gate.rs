@@ -85,9 +85,9 @@ impl Gate {
         if self.measured.is_some() { u64::MAX } else { share(self.write.as_mut(), now, cell) }
     }
 
-    /// Whether what an exit exchanges with servers waits here now.
+    /// Whether what an exit exchanges with servers waits here now. A measurement limits it as it limits cells.
     pub(crate) fn holds_servers(&self) -> bool {
-        self.servers && self.measured.is_none()
+        self.servers || self.measured.is_some()
     }
 
     pub(crate) fn wrote(&mut self, bytes: u64) {

@@ -457,6 +457,12 @@ impl Network<'_> {
         }
         let Some(end) = gate.readers.pop_front() else { return true };
         let spent = match self.connections.attachment(end) {
+            // A measurement held it, and is over.
+            Some((_, Attached::Stream(stream))) if !gate.holds_servers() => {
+                apps.node_event(self, host, NodeEvent::Package(stream, u32::MAX));
+                self.drain(apps, host);
+                return true;
+            }
             Some((_, Attached::Stream(stream))) => {
                 let share = gate.read_share(now, DATA_BYTES.into());
                 let most = if gate.cell_cost > Span::ZERO { 1 } else { u64::MAX };

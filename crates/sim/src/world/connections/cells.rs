@@ -35,6 +35,11 @@ pub(in crate::world) struct ServerBytes<'a> {
 }
 
 impl ServerBytes<'_> {
+    /// Whether the receive buffer is empty.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tcp.readable() == 0
+    }
+
     /// Takes at most `max` bytes out of the receive buffer. The exit reads `read_bytes` at a time; a cell does not
     /// hold bytes of two reads.
     pub(crate) fn take(&mut self, now: Time, max: u32, read_bytes: u32) -> u64 {

@@ -2,8 +2,8 @@
 //!
 //! Measurement circuits do their real handshake, and every echoed cell is encrypted, decrypted and checked; on the
 //! links travel byte counts. Messages between the roles are encoded, take their path's delay, and are decoded.
-//! While a relay is measured, its [`Pace`](tidegate_proto::flashflow::pace::Pace) says what it reads next, echoes or
-//! cells of ordinary circuits, instead of its token buckets.
+//! While a relay is measured, its [`Pace`](tidegate_proto::flashflow::pace::Pace) says what it reads next, instead of
+//! its token buckets: echoes, cells of ordinary circuits, or bytes that servers send to an exit.
 
 mod circuit;
 mod member;
@@ -23,7 +23,7 @@ pub(super) use self::session::Measurement;
 use self::session::{COORDINATOR, Due, Requester, TimerOwner, measurer_fingerprint};
 use super::connections::{Attached, EndId};
 use super::event::Event;
-use super::network::{Network, NodeEvent, NodeEvents};
+use super::network::{Network, NodeEvents};
 use crate::observe::{Host, Observation};
 use crate::tcp::Arrival;
 
@@ -211,10 +211,7 @@ impl Measurement {
                     }
                     self.pump_echo(net, apps, circuit);
                 }
-                Requester::Channel(end) => {
-                    session.target.background(grant.bytes, grant.bytes);
-                    self.read_granted(net, apps, host, end);
-                }
+                Requester::Reader(end) => self.read_granted(net, apps, (host, i), end),
             }
             net.nodes.gated(host).busy_until = now + cost;
         }
@@ -296,7 +293,7 @@ impl Measurement {
         i: usize,
     ) {
         while let Some(end) = net.nodes.gated(host).readers.pop_front() {
-            self.ask_to_read(net, apps, host, i, end);
+            self.ask_to_read(net, host, i, end);
         }
         while let Some(end) = net.next_writer(host) {
             net.flush(apps, end);
@@ -305,35 +302,45 @@ impl Measurement {
         self.settle_relay(net, apps, i);
     }
 
-    /// Asks for permission to read a cell, if one has arrived.
-    fn ask_to_read(
-        &mut self,
-        net: &mut Network<'_>,
-        apps: &mut impl NodeEvents,
-        host: u32,
-        i: usize,
-        end: EndId,
-    ) {
-        if let Some((_, Attached::Stream(stream))) = net.connections.attachment(end) {
-            apps.node_event(net, host, NodeEvent::Package(stream, u32::MAX));
-            return net.drain(apps, host);
-        }
-        if net.connections.can_read(end) {
+    /// Asks for permission to read a cell of a channel or of a server's bytes, if one has arrived.
+    fn ask_to_read(&mut self, net: &mut Network<'_>, host: u32, i: usize, end: EndId) {
+        let arrived = match net.connections.attachment(end) {
+            Some((_, Attached::Stream(_))) => {
+                net.connections.server_bytes_from(end).is_some_and(|(_, bytes)| !bytes.is_empty())
+            }
+            _ => net.connections.can_read(end),
+        };
+        if arrived {
             net.nodes.gated(host).paused_readers.push(end);
-            self.sessions[i].pace.request(Class::Background, Requester::Channel(end), CELL as u64);
+            self.sessions[i].pace.request(Class::Background, Requester::Reader(end), CELL as u64);
         }
     }
 
     /// Reads the cell that the pace has permitted.
-    fn read_granted(&mut self, net: &mut Network<'_>, apps: &mut impl NodeEvents, host: u32, end: EndId) {
+    fn read_granted(
+        &mut self,
+        net: &mut Network<'_>,
+        apps: &mut impl NodeEvents,
+        (host, i): (u32, usize),
+        end: EndId,
+    ) {
         net.nodes.gated(host).paused_readers.retain(|other| *other != end);
-        if net.connections.can_read(end) {
-            net.read_cells(end, 1);
+        let read = match net.connections.attachment(end) {
+            // Windows or queues may stop a stream. It then waits for the node, which asks for it again.
+            Some((_, Attached::Stream(stream))) => apps.read_from_server(net, host, stream, end, 1) > 0,
+            _ if net.connections.can_read(end) => {
+                net.read_cells(end, 1);
+                true
+            }
+            _ => false,
+        };
+        if read {
+            self.sessions[i].target.background(CELL as u64, CELL as u64);
             net.drain(apps, host);
             net.transmit(end);
-        }
-        if let Some(i) = net.nodes.gated(host).measured {
-            self.ask_to_read(net, apps, host, i, end);
+            if let Some(i) = net.nodes.gated(host).measured {
+                self.ask_to_read(net, host, i, end);
+            }
         }
     }
 

@@ -63,12 +63,12 @@ pub(in crate::world) enum TimerOwner {
     Load(usize),
 }
 
-/// A requester of a relay's permission to forward: a measurement circuit, or an end that receives ordinary circuits'
-/// cells.
+/// A requester of a relay's permission to forward.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::world) enum Requester {
     Echo(u32),
-    Channel(EndId),
+    /// A channel, or an exit's connection to a server.
+    Reader(EndId),
 }
 
 /// One measurement of a relay.
