@@ -167,6 +167,21 @@ fn wrong_keys_differ_from_machines_that_are_off() {
     assert!(team.measure(&team.coordinator, team.order(1, 1_000_000)).is_ok(), "the relay is free again");
 }
 
+/// With a part of the rate, the result would be too low, and nobody would know.
+#[test]
+fn a_measurer_with_less_rate_than_asked_is_busy() {
+    let mut team = team(1, Rate::UNLIMITED);
+    let identity = Arc::new(Identity::generate());
+    let fingerprint = identity.fingerprint();
+    let coordinators = vec![team.coordinator.fingerprint()];
+    let options = MeasurerOptions { coordinators, workers: 1, rate: 4_000_000 };
+    let address = start(move |listener| measurer::serve(listener, identity, options));
+    team.measurers = vec![Contact { address, fingerprint }];
+    let failure = team.measure(&team.coordinator, team.order(1, 4_000_001)).unwrap_err();
+    assert_eq!(failure, Failure { reason: Reason::Busy, by: Some(Peer::Measurer(0)) });
+    team.measure(&team.coordinator, team.order(1, 4_000_000)).unwrap();
+}
+
 #[test]
 fn a_limited_relay_is_measured_over_tls() {
     let attempt = || {

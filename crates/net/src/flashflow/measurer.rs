@@ -123,11 +123,10 @@ struct Reserved {
 }
 
 impl Reserved {
-    /// Reserves as much of `rate` as is free; `None` if nothing is.
+    /// Reserves `rate`, unless less is free. With a part of it the result would be too low without a sign of it.
     fn of(free: &Rc<Cell<u64>>, rate: u64) -> Option<Reserved> {
-        let rate = rate.min(free.get());
-        free.set(free.get() - rate);
-        (rate > 0).then(|| Reserved { free: free.clone(), rate })
+        free.set(free.get().checked_sub(rate)?);
+        Some(Reserved { free: free.clone(), rate })
     }
 }
 
@@ -201,7 +200,13 @@ impl Handler<Measurer> for Outputs<'_> {
                     Ok(crew) => self.crew = Some(crew),
                     Err(error) => self.failed = Some(error),
                 },
-                None => measurer.failed(Reason::Busy),
+                None => {
+                    let (asked, free) = (open.rate, self.free.get());
+                    let cause = "the coordinator asks for more than is free of `rate`";
+                    let cure = "give the coordinator at most `rate` as this measurer's `capacity`";
+                    tracing::warn!(asked_bits_per_s = asked, free_bits_per_s = free, cause, cure, "busy");
+                    measurer.failed(Reason::Busy);
+                }
             },
             Output::Load => {
                 if let Some(crew) = &self.crew {

@@ -141,7 +141,7 @@ reasons! {
     NotAllowed = 2, "not-allowed", "the coordinator is not on the relay's list";
     TooOften = 3, "too-often", "the relay was measured as often as it allows in its period";
     Duration = 4, "duration", "the relay does not accept a measurement that long";
-    Busy = 5, "busy", "the relay is being measured by another coordinator, or left to one";
+    Busy = 5, "busy", "it takes part in another measurement, or its rate is too low for this one";
     Circuits = 6, "circuits", "a measurer could not open half of its circuits; its log says why";
     WrongEcho = 7, "wrong-echo", "the relay returned a cell that it did not decrypt, or not in order";
     Timeout = 8, "timeout", "a phase of the measurement took too long";
