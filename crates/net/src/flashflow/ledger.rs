@@ -42,8 +42,8 @@ pub(crate) struct RelayResult {
 /// Measurements of one relay.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct History {
-    /// Results that count. The last one is the newest conclusive one, or a larger lower bound since.
-    goods: Vec<RelayResult>,
+    /// All results, in the order of the records.
+    results: Vec<RelayResult>,
     /// The next guess, if the last measurement was inconclusive.
     pub next_guess: Option<Rate>,
     /// Unix times at which measurements began.
@@ -57,9 +57,14 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// The last good result.
-    pub(crate) fn good(&self) -> Option<RelayResult> {
-        self.goods.last().copied()
+    /// The result that counts among those since `oldest`: the last conclusive one, or a larger lower bound after it.
+    fn good(&self, oldest: u64) -> Option<RelayResult> {
+        let current = self.results.iter().filter(|result| result.unix >= oldest);
+        current.copied().fold(None, |good: Option<RelayResult>, next| match good {
+            // A lower bound replaces a result only if it contradicts it.
+            Some(good) if !next.conclusive && next.estimate <= good.estimate => Some(good),
+            _ => Some(next),
+        })
     }
 
     /// Adds a complete measurement.
@@ -69,10 +74,7 @@ impl History {
             Verdict::Conclusive(_) => None,
             Verdict::Again { guess } => Some(guess),
         };
-        // A lower bound replaces a result only if it contradicts it.
-        if good.conclusive || self.good().is_none_or(|last| last.estimate < good.estimate) {
-            self.goods.push(good);
-        }
+        self.results.push(good);
     }
 
     /// The coordinator ended during a measurement. Before the load, neither side counts it.
@@ -91,9 +93,9 @@ impl History {
 
     /// Removes all times after `latest` and returns their number.
     fn forget_after(&mut self, latest: u64) -> usize {
-        let before = self.goods.len();
-        self.goods.retain(|good| good.unix <= latest);
-        let mut forgotten = before - self.goods.len();
+        let before = self.results.len();
+        self.results.retain(|good| good.unix <= latest);
+        let mut forgotten = before - self.results.len();
         if forgotten > 0 {
             self.next_guess = None;
         }
@@ -268,8 +270,7 @@ impl Ledger {
 
     /// The relay's last result that counts, unless it is older than `expiry`.
     pub(crate) fn good(&self, relay: &RelayId, now: u64, expiry: Span) -> Option<RelayResult> {
-        let good = self.relays.get(relay)?.good()?;
-        (now.saturating_sub(good.unix) <= expiry.0 / 1_000_000_000).then_some(good)
+        self.relays.get(relay)?.good(now.saturating_sub(expiry.0 / 1_000_000_000))
     }
 
     /// Number of times found in the future at the last start, which are ignored.
@@ -308,7 +309,7 @@ impl Ledger {
             let Some(id) = unhex::<20>(&described.relay) else { continue };
             let Some(history) = self.relays.get(&id) else { continue };
             let Some(good) = self.good(&id, unix, expiry) else {
-                excluded_old += u64::from(history.good().is_some());
+                excluded_old += u64::from(!history.results.is_empty());
                 continue;
             };
             lines.push(Line {
@@ -390,7 +391,7 @@ mod tests {
         .unwrap();
         let history = ledger.history(&RELAY).unwrap();
         assert_eq!(
-            history.good(),
+            history.good(0),
             Some(RelayResult { unix: 12, estimate: Rate(1_600_000), conclusive: true })
         );
         assert_eq!((&history.successes[..], &history.failures[..]), (&[12][..], &[22, 40][..]));
@@ -414,7 +415,23 @@ mod tests {
         ]);
         let history = ledger.unwrap().history(&RELAY).unwrap().clone();
         assert_eq!(history.next_guess, Some(Rate(2_000_000)));
-        assert!(!history.good().unwrap().conclusive);
+        assert!(!history.good(0).unwrap().conclusive);
+    }
+
+    #[test]
+    fn a_lower_bound_counts_once_a_larger_result_has_expired() {
+        let ledger = folded(&[
+            attempt("a", 10, 4_000_000),
+            second("a", 1, 200_000),
+            result("a", 12, 3_200_000, true),
+            attempt("b", 90_000, 1_000_000),
+            second("b", 1, 100_000),
+            result("b", 90_002, 1_600_000, false),
+        ]);
+        let (ledger, day) = (ledger.unwrap(), Span::from_secs(86_400));
+        let estimate = |now, expiry| ledger.good(&RELAY, now, expiry).unwrap().estimate;
+        assert_eq!(estimate(90_003, day), Rate(1_600_000));
+        assert_eq!(estimate(90_003, day * 2), Rate(3_200_000));
     }
 
     #[test]
