@@ -583,6 +583,16 @@ impl ConfigFile for CoordinatorConfig {
             return Err("the measurers have no capacity".into());
         }
         self.budget = self.budget.min(Rate(team));
+        check_all(&[
+            (self.budget.0 > 0, "budget is 0; give the traffic that all measurements may cause at one time"),
+            (self.first_guess.0 > 0, "first-guess is 0; give a rate such as \"50 Mbit/s\""),
+        ])?;
+        if self.retention < self.expiry {
+            let (retention, expiry) = (self.retention, self.expiry);
+            return Err(format!(
+                "retention ({retention}) is shorter than expiry ({expiry}): results would be deleted while they count"
+            ));
+        }
         Ok(())
     }
 }
@@ -763,6 +773,9 @@ mod tests {
         for (from, to, says) in [
             ("budget = \"2 Gbit/s\"", "budget = 5", "`5` has no unit"),
             ("budget = \"2 Gbit/s\"", "budget = \"5\"", "has no unit"),
+            ("budget = \"2 Gbit/s\"", "budget = \"0 bit/s\"", "budget is 0"),
+            ("budget = \"2 Gbit/s\"", "first-guess = \"0 bit/s\"", "first-guess is 0"),
+            ("budget = \"2 Gbit/s\"", "retention = \"1 d\"", "is shorter than expiry"),
             ("budget", "buget", "unknown field `buget`"),
             ("duration = \"30 s\"", "duration = \"601 s\"", "duration is not 1 s to 600 s"),
             ("duration = \"30 s\"", "duration = \"50 s\"", "slot is 1 min"),

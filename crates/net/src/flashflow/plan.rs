@@ -11,6 +11,9 @@ use super::network::Network;
 use super::record::Record;
 use crate::identity::Identity;
 
+/// Lowest guess for a relay, so that the team sends something.
+const LEAST_GUESS: Rate = Rate(1_000_000);
+
 /// The schedule of a period, from the records at its beginning.
 pub fn plan(
     config: &CoordinatorConfig,
@@ -64,7 +67,13 @@ pub fn plan(
 
 /// A relay for the scheduler.
 pub(crate) fn as_relay(entry: &RelayEntry, guess: Rate) -> ScheduledRelay {
-    ScheduledRelay { id: entry.id, guess, address: entry.address.ip(), family: entry.family }
+    // A team needs a part of its rate even where the last estimate or the weight is 0.
+    ScheduledRelay {
+        id: entry.id,
+        guess: guess.max(LEAST_GUESS),
+        address: entry.address.ip(),
+        family: entry.family,
+    }
 }
 
 #[cfg(test)]
