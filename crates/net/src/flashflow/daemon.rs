@@ -541,7 +541,7 @@ fn note_failure(
     };
     shared.record(&Record::Failure { id: id.into(), unix, reason: name.into(), by: by.clone() });
     let cause = cause.clone().unwrap_or_else(|| reason.to_string());
-    if let (Reason::Lost, Some(Peer::Measurer(_))) = (reason, failed) {
+    if let (Reason::Lost | Reason::Timeout, Some(Peer::Measurer(_))) = (reason, failed) {
         shared.absent.insert(by.clone(), clock::now() + ABSENT);
         tracing::warn!(
             measurer = by,
