@@ -249,7 +249,7 @@ pub fn read_weights(text: &str) -> Result<BTreeMap<RelayId, u64>, ReadError> {
     let voted = relays.iter().filter(|relay| relay.votes);
     let weights: BTreeMap<RelayId, u64> = voted.map(|relay| (relay.id, relay.weight)).collect();
     if weights.is_empty() && !relays.is_empty() {
-        let cause = "every relay has `vote=0`, so that authorities ignore the file";
+        let cause = "every relay has `vote=0`, so that authorities ignore the file; a coordinator writes it until it has measured 60 % of the network";
         return Err(ReadError { line: header_end(text).unwrap_or(0) + 2, cause });
     }
     Ok(weights)

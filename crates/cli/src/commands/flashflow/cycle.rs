@@ -13,6 +13,7 @@ use tidegate_control::units::{Rate, Span};
 use tidegate_data::consensus::{Flags, Identity, RouterStatus};
 use tidegate_data::signing::{self, Authority};
 use tidegate_kernel::cpu_s_of;
+use tidegate_lab::input::InputError;
 use tidegate_net::clock;
 use tidegate_net::identity::hex;
 
@@ -46,7 +47,7 @@ pub struct Arguments {
     #[arg(long, default_value = "10 s", value_parser = measured_for)]
     duration: Span,
     /// Sockets to each relay, over all measurers
-    #[arg(long, default_value_t = 12)]
+    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     sockets: u16,
     /// Number of measurers
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=10))]
@@ -87,9 +88,15 @@ struct Course {
 /// Runs the cycle.
 pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let slots = arguments.period.0 / (arguments.duration + SET_UP).0;
-    if slots == 0 || arguments.slowest > arguments.fastest || arguments.fastest == Rate::UNLIMITED {
-        let cause = "--period is shorter than a slot (--duration and 15 s), or --slowest is above --fastest";
-        return Err(Failure::other(cause));
+    let wrong = |option: &str, cause: &str, cure: &str| Failure::Input(InputError::new(option, cause, cure));
+    if slots == 0 {
+        return Err(wrong("--period", "is shorter than a slot", "give at least --duration and 15 s"));
+    }
+    if arguments.fastest == Rate::UNLIMITED {
+        return Err(wrong("--fastest", "is unlimited", "give a rate such as \"50 Mbit/s\""));
+    }
+    if arguments.slowest > arguments.fastest {
+        return Err(wrong("--slowest", "is above --fastest", "exchange the two"));
     }
     let scratch = Scratch::new(None)?;
     let directory = &scratch.path;

@@ -9,6 +9,7 @@ use std::sync::mpsc;
 use serde_json::{Value, json};
 use tidegate_control::units::{Rate, Span};
 use tidegate_kernel::cpu_s_of;
+use tidegate_lab::input::InputError;
 use tidegate_net::flashflow::background::EXIT;
 use tidegate_net::identity::{Identity, hex};
 use tidegate_net::ports;
@@ -34,7 +35,7 @@ pub struct Arguments {
     #[arg(long, default_value = "10 s", value_parser = measured_for)]
     duration: Span,
     /// Sockets to the relay, over all measurers
-    #[arg(long, default_value_t = 160)]
+    #[arg(long, default_value_t = 160, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     sockets: u16,
     /// Clients' traffic through the relay (default: a tenth of its rate, 20 Mbit/s if unlimited)
     #[arg(long)]
@@ -181,8 +182,8 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let liar = arguments.liar.is_some();
     let rate = arguments.rate.unwrap_or(if liar { LIARS_RATE } else { Rate::UNLIMITED });
     if liar && rate == Rate::UNLIMITED {
-        let cause = "--liar needs a limited --rate, the rate at which the relay can decrypt";
-        return Err(Failure::other(cause));
+        let cure = "give the rate at which the lying relay can decrypt, such as \"20 Mbit/s\"";
+        return Err(Failure::Input(InputError::new("--rate", "is unlimited with --liar", cure)));
     }
     let scratch = Scratch::new(arguments.keep.as_deref())?;
     let directory = &scratch.path;

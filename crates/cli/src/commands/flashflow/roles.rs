@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use tidegate_control::units::{Rate, Span};
+use tidegate_lab::input::InputError;
 use tidegate_net::clock;
 use tidegate_net::flashflow::config::{
     BackgroundConfig, CapacityConfig, CoordinatorConfig, MeasurerConfig, RelayConfig,
@@ -100,11 +101,14 @@ pub fn measurer(config: MeasurerConfig) -> Result<(), Failure> {
 /// Measures how much a measurer can send and receive.
 pub fn measurer_capacity(config: &MeasurerConfig, rate: Rate, span: Span, json: bool) -> Result<(), Failure> {
     let Some(CapacityConfig { listen, peers }) = &config.capacity else {
-        return Err(Failure::other("the configuration has no [capacity] with the other measurers"));
+        let cause = "the configuration has no [capacity]";
+        let cure = "add it with the address and the fingerprint of each other measurer";
+        return Err(Failure::Input(InputError::new("--config", cause, cure)));
     };
     let seconds = span.whole_secs().filter(|seconds| (1..=capacity::MAX_SECONDS).contains(seconds));
     let Some(seconds) = seconds.filter(|_| rate.0 > 0) else {
-        return Err(Failure::other("give a rate above zero and a duration of 1 s to 120 s in whole seconds"));
+        let cure = "give a rate above zero and a duration of 1 s to 120 s in whole seconds";
+        return Err(Failure::Input(InputError::new("--rate, --duration", "out of range", cure)));
     };
     let identity = Identity::load(&config.identity).map_err(Failure::other)?;
     // The measurer itself may hold the port. The other measurers identify us by our key, not by address.

@@ -31,35 +31,35 @@ pub struct Arguments {
     #[command(flatten)]
     network: Network,
     /// With --config: number of the period (default: the current one)
-    #[arg(long, requires = "config")]
+    #[arg(long, conflicts_with_all = ["consensus", "speed_test"])]
     period: Option<u64>,
     /// Capacity of the team: a sum such as "3 x 1 Gbit/s" or "1 Gbit/s + 2 x 500 Mbit/s"
-    #[arg(long, default_value = "3 x 1 Gbit/s", value_parser = team)]
+    #[arg(long, default_value = "3 x 1 Gbit/s", value_parser = team, conflicts_with = "config")]
     team: Rate,
     /// With --consensus: capacities from a `tornettools stage` file (default, and for relays not in the file:
     /// consensus weights)
-    #[arg(long, requires = "consensus")]
+    #[arg(long, conflicts_with_all = ["config", "speed_test"])]
     capacities: Option<PathBuf>,
     /// Team capacity per relay capacity (default: 2.953, from the paper's formula; its text says 2.84)
-    #[arg(long)]
+    #[arg(long, conflicts_with = "config")]
     factor: Option<f64>,
     /// Length of a slot
-    #[arg(long, default_value = "30 s")]
+    #[arg(long, default_value = "30 s", conflicts_with = "config")]
     slot: Span,
     /// Time in which every relay is measured
-    #[arg(long, default_value = "24 h")]
+    #[arg(long, default_value = "24 h", conflicts_with = "config")]
     every: Span,
     /// Seed of the random schedules, in place of the coordinators' secrets
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, conflicts_with = "config")]
     seed: u64,
     /// Share of measurements that fail, from 0 to 1
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, conflicts_with = "config")]
     failures: f64,
     /// Number of coordinators, each with such a team
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, conflicts_with = "config")]
     coordinators: usize,
     /// Hourly sets of relays (`relay-churn-*.json`), to compute how long new relays wait
-    #[arg(long)]
+    #[arg(long, conflicts_with = "config")]
     new_relays: Option<PathBuf>,
     /// Guess for new relays (default: the 75th percentile of the network)
     #[arg(long, requires = "new_relays")]
