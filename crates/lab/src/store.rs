@@ -140,9 +140,7 @@ impl Store {
         {
             return Err(error);
         }
-        let parameters = serde_json::to_vec(&contents.parameters).expect("JSON values can be written");
-        let study = hex(&Sha256::digest(parameters)[..6]);
-        let records = place.join("runs").join(study);
+        let records = records_of(place, contents);
         fs::create_dir_all(&records).map_err(|cause| failed(&records, &cause))?;
         Ok(Store { place: place.to_owned(), records, fresh })
     }
@@ -278,23 +276,23 @@ pub fn merged(records: &[Record]) -> Vec<folder::ResultFile> {
     vec![("metrics.csv".to_owned(), table.csv()), ("metrics.parquet".to_owned(), parquet(&table))]
 }
 
-/// All records below a folder of results, of any study.
+/// The folder of a study's records.
+fn records_of(place: &Path, contents: &Contents) -> PathBuf {
+    let parameters = serde_json::to_vec(&contents.parameters).expect("JSON values can be written");
+    place.join("runs").join(hex(&Sha256::digest(parameters)[..6]))
+}
+
+/// The records of the study in a folder of results. Those of an earlier study that `--force` left there do not count.
 ///
 /// # Errors
 /// If a record is damaged.
-pub fn records(place: &Path) -> Result<Vec<Record>, InputError> {
-    let mut all = Vec::new();
-    for study in subfolders(&place.join("runs")) {
-        for run in subfolders(&study) {
-            all.push(read(&run.join(RECORD))?);
-        }
-    }
-    Ok(all)
+pub fn records(place: &Path, contents: &Contents) -> Result<Vec<Record>, InputError> {
+    subfolders(&records_of(place, contents)).iter().map(|run| read(&run.join(RECORD))).collect()
 }
 
-/// Number of runs stored in a folder of results.
-pub fn count(place: &Path) -> usize {
-    subfolders(&place.join("runs")).iter().map(|study| subfolders(study).len()).sum()
+/// Number of runs of the study in a folder of results.
+pub fn count(place: &Path, contents: &Contents) -> usize {
+    subfolders(&records_of(place, contents)).len()
 }
 
 /// Folders in a folder, sorted. Names with a leading dot are skipped: they are still being written.

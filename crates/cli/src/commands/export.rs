@@ -50,7 +50,7 @@ pub fn main(arguments: ExportArgs) -> Result<ExitCode, Failure> {
         let error = InputError::new(out.display().to_string(), "is not empty", "name a new folder");
         return Err(error.into());
     }
-    let records = store::records(&results)?;
+    let records = store::records(&results, &contents)?;
     if records.is_empty() {
         let cure = "run it again with this version";
         return Err(

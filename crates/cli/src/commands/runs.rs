@@ -86,7 +86,7 @@ fn list(folder: &Path) -> Result<(), InputError> {
     search(folder, DEPTH, &mut found);
     for place in &found {
         let contents = folder::contents_of(place).expect("`search` returns only folders with contents");
-        let count = store::count(place);
+        let count = store::count(place, &contents);
         let commit = contents.parameters["commit"].as_str().unwrap_or("-").to_owned();
         println!("{:<32} {:<24} {count:>6} runs  {commit}", place.display(), contents.name);
     }
@@ -116,7 +116,8 @@ fn open(place: &Path) -> Result<(Contents, Vec<Record>), InputError> {
         let cure = "`tidegate runs ls` lists the studies";
         InputError::new(place.display().to_string(), "does not contain results of tidegate", cure)
     })?;
-    Ok((contents, store::records(place)?))
+    let records = store::records(place, &contents)?;
+    Ok((contents, records))
 }
 
 fn show(place: &Path) -> Result<(), InputError> {
@@ -203,6 +204,11 @@ fn diff(a: &Path, b: &Path, metric: &str) -> Result<(), InputError> {
         texts.retain(|key, _| !key.starts_with("points."));
         texts
     };
+    let (left, right) = (values(&of_one, metric), values(&of_other, metric));
+    if !metric.is_empty() && left.is_empty() && right.is_empty() {
+        let cause = format!("no metric of these studies has `{metric}` in its name");
+        return Err(InputError::new("--metric", cause, "leave it out to compare all metrics"));
+    }
     let mut lines = compare(&parameters(&one), &parameters(&other), [a, b]);
     lines.extend(points_of_one(&of_one, &of_other, a));
     lines.extend(points_of_one(&of_other, &of_one, b));
@@ -210,7 +216,6 @@ fn diff(a: &Path, b: &Path, metric: &str) -> Result<(), InputError> {
         println!("{} | {}", a.display(), b.display());
     }
     lines.iter().for_each(|line| println!("{line}"));
-    let (left, right) = (values(&of_one, metric), values(&of_other, metric));
     for ((who, metric), values) in &left {
         let others = right.get(&(who.clone(), metric.clone()));
         if let Some(line) = others.and_then(|others| difference(values, others)) {
@@ -272,6 +277,11 @@ fn only(key: &str, value: &str, other: &Texts, place: &Path) -> String {
 
 fn merge(place: &Path) -> Result<(), InputError> {
     let (contents, records) = open(place)?;
+    // Writing a table replaces the files of the manifest.
+    if folder::lists(place, "report.html") {
+        let cure = "its metrics.csv and metrics.parquet contain all runs";
+        return Err(InputError::new(place.display().to_string(), "is complete and has a report", cure));
+    }
     let more = json!({ "command": command_line(), "runs": records.len() });
     folder::write(store::merged(&records), &contents, more, place)?;
     println!("wrote {}/metrics.csv and metrics.parquet with {} runs", place.display(), records.len());

@@ -49,6 +49,11 @@ pub fn contents_of(place: &Path) -> Option<Contents> {
     })
 }
 
+/// Whether the manifest of a folder lists this file.
+pub fn lists(place: &Path, name: &str) -> bool {
+    read_manifest(place).is_some_and(|manifest| listed(&manifest).contains(name))
+}
+
 /// The files that a manifest lists.
 fn listed(manifest: &Value) -> BTreeSet<String> {
     let files = manifest["files"].as_array().into_iter().flatten();
