@@ -20,7 +20,7 @@ use toml::de::DeTable;
 use toml::{Spanned, Value};
 
 use crate::input::{InputError, SourceFile, suggest};
-use crate::scenario::Scenario;
+use crate::scenario::{Scenario, file_name_character};
 
 /// Limit on points; a larger number is most likely a mistake.
 const MAX_POINTS: usize = 1_000_000;
@@ -115,6 +115,13 @@ impl Study {
         let source = SourceFile::read(path)?;
         refuse_scenario(&source)?;
         let file: StudyFile = source.parse_toml("docs/studies.md shows a complete study")?;
+        if !file.name.chars().all(file_name_character) || file.name.starts_with('.') {
+            let cause = format!("the name `{}` cannot be the name of a folder", file.name.escape_debug());
+            return Err(InputError::new(&source.file, cause, "use letters, digits, `-`, `_` and `.`"));
+        }
+        if file.seeds == 0 {
+            return Err(InputError::new(&source.file, "`seeds` is 0", "set `seeds` to 1 or more"));
+        }
         let fail = |cause: String, cure: &str| source.error(file.vary.span(), cause, cure);
         let mut axes: Vec<(String, Vec<Value>)> = Vec::new();
         axes_of("", file.vary.get_ref(), &mut axes).map_err(|(key, cause)| {
@@ -127,6 +134,13 @@ impl Study {
             return Err(fail("[vary] has no keys".into(), "add a key to [vary], or use `tidegate run`"));
         }
         let lengths: Vec<usize> = axes.iter().map(|(_, values)| values.len()).collect();
+        // In a list, the other keys tell equal values apart.
+        let repeated = |values: &[Value]| (1..values.len()).any(|at| values[..at].contains(&values[at]));
+        if let (PointMode::Grid, Some((key, _))) =
+            (file.mode, axes.iter().find(|(_, values)| repeated(values)))
+        {
+            return Err(fail(format!("`{key}` has a value twice"), "remove one of them"));
+        }
         let count = match file.mode {
             PointMode::Grid => lengths.iter().try_fold(1usize, |product, n| product.checked_mul(*n)),
             PointMode::List if lengths.iter().all(|n| *n == lengths[0]) => Some(lengths[0]),
@@ -256,13 +270,14 @@ fn axes_of(
 impl ValueRange {
     fn values(&self) -> Result<Vec<Value>, String> {
         let count = match (self.step, self.count) {
-            (Some(step), None) if step > 0.0 && self.to >= self.from && !self.log => {
+            (Some(_), Some(_)) | (None, None) => return Err("needs either `step` or `count`".into()),
+            (Some(_), None) if self.log => return Err("`log` needs `count`, not `step`".into()),
+            (Some(step), None) if step > 0.0 && self.to >= self.from => {
                 ((self.to - self.from) / step + 1e-9).floor() + 1.0
             }
+            (Some(_), None) => return Err("needs `step` above 0 and `to` not below `from`".into()),
             (None, Some(count)) if count >= 2 => f64::from(count),
-            _ => {
-                return Err("needs `step` above 0 and `to` not below `from`, or `count` of at least 2".into());
-            }
+            (None, Some(_)) => return Err("needs `count` of at least 2".into()),
         };
         if !(self.from.is_finite() && self.to.is_finite() && count <= MAX_POINTS as f64) {
             return Err("the range is not finite, or has too many values".into());
@@ -332,7 +347,11 @@ mod tests {
         assert_eq!(values("{ from = 1, to = 100, count = 3, log = true }"), ["1", "10", "100"]);
         for (bad, wanted) in [
             ("load = []", "the list has no values"),
-            ("load = { from = 1, to = 2 }", "needs `step`"),
+            ("load = { from = 1, to = 2 }", "needs either `step` or `count`"),
+            ("load = { from = 1, to = 2, step = 1, count = 3 }", "needs either `step` or `count`"),
+            ("load = { from = 2, to = 4, step = 1, log = true }", "`log` needs `count`"),
+            ("load = { from = 2, to = 1, step = 1 }", "`to` not below `from`"),
+            ("load = [4, 5, 4]", "`load` has a value twice"),
             ("load = { from = 1, to = 2, stp = 1 }", "stp"),
             ("load = { from = 0, to = 2, count = 3, log = true }", "above 0"),
             ("load = { from = 0, to = 1e9, step = 1e-9 }", "too many"),
@@ -340,6 +359,9 @@ mod tests {
             let said = study(&format!("scenario = 'x'\n[vary]\n{bad}\n")).unwrap_err();
             assert!(said.cause.contains(wanted) && said.at.is_some(), "{bad}: {said}");
         }
+        let cause = |text: &str| study(text).unwrap_err().cause;
+        assert!(cause("name = 'a/../../b'\nscenario = 'x'\n[vary]\na = 1\n").contains("name of a folder"));
+        assert!(cause("seeds = 0\nscenario = 'x'\n[vary]\na = 1\n").contains("`seeds` is 0"));
         assert!(study("scenario = 'x'\nmode = 'list'\n[vary]\na = [1, 2]\nb = [1]\n").is_err());
         assert!(study("scenario = 'x'\n[vary]\n").unwrap_err().cause.contains("no key"));
     }
