@@ -217,15 +217,22 @@ impl SystemConfig {
         combinations::check(&self.table, neighbours)
     }
 
+    /// Whether the system has this part under a key.
+    pub fn chooses(&self, key: &str, part: &str) -> bool {
+        self.table.get(key).is_some_and(|value| value == part)
+    }
+
     /// The tables in `written` that belong to parts which this system does not choose.
     pub fn idle<'a>(&self, written: &'a Value) -> BTreeSet<&'a str> {
         let is_part = |name: &str| {
-            ["pctcp", "kist", "switch"].contains(&name) || parts().any(|(other, ..)| other == name)
+            ["pctcp", "kist", "switch", "survey", "attack"].contains(&name)
+                || parts().any(|(other, ..)| other == name)
         };
         let keys = ["transport", "scheduler", "channel-scheduler", "control", "conflux", "balance"];
         let is_chosen = |name: &str| match name {
             "switch" => self.switching.is_some(),
-            name => keys.iter().any(|key| self.table.get(*key).is_some_and(|value| value == name)),
+            "survey" | "attack" => !self.chooses("balance", "given"),
+            name => keys.iter().any(|key| self.chooses(key, name)),
         };
         let given = written.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
         given.filter(|name| is_part(name) && !is_chosen(name)).collect()
@@ -256,6 +263,19 @@ impl SystemConfig {
             SwitchingName::Connection => Some(Form::Connection),
             SwitchingName::Circuit => Some(Form::Circuit),
         };
+        if form == Some(Form::Circuit) {
+            let usual = Switching::default();
+            let without_effect =
+                [("connections", switch.connections != usual.connections), ("everywhere", switch.everywhere)];
+            if let Some((key, _)) = without_effect.iter().find(|(_, given)| *given) {
+                return Err(Wrong {
+                    path: vec!["switch".into(), (*key).into()],
+                    at_key: true,
+                    cause: format!("`{key}` has no effect with `switching = \"circuit\"`"),
+                    cure: "remove it, or set `switching = \"connection\"`".into(),
+                });
+            }
+        }
         let conflux = find(SPLITS, &choices.conflux, table, &mut all)?;
         let control = choose(CONTROLS, &choices.control, table, &mut all)?;
         Ok(SystemConfig {

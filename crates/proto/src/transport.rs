@@ -58,7 +58,14 @@ impl Default for Pctcp {
     }
 }
 
-impl Parameters for Pctcp {}
+impl Parameters for Pctcp {
+    fn mistake(&self) -> Option<(&'static str, &'static str)> {
+        (self.connections_per_peer == 0 && self.beyond != Sharing::RoundRobin).then_some((
+            "`beyond` has no effect without `connections-per-peer`",
+            "set `connections-per-peer`, or drop `beyond`",
+        ))
+    }
+}
 
 impl Pctcp {
     /// How circuits use connections.

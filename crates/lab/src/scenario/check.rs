@@ -13,7 +13,7 @@ use tidegate_sim::plan::System;
 use super::file::{Name, Placed, ScenarioFile, SystemFile, file_name_character};
 use super::quantity::{Between, Size, Timeout};
 use super::tables::{BandwidthFile, HostFile, Sampling};
-use super::users::{TrafficFile, UserFile};
+use super::users::{FaultKind, TrafficFile, UserFile};
 use crate::input::{InputError, SourceFile, suggest};
 use crate::network::builtin::YEARS;
 use crate::network::inputs::Inputs;
@@ -555,6 +555,16 @@ fn check_faults(file: &ScenarioFile, source: &SourceFile) -> Result<(), InputErr
         }
         if fault.until.is_some_and(|until| until <= fault.from) {
             return Err(source.error(fault.span(), "`until` is not after `from`", "raise `until`"));
+        }
+        if fault.from >= file.duration {
+            let cause = "the fault begins after the run's end";
+            return Err(source.error(fault.span(), cause, "lower `from`, or raise `duration`"));
+        }
+        if fault.kind == FaultKind::Byzantine
+            && !file.system.iter().any(|s| s.parts.chooses("control", "predictor"))
+        {
+            let cause = "a byzantine fault has no effect: no system has `control` = \"predictor\"";
+            return Err(source.error(fault.span(), cause, "drop it, or add such a system"));
         }
     }
     Ok(())
