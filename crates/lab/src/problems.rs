@@ -39,7 +39,7 @@ struct ProblemFile {
 /// # Errors
 /// Which problem is wrong, and how.
 pub fn control_problems(source: &SourceFile) -> Result<(Vec<Problem>, bool), InputError> {
-    let (values, listed) = match source.parse_json("see examples/predictor and `--help` for the format")? {
+    let (values, listed) = match source.parse_json("see examples/predictor/figure-3.json for the format")? {
         OneOrMany::Many(values) => (values, true),
         OneOrMany::One(value) => (vec![value], false),
     };
@@ -65,9 +65,9 @@ pub fn wrong(source: &SourceFile, number: Option<usize>, cause: String) -> Input
 /// For an unknown name; the message lists the known ones.
 pub fn kind_named(name: &str) -> Result<Formulation, String> {
     match name {
-        "2020" => Ok(Formulation::Prototype),
+        "prototype" => Ok(Formulation::Prototype),
         "journal" => Ok(Formulation::Journal),
-        other => Err(format!("`problem` is \"{other}\"; use \"2020\" or \"journal\"")),
+        other => Err(format!("`problem` is \"{other}\"; use \"prototype\" or \"journal\"")),
     }
 }
 

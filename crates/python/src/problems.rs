@@ -44,7 +44,7 @@ fn source(what: &Bound<'_, PyAny>) -> PyResult<SourceFile> {
     SourceFile::read(&path).map_err(input_error)
 }
 
-/// Solves PredicTor's optimal control problem, open loop. Takes a dict (or a JSON file) with `problem` ("2020" or
+/// Solves PredicTor's optimal control problem, open loop. Takes a dict (or a JSON file) with `problem` ("prototype" or
 /// "journal"), `capacity` and rates in cells/s, queues in cells, `dt` in s, as in examples/predictor/figure-3.json. For a
 /// list of problems it returns a list of solutions.
 #[pyfunction]

@@ -448,7 +448,7 @@ keys = tidegate.Scenario(MappingProxyType(base.to_dict()), set=["seed = 3", {"un
 results = tidegate.run(keys, seeds=3, systems=("vanilla",), control={"vanilla": Paced, "kist": Small})
 digest: str = results.digests["vanilla", 1]
 values: list[Any] = results.metrics["value"]
-tidegate.solve([MappingProxyType({"problem": "2020"})])
+tidegate.solve([MappingProxyType({"problem": "prototype"})])
 try:
     tidegate.run("a.toml", progress=lambda share, text: print(f"{share:.0%} {text}"))
 except tidegate.InputError as error:

@@ -37,7 +37,7 @@ def instance(n, rng):
     """A relay of 4 Mbit/s whose circuits have something queued here or at the predecessor, or are idle."""
     fair = CAPACITY / n
     left = [CAPACITY, CAPACITY]
-    problem = dict(problem="2020", capacity=CAPACITY, s_max=S_MAX, scaling=SCALING, horizon=HORIZON, dt=DT,
+    problem = dict(problem="prototype", capacity=CAPACITY, s_max=S_MAX, scaling=SCALING, horizon=HORIZON, dt=DT,
                    s0=[], vmax=[], ssrc=[], vsrc=[], first_hop=[])
     for _ in range(n):
         busy = float(rng.random() >= 0.2)

@@ -21,7 +21,7 @@ use crate::commands::predictor::figure::{figure_3, predecessor};
 struct OpenLoopExperiment {
     /// A problem file for `tidegate predictor solve`, relative to the experiment's folder.
     file: String,
-    /// Formulations to solve, by name: `"2020"` or `"journal"`.
+    /// Formulations to solve, by name: `"prototype"` or `"journal"`.
     problems: BTreeMap<String, String>,
 }
 

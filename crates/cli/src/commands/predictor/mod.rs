@@ -3,14 +3,14 @@
 pub mod figure;
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
 use figure::{COLOURS, drawing, figure_3};
 use serde_json::{Value, json};
 use tidegate_control::predictor::{Problem, Solution, Solver};
-use tidegate_lab::input::SourceFile;
+use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_lab::problems::{self, wrong};
 
 use crate::failure::Failure;
@@ -48,6 +48,18 @@ pub fn main(arguments: PredictorArgs) -> Result<ExitCode, Failure> {
     let Command::Solve(arguments) = arguments.command;
     let source = SourceFile::read(&arguments.file).map_err(Failure::Input)?;
     let (problems, listed) = problems::control_problems(&source)?;
+    let place = arguments.plot.as_deref();
+    let same = |place: &Path| match (place.canonicalize(), arguments.file.canonicalize()) {
+        (Ok(plot), Ok(file)) => plot == file,
+        _ => false,
+    };
+    if place.is_some_and(same) {
+        let cure = "name another file for the drawing";
+        return Err(Failure::Input(InputError::new("--plot", "names the file of the problems", cure)));
+    }
+    if problems.is_empty() {
+        return Err(Failure::Input(InputError::new(&source.file, "does not contain a problem", "add one")));
+    }
     let mut solver = Solver::new();
     let mut answers = Vec::new();
     for (index, problem) in problems.into_iter().enumerate() {
@@ -59,21 +71,16 @@ pub fn main(arguments: PredictorArgs) -> Result<ExitCode, Failure> {
             .map_err(|refusal| wrong(&source, listed.then_some(index), refusal.to_string()))?;
         answers.push((problem, solution, start.elapsed().as_secs_f64()));
     }
-    if let Some(place) = &arguments.plot {
-        let drawing = match answers.first() {
-            Some((problem, solution, _)) => {
-                let (circuits, problems) = (problem.circuits(), answers.len());
-                if circuits > COLOURS.len() {
-                    eprintln!("the plot shows the first {} of {circuits} circuits", COLOURS.len());
-                }
-                if problems > 1 {
-                    eprintln!("the plot shows the first of {problems} problems");
-                }
-                drawing(&figure_3(problem, solution), problem.horizon)
-            }
-            None => return Err(Failure::Other("the file does not contain a problem to draw".into())),
-        };
-        std::fs::write(place, drawing)
+    if let Some(place) = place {
+        let (problem, solution, _) = &answers[0];
+        let (circuits, problems) = (problem.circuits(), answers.len());
+        if circuits > COLOURS.len() {
+            eprintln!("the plot shows the first {} of {circuits} circuits", COLOURS.len());
+        }
+        if problems > 1 {
+            eprintln!("the plot shows the first of {problems} problems");
+        }
+        std::fs::write(place, drawing(&figure_3(problem, solution), problem.horizon))
             .map_err(|error| Failure::Other(format!("{}: {error}", place.display())))?;
     }
     if arguments.json {
