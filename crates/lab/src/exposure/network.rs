@@ -124,7 +124,9 @@ impl WeightedRelays {
         let before = |index: usize| index.checked_sub(1).map_or(0.0, |last| self.sums[last]);
         let weights =
             self.relays.iter().enumerate().map(|(index, relay)| (*relay, self.sums[index] - before(index)));
-        weights.filter(|(relay, _)| of(*relay)).map(|(_, weight)| weight).sum::<f64>() / self.total()
+        // The sum of no weights is -0, which would be printed.
+        let sum = 0.0 + weights.filter(|(relay, _)| of(*relay)).map(|(_, weight)| weight).sum::<f64>();
+        sum / self.total()
     }
 }
 

@@ -203,7 +203,7 @@ fn closed_form(days: u32, samples: u32) -> ExposureSettings {
 
 #[test]
 fn compromise_is_that_of_the_closed_form() {
-    // Within the first 108 days a client keeps its first guard, so it is compromised at the k-th circuit with
+    // Within the first 108 days a client keeps its first guard, so the first k circuits compromise it with
     // probability g (1 - (1 - e)^k), and a stream with probability g e.
     for seed in 1..4 {
         let exposure = simulated(&ExposureSettings { seed, ..closed_form(3, 2000) });
