@@ -95,8 +95,8 @@ pub struct PredictorParameters {
     pub solve_time: Span,
     /// Additional simulated time of a solve per circuit.
     pub solve_time_per_circuit: Span,
-    /// A relay with more circuits to plan leaves them to the windows, and tells its neighbours that it
-    /// takes and sends without limit. It does the same for a second after three successive solves longer than half a
+    /// A relay with more circuits to plan leaves them to the windows, and tells its neighbours its whole bandwidth as the
+    /// rate of each planned circuit. It does the same for 25 steps after three successive solves longer than half a
     /// step. Needs `windows`. Source: Döpmann et al. 2022, section 4, has the attack: circuits tailored to be slow
     /// to solve.
     #[schemars(range(min = 1, max = 1_000_000))]
