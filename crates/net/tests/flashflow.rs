@@ -167,7 +167,7 @@ fn wrong_keys_differ_from_machines_that_are_off() {
     assert!(team.measure(&team.coordinator, team.order(1, 1_000_000)).is_ok(), "the relay is free again");
 }
 
-/// With a part of the rate, the result would be too low, and nobody would know.
+/// With a part of the rate, the result would be too low without a sign of it.
 #[test]
 fn a_measurer_with_less_rate_than_asked_is_busy() {
     let mut team = team(1, Rate::UNLIMITED);

@@ -151,7 +151,7 @@ fn flashflow_measures_under_clients_load_and_its_weights_are_nearly_true() {
 fn downloads_of_a_busy_exit_leave_it_its_measured_capacity() {
     let busy = |seed| {
         let mut plan = fast();
-        // The second relay alone is an exit, and its link is as fast as its limit.
+        // Only the second relay is an exit. Its link is as fast as its limit.
         for (number, relay) in plan.directory.relays.iter_mut().enumerate() {
             relay.class = if number == 1 { Class::GuardExit } else { Class::Guard };
         }

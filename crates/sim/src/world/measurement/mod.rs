@@ -326,7 +326,7 @@ impl Measurement {
     ) {
         net.nodes.gated(host).paused_readers.retain(|other| *other != end);
         let read = match net.connections.attachment(end) {
-            // Windows or queues may stop a stream. It then waits for the node, which asks for it again.
+            // A stream that windows or queues stop is read when the node packages it again.
             Some((_, Attached::Stream(stream))) => apps.read_from_server(net, host, stream, end, 1) > 0,
             _ if net.connections.can_read(end) => {
                 net.read_cells(end, 1);
