@@ -28,7 +28,7 @@ pub struct KeygenArgs {
     #[arg(long, default_value_t = EPOCHS)]
     epochs: u32,
     /// Generate the authority's key instead
-    #[arg(long, conflicts_with = "address")]
+    #[arg(long, conflicts_with_all = ["address", "epochs"])]
     authority: bool,
 }
 

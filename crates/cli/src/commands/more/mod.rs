@@ -129,10 +129,10 @@ pub fn main(arguments: MoreArgs) -> Result<ExitCode, Failure> {
                 InputError::new(
                     out.display().to_string(),
                     format!("cannot be written: {error}"),
-                    "choose another file",
+                    "name a file that does not exist yet",
                 )
             };
-            let mut content = File::create(&out).map_err(fail)?;
+            let mut content = File::create_new(&out).map_err(fail)?;
             return run_peer(&peer, &SendArgs::default(), Role::Receive { content: &mut content });
         }
     }

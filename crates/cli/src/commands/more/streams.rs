@@ -1,5 +1,6 @@
 //! `tidegate more serve` and `tidegate more socks`: TCP connections over receiver paths.
 
+use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
@@ -30,6 +31,20 @@ pub fn serve(
         let cause = format!("{} targets and {} descriptors", targets.len(), publish.len());
         return Err(InputError::new("more serve", cause, "give each --target a --publish").into());
     }
+    let mut services = BTreeSet::new();
+    for path in publish {
+        if !services.insert(path.file_stem()) {
+            let cause = "two services have the same name, which is the file's name without extension";
+            return Err(InputError::new(path.display().to_string(), cause, "rename one of them").into());
+        }
+        // A descriptor of an earlier run is replaced, and any other file stays.
+        if path.exists() {
+            receiver(path).map_err(|error| {
+                let cause = format!("is not replaced: {}", error.cause);
+                InputError::new(error.file, cause, "name another file")
+            })?;
+        }
+    }
     let serving =
         targets.iter().zip(publish).map(|(target, publish)| hide(peer, *target, publish, published as usize));
     let serving = serving.collect::<Result<Vec<Serving>, InputError>>()?;
@@ -54,7 +69,8 @@ fn hide<'a>(
         read_secret(&path)
     };
     let (name, key) = (secret("name.secret")?, secret("messages.secret")?);
-    let fresh = publish.with_extension("fresh");
+    let name_of_file = publish.file_name().unwrap_or_default().to_string_lossy();
+    let fresh = publish.with_file_name(format!(".{name_of_file}.{}", std::process::id()));
     let publish = move |descriptor: &Descriptor| {
         // Write and rename, so that readers never see a partial file.
         std::fs::write(&fresh, descriptor.write(&name.0))?;
