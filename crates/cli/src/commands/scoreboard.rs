@@ -46,6 +46,10 @@ const MARKS: [&str; 2] = ["<!-- scoreboard -->\n", "<!-- /scoreboard -->"];
 pub fn main(arguments: ScoreboardArgs) -> Result<ExitCode, Failure> {
     let experiments = experiment::find(&arguments.experiments, &data_folder(), None)?;
     let page = read(&arguments.page)?.unwrap_or_default();
+    if !page.is_empty() && !page.contains("Made by `tidegate scoreboard`") {
+        let cause = "is not a page of `tidegate scoreboard`, so it is not replaced";
+        return Err(InputError::new(arguments.page.display().to_string(), cause, "name another file").into());
+    }
     let strangers = match strangers(&experiments)? {
         Some(found) => found,
         // Without the history, the marks of the old page stay.

@@ -679,5 +679,10 @@ fn list(root: &Path) -> Result<Vec<(String, String)>, InputError> {
             }
         }
     }
+    if all.is_empty() {
+        let cure = "name the folder `experiments` of a checkout with --experiments FOLDER";
+        let cause = "does not contain an experiment (PAPER/FIGURE/experiment.toml)";
+        return Err(InputError::new(root.display().to_string(), cause, cure));
+    }
     Ok(all)
 }

@@ -43,7 +43,7 @@ pub struct ReproduceArgs {
     #[arg(long, value_name = "CPU-S", value_parser = seconds, allow_negative_numbers = true)]
     budget: Option<f64>,
     /// Repeat N random records and compare digests; --budget limits their recorded cost
-    #[arg(long, value_name = "N", conflicts_with_all = ["scale", "record", "strict", "json", "keep", "out", "artifact"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["scale", "record", "strict", "json", "keep", "out", "force", "artifact"])]
     verify: Option<std::num::NonZeroUsize>,
     /// Print the rows as JSON
     #[arg(long)]
