@@ -85,6 +85,10 @@ impl<'a> Fold<'a> {
         let users: Vec<UserRow> = users.collect();
         let (names, curve_of) = curves(&users);
         let measured_s = (Span(plan.duration.0 - warmup.0)).as_secs_f64();
+        let sample = Span(plan.sample_every.0.max(1));
+        // A sample covers the interval before it. The last one may come before the end of the run.
+        let sampled = |span: Span| span.0 / sample.0 * sample.0;
+        let sampled_s = Span(sampled(plan.duration) - sampled(warmup)).as_secs_f64();
         let relays = (0..).zip(&plan.hosts).filter(|(_, host)| matches!(host.role, Role::Relay(_)));
         let relay_row = |number: u32, host: &HostPlan| RelayRow {
             name: host.name.clone(),
@@ -92,10 +96,9 @@ impl<'a> Fold<'a> {
             about: RelayAbout::of(network, number),
             link_bytes_per_s: [host.up.rate, host.down.rate]
                 .map(|rate| (rate != Rate::UNLIMITED).then(|| rate.as_bytes_per_s())),
-            measured_s,
+            sampled_s,
             ..RelayRow::default()
         };
-        let sample = Span(plan.sample_every.0.max(1));
         // Bins are multiples of the sample interval: for rates at least 100 ms, for backlog at least one sample.
         let step = |floor: Span| Span(floor.0.max(plan.duration.0 / BINS).div_ceil(sample.0) * sample.0);
         Fold {

@@ -141,7 +141,7 @@ pub struct RelayRow {
     pub(super) received_bytes: u64,
     /// Rates of its up- and downlink, in bytes/s; `None` if unlimited.
     pub(super) link_bytes_per_s: [Option<f64>; 2],
-    pub(super) measured_s: f64,
+    pub(super) sampled_s: f64,
     /// Totals of the whole run.
     #[serde(with = "kept::Totals")]
     pub totals: HostTotals,
@@ -175,12 +175,12 @@ impl RelayRow {
 
     /// Bytes per second that left on the uplink after the warm-up.
     pub(crate) fn sent_per_s(&self) -> f64 {
-        self.sent_bytes as f64 / self.measured_s
+        self.sent_bytes as f64 / self.sampled_s
     }
 
     /// Used share of the uplink's and the downlink's rate; `None` for unlimited links.
     pub(crate) fn utilisation(&self) -> [Option<f64>; 2] {
-        let share = |bytes: u64, rate: Option<f64>| rate.map(|rate| bytes as f64 / (rate * self.measured_s));
+        let share = |bytes: u64, rate: Option<f64>| rate.map(|rate| bytes as f64 / (rate * self.sampled_s));
         [
             share(self.sent_bytes, self.link_bytes_per_s[0]),
             share(self.received_bytes, self.link_bytes_per_s[1]),
@@ -201,6 +201,6 @@ impl RelayRow {
         };
         let busier = self.sent_bytes.max(self.received_bytes) as f64;
         // Packets carry headers, which the bucket does not count.
-        Some((busier / (bucket * self.measured_s)).min(1.0))
+        Some((busier / (bucket * self.sampled_s)).min(1.0))
     }
 }

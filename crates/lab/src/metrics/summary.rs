@@ -29,7 +29,7 @@ impl Fold<'_> {
         // Bytes on the wire include headers and acknowledgements; fairness needs the efficiency of links.
         let on_wire = |host: u32, up: bool| {
             let relay = self.relays.get(&host)?;
-            Some((if up { relay.sent_bytes } else { relay.received_bytes }) as f64 / self.measured_s)
+            Some((if up { relay.sent_bytes } else { relay.received_bytes }) as f64 / relay.sampled_s)
         };
         let fairness = fairness::fairness(&self.network.plan, self.system, &rates, &on_wire);
         if let Some(Fairness { max_min, .. }) = &fairness {

@@ -35,6 +35,10 @@ pub(super) fn check(file: &ScenarioFile, source: &SourceFile) -> Result<Vec<Syst
             "lower `warmup`",
         );
     }
+    if file.duration.0 / sample.0 == warmup.0 / sample.0 {
+        let cause = "`sample` is so long that no sample falls between `warmup` and the end";
+        return fail(sample.span(), cause, "lower `sample`, for example to \"10 ms\"");
+    }
     // Each sample costs one event per relay.
     if file.duration.0 / sample.0 > 10_000_000 {
         return fail(
