@@ -61,6 +61,10 @@ impl Survival {
         let Some(step) = after.checked_sub(1).map(|index| self.steps[index]) else {
             return [0.0, 0.0, self.none()];
         };
+        // All clients met the event: Greenwood's variance does not exist.
+        if step.survival <= 0.0 {
+            return [1.0, 1.0 - self.none(), 1.0];
+        }
         let [low, high] = step.limits();
         [1.0 - step.survival, 1.0 - high, 1.0 - low]
     }
@@ -79,7 +83,7 @@ impl Survival {
         ]
     }
 
-    /// Upper 95 % limit of the share if no event of `n` happened (rule of three).
+    /// Upper 95 % limit of the share if no event of `n` happened (rule of three), or of its complement if all happened.
     fn none(&self) -> f64 {
         (3.0 / self.n.max(1) as f64).min(1.0)
     }
@@ -127,5 +131,7 @@ mod tests {
         assert_eq!(survival.quantile(0.5)[0], Some(2.0));
         let none = Survival::of((0..100).map(|_| Err(10.0)));
         assert_eq!((none.by(10.0), none.quantile(0.5)[0]), ([0.0, 0.0, 0.03], None));
+        let all = Survival::of((0..5).map(|_| Ok(1.0)));
+        assert_eq!(all.by(2.0), [1.0, 0.4, 1.0]);
     }
 }
