@@ -31,8 +31,8 @@ use crate::failure::Failure;
 #[command(after_help = "Example:\n  tidegate overlay crowd --connections 2000 --phase '10 s'")]
 pub struct CrowdArgs {
     /// Hold up to this many hostile connections open
-    #[arg(long, default_value_t = 10_000)]
-    connections: usize,
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    connections: u32,
     /// Open this many new connections per second, and close as many old ones
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     per_second: u32,
@@ -48,7 +48,7 @@ pub struct CrowdArgs {
 }
 
 /// Parses a phase; processor time cannot be measured in less than a second.
-fn seconds(text: &str) -> Result<Span, String> {
+pub fn seconds(text: &str) -> Result<Span, String> {
     let span: Span = text.parse().map_err(|error| format!("{error}"))?;
     if span < Span::from_secs(1) { Err("at least 1 s".into()) } else { Ok(span) }
 }
@@ -133,7 +133,7 @@ pub fn main(arguments: &CrowdArgs) -> Result<ExitCode, Failure> {
     wait(arguments.phase, &own);
     let calm = mark().since(&begun);
     let CrowdArgs { connections, per_second, idle, .. } = *arguments;
-    let attack = Attack { target: relay.address, connections, per_second, idle };
+    let attack = Attack { target: relay.address, connections: connections as usize, per_second, idle };
     let crowd = Crowd::start(attack, shared.clone());
     while !shared.gathered.load(Ordering::Relaxed) && !crowd.thread.is_finished() && !own.stage.is_stopped() {
         wait(Span::from_millis(50), &own);
@@ -143,6 +143,9 @@ pub fn main(arguments: &CrowdArgs) -> Result<ExitCode, Failure> {
     let attacked = mark().since(&begun);
     let open = shared.open.load(Ordering::Relaxed);
     crowd.disperse()?;
+    if own.stage.is_stopped() {
+        return Err(Failure::Stopped);
+    }
     users.into_iter().for_each(|user| user.join().expect("user threads do not panic"));
 
     let per_byte = calm.cpu_s / calm.bytes;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use tidegate_control::units::{Bytes, Span};
+use tidegate_lab::input::InputError;
 use tidegate_net::live::demo_page;
 
 use super::download::{fetch, fetch_over, report};
@@ -44,7 +45,7 @@ pub struct OverlayDemoArgs {
     #[arg(long)]
     json: bool,
     /// Serve the status page at this address; port 0 means any
-    #[arg(long, default_value = "127.0.0.1:0")]
+    #[arg(long, default_value = "127.0.0.1:0", conflicts_with = "bytes")]
     page: SocketAddr,
     /// Accept SOCKS5 and HTTP CONNECT at this address; port 0 means any
     #[arg(long, default_value = "127.0.0.1:0")]
@@ -64,6 +65,12 @@ pub fn main(arguments: &OverlayDemoArgs) -> Result<ExitCode, Failure> {
             duration: arguments.duration,
             json: arguments.json,
         });
+    }
+    for (option, address) in [("--page", arguments.page), ("--socks", arguments.socks)] {
+        if !address.ip().is_loopback() {
+            let cure = "use an address such as 127.0.0.1:0";
+            return Err(InputError::new(option, format!("{address} is not a loopback address"), cure).into());
+        }
     }
     let own = Own::start(&arguments.system, arguments.socks, RELAYS)?;
     let Own { socks, file, directory, .. } = own;
@@ -86,6 +93,8 @@ pub fn main(arguments: &OverlayDemoArgs) -> Result<ExitCode, Failure> {
         "try: curl --socks5-hostname {socks} http://{file}/1000000 | sha256sum   (exits reach only {file})"
     );
     until_stopped(&own.stage, || match fetch(0, socks, file, LOAD.0) {
+        // Ctrl-C may have cut off this download.
+        _ if own.stage.is_stopped() => {}
         Ok(download) => drop(report(json!({}), LOAD, &own.paths(), &download, arguments.json)),
         Err(failure) => eprintln!("{failure}"),
     });

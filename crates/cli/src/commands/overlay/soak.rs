@@ -26,7 +26,7 @@ pub struct SoakArgs {
     #[arg(long, default_value = VANILLA, value_parser = systems())]
     system: String,
     /// Run for this long; relays are killed in the first half, memory is compared in the second
-    #[arg(long, default_value = "1 h")]
+    #[arg(long, default_value = "1 h", value_parser = super::crowd::seconds)]
     duration: Span,
     /// Print the result as one JSON object
     #[arg(long)]

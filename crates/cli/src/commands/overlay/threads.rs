@@ -38,7 +38,7 @@ pub struct ThreadsArgs {
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     clients: u16,
     /// Duration of each measurement
-    #[arg(long, default_value = "10 s")]
+    #[arg(long, default_value = "10 s", value_parser = super::crowd::seconds)]
     phase: Span,
     /// Print the result as one JSON object
     #[arg(long)]
