@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 use tidegate_lab::archive::collect::Collected;
 use tidegate_lab::archive::{PERIODS, analyse, drawings, tables};
+use tidegate_lab::input::InputError;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::report::{folder, svg, table_files};
 
@@ -48,6 +49,14 @@ pub fn main(arguments: ArchiveArgs) -> Result<ExitCode, Failure> {
         eprintln!("stopped; repeat the command to continue from {}", arguments.work.display());
         return Ok(ExitCode::from(130));
     };
+    let counts = collected.counts();
+    if counts.descriptors + counts.extra_infos + counts.consensuses == 0 {
+        let place = arguments.inputs[0].display().to_string();
+        let cause = format!("does not contain a document of relays ({} could not be read)", counts.broken);
+        return Err(
+            InputError::new(place, cause, "give files of CollecTor's archives, or folders of them").into()
+        );
+    }
     let mut summary = tables::summary(&collected, &analysis);
     summary["cpu_s"] = json!(console.cpu_s());
     let mut files: Vec<folder::ResultFile> =
@@ -64,7 +73,6 @@ pub fn main(arguments: ArchiveArgs) -> Result<ExitCode, Failure> {
     } else {
         print!("{}", text(&summary));
     }
-    let counts = collected.counts();
     if counts.foreign > 0 {
         eprintln!(
             "{} documents are of other kinds, such as those of bridges, and do not count",
