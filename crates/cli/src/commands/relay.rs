@@ -68,7 +68,7 @@ pub struct RelayArgs {
     #[arg(long, required_unless_present_any = ["keygen", "import"])]
     config: Option<PathBuf>,
     /// Check that configuration and exit
-    #[arg(long, requires = "config")]
+    #[arg(long, conflicts_with_all = ["keygen", "import"])]
     check: bool,
     /// Generate keys into this file, which must not exist, and exit
     #[arg(long, conflicts_with = "config")]
@@ -77,10 +77,10 @@ pub struct RelayArgs {
     #[arg(long, value_name = "TORRC", conflicts_with_all = ["config", "keygen"])]
     import: Option<PathBuf>,
     /// Write that configuration to this file, which must not exist [default: standard output]
-    #[arg(long, requires = "import")]
+    #[arg(long, requires = "import", conflicts_with_all = ["config", "keygen"])]
     out: Option<PathBuf>,
     /// Allow a `tor.authority` with a public address; the configuration must allow it too
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["keygen", "import"])]
     allow_public_authority: bool,
 }
 
@@ -710,11 +710,11 @@ fn write_new(path: &Path, text: &str) -> io::Result<()> {
 pub fn main(arguments: &RelayArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = &arguments.keygen {
         let keys = keys::create(path).map_err(|why| {
-            Failure::Input(InputError::new(
-                path.display().to_string(),
-                why,
-                "name a file that does not exist yet",
-            ))
+            let cure = match path.exists() {
+                true => "name a file that does not exist yet",
+                false => "create its folder, or name a place that can be written",
+            };
+            Failure::Input(InputError::new(path.display().to_string(), why, cure))
         })?;
         println!("fingerprint = \"{}\"", hex(&keys.fingerprint()));
         println!("identity = \"{}\"", hex(&keys.ed25519()));
