@@ -106,6 +106,15 @@ fn listen_at(address: SocketAddr, apart: bool) -> Result<TcpListener, Failure> {
     Ok(listener)
 }
 
+/// Refuses an option's address off loopback.
+pub fn check_loopback(option: &str, address: SocketAddr) -> Result<(), Failure> {
+    if address.ip().is_loopback() {
+        return Ok(());
+    }
+    let cause = format!("{address} is not on loopback");
+    Err(InputError::new(option, cause, "give 127.0.0.1:PORT").into())
+}
+
 /// Serves the page of a demo from a new thread; returns its address.
 pub fn serve_page(
     at: SocketAddr,

@@ -20,7 +20,7 @@ use toml::de::DeTable;
 use toml::{Spanned, Value};
 
 use crate::input::{InputError, SourceFile, suggest};
-use crate::scenario::{Scenario, file_name_character};
+use crate::scenario::{Scenario, check_folder_name};
 
 /// Limit on points; a larger number is most likely a mistake.
 const MAX_POINTS: usize = 1_000_000;
@@ -115,10 +115,7 @@ impl Study {
         let source = SourceFile::read(path)?;
         refuse_scenario(&source)?;
         let file: StudyFile = source.parse_toml("docs/studies.md shows a complete study")?;
-        if !file.name.chars().all(file_name_character) || file.name.starts_with('.') {
-            let cause = format!("the name `{}` cannot be the name of a folder", file.name.escape_debug());
-            return Err(InputError::new(&source.file, cause, "use letters, digits, `-`, `_` and `.`"));
-        }
+        check_folder_name(&file.name, &source)?;
         if file.seeds == 0 {
             return Err(InputError::new(&source.file, "`seeds` is 0", "set `seeds` to 1 or more"));
         }

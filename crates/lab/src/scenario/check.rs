@@ -47,10 +47,7 @@ pub(super) fn check(file: &ScenarioFile, source: &SourceFile) -> Result<Vec<Syst
             "raise `sample`, for example to \"10 ms\"",
         );
     }
-    if !file.name.chars().all(file_name_character) || file.name.starts_with('.') {
-        let cause = format!("the name `{}` cannot be the name of a folder", file.name.escape_debug());
-        return Err(InputError::new(&source.file, cause, "use letters, digits, `-`, `_` and `.`"));
-    }
+    check_folder_name(&file.name, source)?;
     check_hosts(file, source)?;
     check_users(file, source)?;
     check_churn(file, source)?;
@@ -185,6 +182,15 @@ fn plan(file: &SystemFile) -> System {
         circuit_queue_high: parts.circuit_queue.high,
         circuit_queue_low: parts.circuit_queue.low,
     }
+}
+
+/// Checks the name of a scenario or a study, which names its folder of results.
+pub(crate) fn check_folder_name(name: &str, source: &SourceFile) -> Result<(), InputError> {
+    if name.chars().all(file_name_character) && !name.starts_with('.') {
+        return Ok(());
+    }
+    let cause = format!("the name `{}` cannot be the name of a folder", name.escape_debug());
+    Err(InputError::new(&source.file, cause, "use letters, digits, `-`, `_` and `.`"))
 }
 
 fn check_hosts(file: &ScenarioFile, source: &SourceFile) -> Result<(), InputError> {

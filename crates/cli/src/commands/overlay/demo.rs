@@ -5,14 +5,13 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use tidegate_control::units::{Bytes, Span};
-use tidegate_lab::input::InputError;
 use tidegate_net::live::demo_page;
 
 use super::download::{fetch, fetch_over, report};
 use super::measured::{self, MEASURED_LOAD, Measurement};
 use super::own::{Own, RELAYS, VANILLA, systems};
 use crate::failure::Failure;
-use crate::roles::serve_page;
+use crate::roles::{check_loopback, serve_page};
 use crate::stage::{status_of, until_stopped};
 
 /// Run a directory, five relays and a SOCKS client on this machine and download through them
@@ -66,12 +65,8 @@ pub fn main(arguments: &OverlayDemoArgs) -> Result<ExitCode, Failure> {
             json: arguments.json,
         });
     }
-    for (option, address) in [("--page", arguments.page), ("--socks", arguments.socks)] {
-        if !address.ip().is_loopback() {
-            let cure = "use an address such as 127.0.0.1:0";
-            return Err(InputError::new(option, format!("{address} is not a loopback address"), cure).into());
-        }
-    }
+    check_loopback("--page", arguments.page)?;
+    check_loopback("--socks", arguments.socks)?;
     let own = Own::start(&arguments.system, arguments.socks, RELAYS)?;
     let Own { socks, file, directory, .. } = own;
     let pages: Vec<SocketAddr> = own.relays.iter().map(|relay| relay.status).collect();

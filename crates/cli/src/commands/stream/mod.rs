@@ -205,16 +205,9 @@ fn stopped() -> impl Future<Output = ()> {
     }
 }
 
-fn check_loopback(option: &str, address: SocketAddr) -> Result<(), Failure> {
-    if address.ip().is_loopback() {
-        return Ok(());
-    }
-    Err(wrong(option, format!("{address} is not on loopback"), "give 127.0.0.1:PORT"))
-}
-
 /// Binds the port of the page, which must be on loopback.
 async fn page(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Failure> {
-    check_loopback("--page", address)?;
+    roles::check_loopback("--page", address)?;
     let what = format!("the page on {address}");
     let listener = TcpListener::bind(address).await.map_err(other(&what))?;
     let bound = listener.local_addr().map_err(other(&what))?;
@@ -322,7 +315,7 @@ fn serve(arguments: ServerArgs) -> Result<ExitCode, Failure> {
 
 /// Checks the address of `--moq`.
 fn check_moq(address: SocketAddr) -> Result<(), Failure> {
-    check_loopback("--moq", address)?;
+    roles::check_loopback("--moq", address)?;
     if moq::IS_BUILT {
         return Ok(());
     }
