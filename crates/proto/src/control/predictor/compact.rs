@@ -224,7 +224,7 @@ pub(super) fn read(
     let solved = ticks(now, step).saturating_add_signed(since.into());
     let solved = Time(solved.saturating_mul((step.0 / TICKS).max(1)));
     let mut circ = None;
-    while !bytes.is_empty() {
+    loop {
         let head = take(&mut bytes)?;
         let about = About::ALL[usize::from(head & 0x03)];
         if head & SAME_CIRCUIT == 0 {
@@ -234,8 +234,10 @@ pub(super) fn read(
         let quantum = cell(about, step) * libm::ldexp(1.0, i32::from(head >> 3) - QUANTUM_OFFSET);
         unfold(&mut bytes, quantum, values)?;
         each(&Trajectory { circ: circ.ok_or(Malformed)?, about, solved, step, values });
+        if bytes.is_empty() {
+            return Ok(());
+        }
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -301,7 +303,7 @@ mod tests {
             let cell = [&[mark(STEP), 0, 0][..], body].concat();
             read(&cell, agreed, &mut Vec::new(), |_| {})
         };
-        assert_eq!(read(&[]), Ok(()));
+        assert_eq!(read(&[]), Err(Malformed), "a header without a trajectory");
         assert_eq!(read(&[SAME_CIRCUIT, 0]), Err(Malformed), "there is none before");
         assert_eq!(read(&[0, 0xff, 0xff, 0xff, 0xff, 0x7f, 0]), Err(Malformed), "no circuit id is that long");
         assert_eq!(read(&[0, 1, 0x80]), Err(Malformed), "ends within a number");

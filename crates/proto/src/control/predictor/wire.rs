@@ -31,7 +31,7 @@ pub fn write(trajectory: &Trajectory<'_>, out: &mut Vec<u8>) {
 
 /// Reads the trajectories of a cell that arrived at `now`, in order; `values` is working memory.
 ///
-/// The compact encoding counts in steps of the agreed length `step`. Trajectories before a malformed part are passed to
+/// A cell without a trajectory is malformed: no relay sends one. The compact encoding counts in steps of the agreed length `step`. Trajectories before a malformed part are passed to
 /// `each` before the error returns.
 pub fn read(
     mut bytes: &[u8],
@@ -47,7 +47,7 @@ pub fn read(
     if compact::is_compact(bytes) {
         return compact::read(bytes, (now, step), values, each);
     }
-    while !bytes.is_empty() {
+    loop {
         let [about] = take(&mut bytes)?;
         let about = *About::ALL.get(usize::from(about)).ok_or(Malformed)?;
         let circ = u32::from_be_bytes(take(&mut bytes)?);
@@ -60,8 +60,10 @@ pub fn read(
         let (doubles, _) = body.as_chunks();
         values.extend(doubles.iter().map(|double| f64::from_be_bytes(*double)));
         each(&Trajectory { circ, about, solved, step, values });
+        if bytes.is_empty() {
+            return Ok(());
+        }
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -92,6 +94,7 @@ mod tests {
         .unwrap();
         assert_eq!(seen, 3);
         assert_eq!(read(&bytes[..bytes.len() - 1], (Time::ZERO, step), &mut values, |_| {}), Err(Malformed));
+        assert_eq!(read(&[], (Time::ZERO, step), &mut values, |_| {}), Err(Malformed));
     }
 
     proptest! {
