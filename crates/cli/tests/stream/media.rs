@@ -78,12 +78,18 @@ pub fn place(stream: &[u8], output: &[u8]) -> (usize, usize, usize) {
 }
 
 /// Decodes what a client wrote from its first key frame on, and gives the frames and what the decoder says.
-pub fn decode(output: &[u8], scratch: &Path) -> (u32, String) {
+///
+/// Unless the stream `ended`, the last frame is left out: the packets after a lost end are not known to be missing, and
+/// the decoder complains of the part before it.
+pub fn decode(output: &[u8], ended: bool, scratch: &Path) -> (u32, String) {
     let pid = |packet: &[u8]| u16::from(packet[1] & 0x1f) << 8 | u16::from(packet[2]);
     let tables = output.chunks_exact(TS).filter(|packet| [0, 0x1000].contains(&pid(packet))).take(2);
     let entry = |packet: &[u8]| pid(packet) == 0x100 && packet[3] & 0x20 != 0 && packet[5] & 0x40 != 0;
     let begin = output.chunks_exact(TS).position(entry).expect("a key frame");
-    let cut: Vec<u8> = tables.flatten().chain(&output[begin * TS..]).copied().collect();
+    let starts = |packet: &[u8]| pid(packet) == 0x100 && packet[1] & 0x40 != 0;
+    let end = if ended { None } else { output.chunks_exact(TS).rposition(starts) };
+    let shown = &output[begin * TS..end.map_or(output.len(), |last| last * TS)];
+    let cut: Vec<u8> = tables.flatten().chain(shown).copied().collect();
     std::fs::write(scratch, cut).unwrap();
     let probe = Command::new("ffprobe")
         .args("-v error -select_streams v:0 -count_frames -of csv=p=0".split(' '))

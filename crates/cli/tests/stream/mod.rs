@@ -78,7 +78,8 @@ fn the_played_stream_equals_the_source_byte_for_byte() {
         let output = std::fs::read(scratch.path(&format!("{n}.ts"))).unwrap();
         let missing = check(&stream, &output, &status);
         (played, missed) = (played + output.len() / media::TS, missed + missing);
-        let (frames, said) = decode(&output, &scratch.path("cut.ts"));
+        let ended = output.ends_with(&stream[stream.len() - media::TS..]);
+        let (frames, said) = decode(&output, ended, &scratch.path("cut.ts"));
         assert!(missing > 0 || said.is_empty(), "{said}");
         assert!(frames >= 70, "{frames} frames decoded");
     }
