@@ -116,8 +116,8 @@ struct RelayFile {
     /// Exit rules; the first match decides. Without rules the relay is not an exit.
     #[serde(default)]
     exit_policy: Vec<Spanned<String>>,
-    #[serde(default)]
-    exit_to_private_addresses: bool,
+    /// Let those rules accept private addresses too (tor's ExitPolicyRejectPrivate 0).
+    exit_to_private_addresses: Option<Spanned<bool>>,
     /// Extend circuits to relays in private networks (tor's ExtendAllowPrivateAddresses).
     #[serde(default)]
     extend_to_private_addresses: bool,
@@ -369,10 +369,10 @@ fn operator(file: &RelayFile, folder: &Path, source: &SourceFile) -> Result<Oper
     let first = file.contact.as_ref().map(Spanned::span);
     let first = first.or_else(|| file.family.first().map(Spanned::span));
     let first = first.or_else(|| file.family_keys.first().map(Spanned::span));
-    match first.filter(|_| file.directory.is_some()) {
+    match first.filter(|_| file.tor.is_none()) {
         Some(span) => {
-            let cause =
-                "`contact`, `family` and `family-keys` have no effect: a [directory] does not list them";
+            let cause = "`contact`, `family` and `family-keys` have no effect without [tor]: only the descriptor of a \
+                         Tor network lists them";
             Err(source.error(span, cause, "remove them, or publish the relay in a Tor network by [tor]"))
         }
         None => Ok(Operator { contact, family, family_keys }),
@@ -428,8 +428,30 @@ fn threads(file: &RelayFile, config: &Config, source: &SourceFile) -> Result<Non
     Ok(NonZeroUsize::new(number).expect("it is at least 1"))
 }
 
+/// Reads the exit policy of a relay that has these addresses itself.
+fn policy(file: &RelayFile, own: Vec<SocketAddr>, source: &SourceFile) -> Result<Policy, InputError> {
+    let rules = file.exit_policy.iter().map(|rule| {
+        rule.get_ref().parse::<Rule>().map_err(|cause| {
+            source.error(rule.span(), cause, "write a rule such as `accept *:80` or `reject *:*`")
+        })
+    });
+    let rules = rules.collect::<Result<Vec<Rule>, InputError>>()?;
+    let to_private = match &file.exit_to_private_addresses {
+        Some(key) if *key.get_ref() && rules.is_empty() => {
+            let cause = "`exit-to-private-addresses` has no effect without an exit policy";
+            return Err(source.error(key.span(), cause, "set `exit-policy`, or remove the key"));
+        }
+        key => key.as_ref().is_some_and(|key| *key.get_ref()),
+    };
+    Ok(Policy::new(rules, to_private, own))
+}
+
 /// Reads the address of the status page, and whether it shows circuits.
-fn status(file: &RelayFile, source: &SourceFile) -> Result<Option<(SocketAddr, bool)>, InputError> {
+fn status(
+    file: &RelayFile,
+    listen: &Addresses,
+    source: &SourceFile,
+) -> Result<Option<(SocketAddr, bool)>, InputError> {
     let Some(status) = &file.status else {
         if file.show_circuits {
             let cause = "`show-circuits` has no effect without a status page";
@@ -445,6 +467,10 @@ fn status(file: &RelayFile, source: &SourceFile) -> Result<Option<(SocketAddr, b
     if !address.ip().is_loopback() {
         let cause = format!("{address} is not on loopback");
         return Err(source.error(status.span(), cause, "use 127.0.0.1, and a tunnel for remote access"));
+    }
+    if address.port() != 0 && listen.all().contains(&address) {
+        let cause = format!("the relay listens at {address} for other relays");
+        return Err(source.error(status.span(), cause, "set `status` to another port"));
     }
     Ok(Some((address, file.show_circuits)))
 }
@@ -473,12 +499,6 @@ fn check(
         let cause = format!("`{}` is not a nickname", nickname.escape_debug());
         return Err(source.error(file.nickname.span(), cause, "use 1 to 19 letters and digits"));
     }
-    let rules = file.exit_policy.iter().map(|rule| {
-        rule.get_ref().parse::<Rule>().map_err(|cause| {
-            source.error(rule.span(), cause, "write a rule such as `accept *:80` or `reject *:*`")
-        })
-    });
-    let rules = rules.collect::<Result<Vec<Rule>, InputError>>()?;
     let listen = addresses(&file.listen, source)?;
     let reached = file.address.as_ref().unwrap_or(&file.listen);
     let address = addresses(reached, source)?;
@@ -492,8 +512,8 @@ fn check(
         let cause = "in a Tor network every relay needs an IPv4 address";
         return Err(source.error(reached.span(), cause, "list an IPv4 address before the IPv6 address"));
     }
-    let policy = Policy::new(rules, file.exit_to_private_addresses, [listen.all(), address.all()].concat());
-    let status = status(&file, source)?;
+    let policy = policy(&file, [listen.all(), address.all()].concat(), source)?;
+    let status = status(&file, &listen, source)?;
     let announce = announce(&file, allow_public, source)?;
     let neighbours = if file.tor.is_some() { Neighbours::Stock } else { Neighbours::Alike };
     let mut config = links(file.system.as_ref(), neighbours, source)?;

@@ -13,7 +13,7 @@ use tidegate_proto::defence::{DefenceParameters, OPTIONS};
 use super::*;
 
 /// A key, keys that both configurations have besides the shortest one, and keys that one of them has. `!`: it is refused.
-const CASES: [(&str, &str, &str); 35] = [
+const CASES: [(&str, &str, &str); 38] = [
     ("nickname", "", "nickname = \"b\""),
     ("listen", "", "listen = \"127.0.0.1:9002\""),
     ("address", "", "address = \"192.0.2.1:9001\""),
@@ -21,20 +21,23 @@ const CASES: [(&str, &str, &str); 35] = [
     ("threads", "", "threads = 2"),
     ("bandwidth", "", "bandwidth = \"8 Mbit/s\""),
     ("published-bandwidth", "", "published-bandwidth = \"8 Mbit/s\""),
-    ("contact", "", "contact = \"me\""),
+    ("contact", "tor.authority = \"10.0.0.1:9\"", "contact = \"me\""),
+    ("contact", "", "!contact = \"me\""),
     ("contact", "directory.address = \"192.0.2.9:9\"", "!contact = \"me\""),
-    ("family", "", "family = [\"0123456789ABCDEF0123456789ABCDEF01234567\"]"),
+    ("family", "tor.authority = \"10.0.0.1:9\"", "family = [\"0123456789ABCDEF0123456789ABCDEF01234567\"]"),
     (
         "family",
         "directory.address = \"192.0.2.9:9\"",
         "!family = [\"0123456789ABCDEF0123456789ABCDEF01234567\"]",
     ),
-    ("family-keys", "", "family-keys = [\"family\"]"),
+    ("family-keys", "tor.authority = \"10.0.0.1:9\"", "family-keys = [\"family\"]"),
     ("family-keys", "directory.address = \"192.0.2.9:9\"", "!family-keys = [\"family\"]"),
     ("exit-policy", "", "exit-policy = [\"accept *:80\"]"),
     ("exit-to-private-addresses", "exit-policy = [\"accept *:80\"]", "exit-to-private-addresses = true"),
+    ("exit-to-private-addresses", "", "!exit-to-private-addresses = true"),
     ("extend-to-private-addresses", "", "extend-to-private-addresses = true"),
     ("status", "", "status = \"127.0.0.1:9100\""),
+    ("status", "", "!status = \"127.0.0.1:9001\""),
     ("show-circuits", "status = \"127.0.0.1:9100\"", "show-circuits = true"),
     ("show-circuits", "", "!show-circuits = true"),
     ("limits.extending", "", "!limits.extending = \"0 s\""),
