@@ -68,6 +68,17 @@ pub fn main(arguments: &ClientArgs) -> Result<ExitCode, Failure> {
         let cure = "listen at 127.0.0.1, or pass --allow-remote-applications as well";
         return Err(InputError::new("--socks", cause, cure).into());
     }
+    if arguments.socks.ip().is_loopback() && arguments.allow_remote_applications {
+        let cause = format!("has no effect: {} is open to this machine alone", arguments.socks);
+        let cure = "leave it out, or let --socks listen at another address";
+        return Err(InputError::new("--allow-remote-applications", cause, cure).into());
+    }
+    if arguments.directory.port() == 0 {
+        let cause = format!("{} has port 0", arguments.directory);
+        return Err(
+            InputError::new("--directory", cause, "give the port that the directory listens at").into()
+        );
+    }
     let config = match &arguments.system {
         Some(path) => {
             let source = SourceFile::read(path)?;
