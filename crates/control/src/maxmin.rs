@@ -27,7 +27,7 @@ pub enum FairnessError {
         /// The index it names.
         resource: usize,
     },
-    /// Theorem 3's upper rate is negative, infinite or not a number.
+    /// Theorem 3's upper rate is negative, not a number, or so large that rates would be lost in rounding.
     UpperRate(f64),
     /// Theorem 3's program did not converge; the largest residual.
     NotConverged(f64),
@@ -46,7 +46,7 @@ impl fmt::Display for FairnessError {
                 write!(f, "circuit {circuit} crosses resource {resource}, which is not there")
             }
             FairnessError::UpperRate(value) => {
-                write!(f, "the upper rate R is {value}; give a finite number, at least 0")
+                write!(f, "the upper rate R is {value}, not from 0 to 1,000,000 times the largest capacity")
             }
             FairnessError::NotConverged(violation) => {
                 write!(f, "the quadratic program did not converge; violation {violation:e}")
@@ -144,10 +144,11 @@ impl Sharing {
     /// `upper` is the theorem's arbitrary rate R; the largest capacity is the customary choice. Accurate to
     /// about 1e-10 of the largest of `upper` and the capacities. Costs the cube of the number of resources.
     pub fn theorem3(&self, upper: f64) -> Result<Vec<f64>, FairnessError> {
-        if !upper.is_finite() || upper < 0.0 {
+        let largest = self.capacities.iter().copied().fold(0.0, f64::max);
+        if !upper.is_finite() || upper < 0.0 || (largest > 0.0 && upper > 1e6 * largest) {
             return Err(FairnessError::UpperRate(upper));
         }
-        let scale = self.capacities.iter().copied().fold(upper, f64::max);
+        let scale = largest.max(upper);
         // Below the accuracy of the result.
         let negligible = 1e-11 * scale;
         let blocked = |path: &[usize]| path.iter().any(|&resource| self.capacities[resource] <= negligible);

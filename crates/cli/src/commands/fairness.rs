@@ -42,7 +42,7 @@ pub fn main(arguments: FairnessArgs) -> Result<ExitCode, Failure> {
                 FairnessError::UpperRate(_) => Failure::Input(InputError::new(
                     "--upper",
                     error.to_string(),
-                    "give a finite number, at least 0",
+                    "give a number in that range",
                 )),
                 other => Failure::Other(other.to_string()),
             })?,
