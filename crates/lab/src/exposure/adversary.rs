@@ -29,12 +29,9 @@ const EXIT: [&str; 5] = ["Exit", "Fast", "Running", "Stable", "Valid"];
 impl Adversary {
     /// Adds the adversary's relays to a consensus. Each has a /16 of its own that is not in use on the Internet.
     pub(super) fn join(&self, consensus: &mut Consensus) {
-        let honest: f64 = consensus.relays.iter().map(|relay| f64::from(relay.bandwidth)).sum();
-        let total = honest * self.share / (1.0 - self.share);
-        let each = |part: f64| (total * part / f64::from(self.relays)).round() as u32;
-        let sides = [(&GUARD[..], each(self.on_guards)), (&EXIT[..], each(1.0 - self.on_guards))];
+        let [guard, exit] = self.bandwidths(consensus);
         let mut network = 0;
-        for (flags, bandwidth) in sides {
+        for (flags, bandwidth) in [(&GUARD[..], guard as u32), (&EXIT[..], exit as u32)] {
             for _ in 0..self.relays {
                 network += 1;
                 consensus.relays.push(RouterStatus {
@@ -51,6 +48,13 @@ impl Adversary {
                 });
             }
         }
+    }
+
+    /// The bandwidth of each of its guards, and of each of its exits.
+    pub(super) fn bandwidths(&self, consensus: &Consensus) -> [f64; 2] {
+        let honest: f64 = consensus.relays.iter().map(|relay| f64::from(relay.bandwidth)).sum();
+        let total = honest * self.share / (1.0 - self.share);
+        [self.on_guards, 1.0 - self.on_guards].map(|part| (total * part / f64::from(self.relays)).round())
     }
 
     /// Identities of the adversary's relays.

@@ -89,7 +89,7 @@ impl ExposureSettings {
     /// Checks the adversary.
     ///
     /// # Errors
-    /// If a share is out of range.
+    /// If a share is out of range, or a relay's weight is.
     pub(super) fn check(&self) -> Result<(), InputError> {
         let Adversary { share, on_guards, .. } = self.adversary;
         if !(share > 0.0 && share < 1.0) {
@@ -99,6 +99,18 @@ impl ExposureSettings {
         if !(0.0..=1.0).contains(&on_guards) {
             let cause = format!("the part of its weight on guards is {on_guards}");
             return Err(InputError::new("the adversary", cause, "give a part from 0 to 1"));
+        }
+        // Consensuses state whole numbers.
+        let wrong = |bandwidth: &f64| *bandwidth > u32::MAX.into() || *bandwidth < 1.0;
+        for consensus in &self.consensuses {
+            let bandwidths =
+                self.adversary.bandwidths(consensus).into_iter().zip([on_guards, 1.0 - on_guards]);
+            let mut given = bandwidths.filter(|(_, part)| *part > 0.0).map(|(bandwidth, _)| bandwidth);
+            if let Some(bandwidth) = given.find(wrong) {
+                let cause = format!("a share of {share} gives one of its relays a weight of {bandwidth}");
+                let cure = "give a share for which it is from 1 to 4294967295";
+                return Err(InputError::new("the adversary", cause, cure));
+            }
         }
         Ok(())
     }
