@@ -25,12 +25,13 @@ pub struct ScoreboardArgs {
     /// Write this page
     #[arg(long, default_value = "docs/scoreboard.md")]
     page: PathBuf,
-    /// Write this page of effects, and its picture beside it
-    #[arg(long, default_value = "docs/effects.md")]
-    effects: PathBuf,
-    /// Update the summary between `<!-- scoreboard -->` and `<!-- /scoreboard -->` in this file
-    #[arg(long, default_value = "README.md")]
-    readme: PathBuf,
+    /// Update this page of effects, and its picture beside it [default: docs/effects.md, if it exists]
+    #[arg(long)]
+    effects: Option<PathBuf>,
+    /// Update the summary between `<!-- scoreboard -->` and `<!-- /scoreboard -->` in this file [default: README.md, if
+    /// it exists]
+    #[arg(long)]
+    readme: Option<PathBuf>,
     /// Write nothing; exit with code 1 if the page or the summary is out of date
     #[arg(long)]
     check: bool,
@@ -56,17 +57,17 @@ pub fn main(arguments: ScoreboardArgs) -> Result<ExitCode, Failure> {
         None => scoreboard::marked(&page),
     };
     let made = scoreboard::page(&experiments, &strangers)?;
-    let readme = read(&arguments.readme)?;
+    let (readme_at, readme) = update("--readme", arguments.readme, "README.md")?;
     let quoted = readme.as_ref().and_then(|text| quote(text, &made.summary));
     let effects = effects::page(&experiments)?;
-    let picture = arguments.effects.with_extension("svg");
     // Without a page of effects at its place, none is wanted.
-    let shown = read(&arguments.effects)?;
+    let (effects_at, shown) = update("--effects", arguments.effects, "docs/effects.md")?;
+    let picture = effects_at.with_extension("svg");
     let drawn = shown.is_some().then(|| read(&picture)).transpose()?.map(Option::unwrap_or_default);
     let mut files = vec![
         (arguments.page.clone(), Some(page), Some(made.text)),
-        (arguments.readme, readme, quoted),
-        (arguments.effects, shown, Some(effects.text)),
+        (readme_at, readme, quoted),
+        (effects_at, shown, Some(effects.text)),
         (picture, drawn, Some(effects.picture)),
     ];
     for path in pages(&arguments.page, &experiments) {
@@ -102,6 +103,17 @@ pub fn main(arguments: ScoreboardArgs) -> Result<ExitCode, Failure> {
         );
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A file to update: the one named by this option, which must exist, or the default.
+fn update(option: &str, named: Option<PathBuf>, default: &str) -> Result<(PathBuf, Option<String>), Failure> {
+    let path = named.clone().unwrap_or_else(|| default.into());
+    let text = read(&path)?;
+    if named.is_some() && text.is_none() {
+        let cause = format!("{} does not exist", path.display());
+        return Err(InputError::new(option, cause, "name an existing file, or create it").into());
+    }
+    Ok((path, text))
 }
 
 /// Commits of records that are not in this history; `None` without a complete history.

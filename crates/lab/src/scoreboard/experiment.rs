@@ -528,6 +528,14 @@ impl Experiment {
             Err(self.source.error(spanned.span(), format!("row `{}`: {cause}", file.quantity), cure))
         };
         let check = match (&file.measure, file.published, file.tolerance, &file.relation) {
+            (Some(_), Some(published), Some(tolerance), None)
+                if !published.is_finite() || !tolerance.width(published).is_finite() =>
+            {
+                return fail(
+                    format!("`published` is {published} and `tolerance` {tolerance}"),
+                    "write finite numbers",
+                );
+            }
             (Some(measure), Some(published), Some(tolerance), None) => match measure.parse() {
                 Ok(measure) => Check::Number { measure, published, tolerance },
                 Err(error) => return fail(format!("`{measure}`: {error}"), "see CONTRIBUTING.md"),
@@ -570,6 +578,11 @@ impl Experiment {
         } else if self.extra_seeds > 0 {
             let seeds = table.get("seeds").and_then(toml::Value::as_integer).unwrap_or(1);
             table.insert("seeds".into(), (seeds + i64::from(self.extra_seeds)).into());
+        }
+        if table.get("seeds").and_then(toml::Value::as_integer).is_some_and(|seeds| seeds < 1) {
+            let cause =
+                format!("[parameters] at {scale} scale: `seeds` is below 1, so nothing would be measured");
+            return Err(InputError::new(&self.source.file, cause, "set 1 or more; intervals need 2"));
         }
         T::deserialize(table).map_err(|error| {
             let (cause, cure) = crate::input::explain(error.message());
