@@ -38,7 +38,7 @@ pub struct AnswerArgs {
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     seeds: u32,
     /// Start with this seed
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: u64,
     /// Give the adversary this share of all consensus weight
     #[arg(long, default_value_t = 0.1)]

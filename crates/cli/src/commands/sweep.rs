@@ -30,7 +30,7 @@ pub struct SweepArgs {
     #[arg(long, default_value_t = 0)]
     jobs: usize,
     /// Print the points of the study and run nothing
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["out", "shard", "jobs"])]
     list: bool,
 }
 

@@ -39,6 +39,15 @@ impl AnswerSettings {
     pub(super) fn scenario(&self) -> Result<Scenario, InputError> {
         let text = format!("{}{}", include_str!("network.toml"), parts::systems());
         let AnswerSettings { relays, bandwidth_factor, utilisation, duration, .. } = self;
+        for (option, value) in [("--bandwidth-factor", bandwidth_factor), ("--utilisation", utilisation)] {
+            if !value.is_finite() {
+                return Err(InputError::new(
+                    option,
+                    format!("{value} is not a finite number"),
+                    "give one above 0",
+                ));
+            }
+        }
         let mut overrides = vec![
             format!("tor.relays = {relays}"),
             format!("tor.bandwidth-factor = {bandwidth_factor:?}"),

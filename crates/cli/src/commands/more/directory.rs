@@ -112,8 +112,8 @@ const EPOCHS: u32 = 168;
 
 /// Runs `more keygen`.
 pub fn keygen(arguments: KeygenArgs) -> Result<(), InputError> {
-    make_folder(&arguments.out)?;
     if arguments.authority {
+        make_folder(&arguments.out)?;
         return write_authority(&arguments.out, entropy());
     }
     check_epochs(arguments.epochs)?;
@@ -123,6 +123,7 @@ pub fn keygen(arguments: KeygenArgs) -> Result<(), InputError> {
     Directory::parse_unsigned(&alone.write(None))
         .map_err(|error| InputError::new("--address", error.to_string(), "give host:port"))?;
     let public = toml::to_string(&peer).expect("plain data can be written");
+    make_folder(&arguments.out)?;
     write(&arguments.out.join("peer.secret"), &format!("{}\n", Hex(secret)), true)?;
     write(&arguments.out.join("peer.toml"), &public, false)?;
     println!(

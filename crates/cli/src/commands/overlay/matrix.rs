@@ -121,6 +121,9 @@ struct Outcome {
 
 /// Runs the subcommand.
 pub fn main(arguments: &MatrixArgs) -> Result<ExitCode, Failure> {
+    if arguments.bytes.0 == 0 {
+        return Err(InputError::new("--bytes", "nothing would be downloaded", "give 1 B or more").into());
+    }
     let (refused, running): (Vec<_>, Vec<_>) =
         combinations().into_iter().partition(|combination| combination.refused.is_some());
     let running = choose(running, arguments);
