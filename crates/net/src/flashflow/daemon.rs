@@ -309,7 +309,14 @@ impl Daemon {
                 // The reservation fits the budget, but rounding may ask for slightly more than is left.
                 let all = Rate(left.iter().map(|rate| rate.0).sum());
                 if all.0 == 0 {
-                    tracing::warn!(relay = entry.nickname, cause = "no measurer answers", "not measured");
+                    // A reload adds relays, but not the table [stock].
+                    let cause = match entry.target {
+                        Target::Stock if shared.config.stock.is_none() => {
+                            "the coordinator started without [stock]"
+                        }
+                        _ => "no measurer answers",
+                    };
+                    tracing::warn!(relay = entry.nickname, cause, "not measured");
                     continue;
                 }
                 let Some(shares) = allocate(left, placement.reserved.min(all)) else { continue };
