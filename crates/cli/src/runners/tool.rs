@@ -19,8 +19,12 @@ pub(super) fn json_of(arguments: &[&str], monitor: &dyn Monitor) -> Result<Value
         return Err(RunError::Stopped);
     }
     // The exit code is part of the result: some commands report a bad outcome with it.
-    serde_json::from_slice(&output.stdout)
-        .map_err(|error| RunError::Failed(format!("`tidegate {}` failed: {error}", arguments.join(" "))))
+    serde_json::from_slice(&output.stdout).map_err(|_| {
+        let (command, status) = (arguments.join(" "), output.status);
+        RunError::Failed(format!(
+            "`tidegate {command}` printed no JSON object ({status}); its error is above"
+        ))
+    })
 }
 
 /// Adds the numbers of a JSON object as quantities; those of nested objects as `name.inner`.

@@ -287,11 +287,13 @@ impl Tornet {
         }
         // A machine's speed changes within a minute, so the two take turns.
         let (mut spent, each) = ([0.0; 2], bytes.0.div_ceil(TURNS));
-        for _ in 0..TURNS {
+        for turn in 1..=TURNS {
             for ((who, processes, socks), spent) in sides.iter().zip(&mut spent) {
                 let used = || processes.iter().filter_map(|process| cpu_s_of(*process)).sum::<f64>();
                 let before = used();
-                if !fetch_over(once, *socks, self.file, each)?.exact() {
+                let fetched = fetch_over(once, *socks, self.file, each)
+                    .map_err(|why| Failure::Other(format!("through {who}, turn {turn} of {TURNS}: {why}")))?;
+                if !fetched.exact() {
                     return Err(Failure::Other(format!("the download through {who} is not what was sent")));
                 }
                 *spent += used() - before;
