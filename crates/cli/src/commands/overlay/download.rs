@@ -180,15 +180,20 @@ pub fn read_on(stream: &mut TcpStream, buffer: &mut [u8]) -> std::io::Result<usi
 
 /// Downloads `bytes` of the test file through a SOCKS5 proxy that gives each user separate circuits.
 pub fn fetch(user: u16, socks: SocketAddr, from: impl Into<Origin>, bytes: u64) -> Result<Download, Failure> {
-    let failed = |cause: std::io::Error| {
+    let failed_after = |received: Option<u64>, cause: std::io::Error| {
+        let seconds = PATIENCE.as_secs();
         // A read that exceeds its timeout fails as one that would block.
-        if cause.kind() == ErrorKind::WouldBlock {
-            return Failure::Other(format!("the download failed: no byte came for {} s", PATIENCE.as_secs()));
-        }
-        Failure::Other(format!("the download failed: {cause}"))
+        let why = match received {
+            _ if cause.kind() != ErrorKind::WouldBlock => cause.to_string(),
+            None => format!("the proxy did not connect for {seconds} s"),
+            Some(received) => format!("no byte came for {seconds} s, after {received} of {bytes} B"),
+        };
+        Failure::Other(format!("the download failed: {why}"))
     };
+    let failed = |cause| failed_after(Some(0), cause);
     let begun = clock::now();
-    let mut stream = connect_over(&user.to_string(), socks, &from.into()).map_err(failed)?;
+    let mut stream =
+        connect_over(&user.to_string(), socks, &from.into()).map_err(|cause| failed_after(None, cause))?;
     stream.write_all(format!("GET /{bytes} HTTP/1.0\r\n\r\n").as_bytes()).map_err(failed)?;
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") && head.len() < 1024 {
@@ -200,7 +205,7 @@ pub fn fetch(user: u16, socks: SocketAddr, from: impl Into<Origin>, bytes: u64) 
     let (mut hash, mut expected) = (Sha256::new(), Sha256::new());
     let (mut buffer, mut received, mut number) = (vec![0; 1 << 16], 0, 0);
     while received < bytes {
-        let count = read_on(&mut stream, &mut buffer).map_err(failed)?;
+        let count = read_on(&mut stream, &mut buffer).map_err(|cause| failed_after(Some(received), cause))?;
         if count == 0 {
             break;
         }

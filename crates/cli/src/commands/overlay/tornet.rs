@@ -281,8 +281,12 @@ impl Tornet {
             let (name, hops) = (format!("client-{}-{who}", place.name()), place.hops(there, elsewhere));
             // Conflux would spread a stream over two relays of the same place.
             let socks = start_client(&self.stage, &mut self.network, &name, hops, "ConfluxEnabled 0\n")?;
-            // Build the circuits before the measurement.
-            fetch_over(once, socks, self.file, 100_000)?;
+            // Build the circuits before the measurement. A stock client that loses its first circuit waits for a minute
+            // until it builds another.
+            let prepare = || fetch_over(once, socks, self.file, 100_000);
+            prepare()
+                .or_else(|_| prepare())
+                .map_err(|why| Failure::Other(format!("before the measurement, through {who}: {why}")))?;
             sides.push((who, processes, socks));
         }
         // A machine's speed changes within a minute, so the two take turns.
