@@ -9,6 +9,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use tidegate_control::text::hex;
 use tidegate_proto::crypto::names::Target;
 
+pub(crate) mod reverse;
+
 /// Maximum size of a handshake without authentication, bytes: at most 519 are needed.
 const MAX_PLAIN_SOCKS: usize = 1024;
 /// Maximum size of any other handshake, bytes: a browser's CONNECT request has headers.
@@ -166,24 +168,27 @@ pub(crate) fn answer(protocol: Protocol, outcome: Outcome) -> Vec<u8> {
 const GRANTED: u8 = 90;
 const REJECTED: u8 = 91;
 
-/// The answer to a request for a name, from a RESOLVED message (tor-spec, "Remote hostname lookup"): its first address
-/// or name. A SOCKS4 answer cannot hold IPv6 addresses or names.
+/// The answer to a request for a name, from a RESOLVED message (tor-spec, "Remote hostname lookup"): its first IPv4
+/// address or name, otherwise its first IPv6 address: torsocks has room for IPv4 alone. A SOCKS4 answer cannot hold IPv6 addresses or names.
 pub(crate) fn resolved(protocol: Protocol, message: &[u8]) -> Vec<u8> {
-    let mut rest = message;
+    let (mut rest, mut ipv6) = (message, None);
     while let [kind, length, after @ ..] = rest
         && let Some((value, more)) = after.split_at_checked(usize::from(*length))
     {
         // Types of answers: 0 a name, 4 and 6 addresses; others are errors.
         match (protocol, kind, value.len()) {
             (Protocol::Socks, 4, 4) => return [&[5, 0, 0, 1], value, &[0, 0]].concat(),
-            (Protocol::Socks, 6, 16) => return [&[5, 0, 0, 4], value, &[0, 0]].concat(),
+            (Protocol::Socks, 6, 16) => {
+                ipv6.get_or_insert_with(|| [&[5, 0, 0, 4], value, &[0, 0]].concat());
+            }
             (Protocol::Socks, 0, 1..) => return [&[5, 0, 0, 3, *length], value, &[0, 0]].concat(),
             (Protocol::Socks4, 4, 4) => return [&[0, GRANTED, 0, 0], value].concat(),
-            // Every answer ends with a lifetime of four bytes.
-            _ => rest = more.get(4..).unwrap_or_default(),
+            _ => {}
         }
+        // Every answer ends with a lifetime of four bytes.
+        rest = more.get(4..).unwrap_or_default();
     }
-    answer(protocol, Outcome::Unreachable)
+    ipv6.unwrap_or_else(|| answer(protocol, Outcome::Unreachable))
 }
 
 /// The RESOLVED message for a name that is an address.
@@ -191,20 +196,6 @@ fn literal(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(v4) => [&[4, 4], &v4.octets()[..], &[0; 4]].concat(),
         IpAddr::V6(v6) => [&[6, 16], &v6.octets()[..], &[0; 4]].concat(),
-    }
-}
-
-/// The name below which an address's name is found (RFC 1035, section 3.5; RFC 3596, section 2.5).
-fn reverse(address: IpAddr) -> String {
-    match address {
-        IpAddr::V4(v4) => {
-            let [a, b, c, d] = v4.octets();
-            format!("{d}.{c}.{b}.{a}.in-addr.arpa")
-        }
-        IpAddr::V6(v6) => {
-            let nibbles = v6.octets().into_iter().rev().flat_map(|byte| [byte & 15, byte >> 4]);
-            nibbles.map(|nibble| format!("{nibble:x}.")).collect::<String>() + "ip6.arpa"
-        }
     }
 }
 
@@ -248,7 +239,17 @@ impl Handshake {
             (Stage::Request, Some(_)) => refuse_socks(Outcome::Failed),
             _ => Some(Step::Refuse(Vec::new())),
         };
+        let asks_onion = |name: &str| {
+            name.trim_end_matches('.')
+                .rsplit('.')
+                .next()
+                .is_some_and(|last| last.eq_ignore_ascii_case("onion"))
+        };
         match step {
+            // No exit can reach an onion service, and should not learn its name (RFC 7686).
+            Some(
+                Step::Connect { host: Host::Name(name), protocol, .. } | Step::Resolve { name, protocol, .. },
+            ) if asks_onion(&name) => Step::Refuse(answer(protocol, Outcome::Unreachable)),
             Some(Step::Read) | None if self.received.len() > self.accepts.max_size() => {
                 Step::Refuse(Vec::new())
             }
@@ -328,7 +329,11 @@ impl Handshake {
     /// A request for the name of an address.
     fn resolve_address(&self, host: &Host) -> Option<Step> {
         let Some(address) = host.address() else { return refuse_socks(Outcome::UnsupportedAddress) };
-        Some(Step::Resolve { name: reverse(address), user: self.user.clone(), protocol: Protocol::Socks })
+        Some(Step::Resolve {
+            name: reverse::write(address),
+            user: self.user.clone(),
+            protocol: Protocol::Socks,
+        })
     }
 
     /// SOCKS4: command, port, address, user; the address 0.0.0.x says that a name follows (4a).
@@ -479,12 +484,30 @@ mod tests {
         assert_eq!(resolved(Protocol::Socks, &message), [5, 0, 0, 1, 127, 0, 0, 1, 0, 0]);
         assert_eq!(resolved(Protocol::Socks4, &message), [0, 90, 0, 0, 127, 0, 0, 1]);
         // The first answer that the protocol has room for; errors and cut messages are failures.
-        let both = [&[6, 16][..], &[0; 20], &message].concat();
+        let six = [&[6, 16][..], &[0; 20]].concat();
+        let both = [&six[..], &message].concat();
         assert_eq!(resolved(Protocol::Socks4, &both)[1], 90);
+        assert_eq!(resolved(Protocol::Socks, &both)[3..5], [1, 127]);
+        assert_eq!(resolved(Protocol::Socks, &six)[..4], [5, 0, 0, 4]);
         assert_eq!(resolved(Protocol::Socks, &[0, 1, b'a', 0, 0, 0, 0]), [5, 0, 0, 3, 1, b'a', 0, 0]);
         for failed in [&[0xf1, 0, 0, 0, 0, 60][..], &[4, 4, 127], &[]] {
             assert_eq!(resolved(Protocol::Socks, failed)[1], 4, "{failed:?}");
         }
+    }
+
+    #[test]
+    fn names_of_onion_services_stay_here() {
+        let refused = |protocol| Some(Step::Refuse(answer(protocol, Outcome::Unreachable)));
+        for accepts in [Accepts::All, Accepts::PlainSocks] {
+            let connect = [&[5, 1, 0, 5, 1, 0, 3, 7][..], b"a.Onion", &[0, 80]].concat();
+            assert_eq!(feed(accepts, &connect, 100).1, refused(Protocol::Socks));
+        }
+        let resolve = [&[5, 1, 0, 5, 0xf0, 0, 3, 8][..], b"a.onion.", &[0, 0]].concat();
+        assert_eq!(feed(Accepts::All, &resolve, 100).1, refused(Protocol::Socks));
+        let old = [&[4, 1, 0, 80, 0, 0, 0, 1, 0][..], b"a.onion\0"].concat();
+        assert_eq!(feed(Accepts::All, &old, 100).1, refused(Protocol::Socks4));
+        let http = b"CONNECT a.onion:80 HTTP/1.1\r\n\r\n";
+        assert_eq!(feed(Accepts::All, http, 100).1, refused(Protocol::Http));
     }
 
     #[test]

@@ -43,8 +43,8 @@ const EXIT_POLICY: u8 = 4;
 /// Settings of a relay that differ between tests.
 struct Setup {
     limits: Limits,
-    /// Whether it is an exit.
-    exits: bool,
+    /// Its exit policy.
+    rules: &'static [&'static str],
     exit_to_private: bool,
     extends: Gate,
     announce: Announce,
@@ -53,13 +53,13 @@ struct Setup {
 impl Default for Setup {
     fn default() -> Setup {
         let (limits, announce) = (Limits::default(), Announce::None);
-        Setup { limits, exits: true, exit_to_private: true, extends: Gate::Public, announce }
+        Setup { limits, rules: &["accept *:*"], exit_to_private: true, extends: Gate::Public, announce }
     }
 }
 
 /// Starts a relay. Returns it and the address of its status page.
 async fn relay(setup: Setup) -> (Relay, SocketAddr) {
-    let rules = if setup.exits { vec!["accept *:*".parse().unwrap()] } else { Vec::new() };
+    let rules = setup.rules.iter().map(|rule| rule.parse().unwrap()).collect();
     let change = |settings: &mut RelayConfig| {
         settings.config.limits = Some(setup.limits);
         settings.exit =
@@ -330,14 +330,52 @@ async fn resolve(link: &mut Link, name: &str) -> [u8; 2] {
 fn names_are_resolved_at_exits_and_to_public_addresses_only() {
     const ERROR: [u8; 2] = [0xf1, 0];
     on_sockets(async {
-        for (exits, exit_to_private, answer) in
-            [(false, true, ERROR), (true, false, ERROR), (true, true, [4, 4])]
+        const ALL: &[&str] = &["accept *:*"];
+        for (rules, exit_to_private, answers) in
+            [(&[][..], true, None), (ALL, false, None), (ALL, true, Some(([4, 4], [0, 9])))]
         {
-            let (relay, _) = relay(Setup { exits, exit_to_private, ..Setup::default() }).await;
+            let (relay, _) = relay(Setup { rules, exit_to_private, ..Setup::default() }).await;
             let mut link = circuit_from(host(2), relay).await;
-            assert_eq!(resolve(&mut link, "127.0.0.1").await, answer, "{exits} {exit_to_private}");
+            let (address, name) = answers.unwrap_or((ERROR, ERROR));
+            assert_eq!(resolve(&mut link, "127.0.0.1").await, address, "{rules:?} {exit_to_private}");
             assert_eq!(resolve(&mut link, "169.254.169.254").await, ERROR);
+            // A reverse lookup: the name is `localhost`.
+            assert_eq!(
+                resolve(&mut link, "1.0.0.127.in-addr.arpa").await,
+                name,
+                "{rules:?} {exit_to_private}"
+            );
+            assert_eq!(resolve(&mut link, "254.169.254.169.in-addr.arpa").await, ERROR);
         }
+    });
+}
+
+/// A stock client that is not told the address concludes that the exit refuses all of them.
+#[test]
+fn a_refused_stream_names_the_address() {
+    on_sockets(async {
+        let rules = &["reject 192.0.2.5:*", "accept *:*"];
+        let (relay, _) = relay(Setup { rules, ..Setup::default() }).await;
+        let mut link = circuit_from(host(2), relay).await;
+        link.say(RELAY, begin(1, "192.0.2.5:80".parse().unwrap())).await;
+        let body = link.hear().await.expect("an answer");
+        // The reason, the address, and how many seconds it may be remembered.
+        assert_eq!(
+            (body[0], &body[9..11], &body[11..20]),
+            (END, &[0, 9][..], &[4, 192, 0, 2, 5, 0, 0, 0, 60][..])
+        );
+    });
+}
+
+#[test]
+fn an_exit_of_ipv4_alone_connects_to_names_with_an_ipv6_address() {
+    on_sockets(async {
+        let (relay, _) = relay(Setup { rules: &["accept 127.0.0.1:*"], ..Setup::default() }).await;
+        let mut link = circuit_from(host(2), relay).await;
+        let port = server(false).await.address.port();
+        // The flags accept IPv6.
+        link.say(RELAY, message(BEGIN, 1, format!("localhost:{port}\0\0\0\0\u{1}").as_bytes())).await;
+        assert_eq!(link.hear().await.expect("an answer")[0], CONNECTED);
     });
 }
 

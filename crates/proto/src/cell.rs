@@ -1,6 +1,7 @@
 //! Cells and the relay messages inside them (tor-spec, "Cell packet format" and "Relay cells").
 
 use std::fmt::Debug;
+use std::net::IpAddr;
 
 use tidegate_control::random::Random;
 
@@ -101,6 +102,9 @@ pub enum Payload<O: Onion> {
     Resolved(Box<[u8]>),
     /// The stream is over.
     End(EndReason),
+    /// The stream is over: the exit policy refuses this address, which clients may remember for so many seconds. It is read
+    /// as [`End`](Payload::End).
+    Refused(IpAddr, u32),
     /// Acknowledges a number of cells. For a circuit, with the digest of the last of them (proposal 289).
     Sendme(Option<Digest>),
     /// Stop sending on this stream (proposal 324).
@@ -151,6 +155,7 @@ impl<O: Onion> Payload<O> {
                 | Payload::Connected
                 | Payload::Resolved(_)
                 | Payload::End(_)
+                | Payload::Refused(..)
                 | Payload::Xoff
                 | Payload::Xon
                 | Payload::Misread

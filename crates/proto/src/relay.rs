@@ -288,6 +288,11 @@ impl<O: Onion> Relay<O> {
         self.close_stream(now, stream, reason, Payload::End(reason));
     }
 
+    /// Ends a stream to an address that the exit policy refuses. Clients may remember that for so many seconds.
+    pub fn refuse_stream(&mut self, now: Time, stream: StreamKey, address: IpAddr, seconds: u32) {
+        self.close_stream(now, stream, EndReason::EXIT_POLICY, Payload::Refused(address, seconds));
+    }
+
     /// Answers a RESOLVE request. `answer` is in wire format.
     pub fn resolved(&mut self, now: Time, stream: StreamKey, answer: Box<[u8]>) {
         self.close_stream(now, stream, EndReason::DONE, Payload::Resolved(answer));

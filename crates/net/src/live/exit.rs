@@ -22,6 +22,7 @@ use super::policy::Policy;
 use super::stream::{self, AtEnd, Local};
 use crate::link::within;
 use crate::overlay::Overlay;
+use crate::proxy::reverse;
 use crate::{clock, descriptors, os, sockets};
 
 /// Timeouts of a name lookup, and of connecting to each of its addresses.
@@ -30,6 +31,8 @@ const PATIENCE: Span = Span::from_secs(10);
 const ADDRESSES: usize = 4;
 /// How long clients may cache a lookup.
 const TTL: u32 = 60;
+/// Longest name in the answer to a reverse lookup (RFC 1035, section 2.3.4).
+const LONGEST_NAME: usize = 255;
 
 /// An exit relay on sockets.
 pub(crate) type Exiting = Overlay<Relay<Encrypted>, Limit, Rc<Links>>;
@@ -119,11 +122,28 @@ async fn open(overlay: &Exiting, exit: &Exit, request: &Request, local: &Local) 
             overlay.with(|node, now| node.stream_connected(now, key));
             stream::run(overlay, key, local, socket, (Vec::new(), AtEnd::End)).await;
         }
-        Some(Err(reason)) => {
+        Some(Err(NoStream::Failed(reason))) => {
             tracing::debug!(reason = reason.0, "no stream");
             overlay.with(|node, now| node.end_stream(now, key, reason));
         }
+        Some(Err(NoStream::Refused(address))) => {
+            tracing::debug!(%address, "the exit policy refuses a stream");
+            overlay.with(|node, now| node.refuse_stream(now, key, address, TTL));
+        }
         None => {}
+    }
+}
+
+/// Why a stream does not open.
+enum NoStream {
+    Failed(EndReason),
+    /// The policy refuses this address.
+    Refused(IpAddr),
+}
+
+impl From<EndReason> for NoStream {
+    fn from(reason: EndReason) -> NoStream {
+        NoStream::Failed(reason)
     }
 }
 
@@ -133,7 +153,7 @@ async fn to_host(
     request: &Request,
     host: &str,
     (port, flags): (u16, u32),
-) -> Result<TcpStream, EndReason> {
+) -> Result<TcpStream, NoStream> {
     let mut addresses = request.lookup(host, port).await?;
     let wanted = |address: &SocketAddr| match address.ip() {
         IpAddr::V4(_) => flags & Target::IPV4_NOT_OKAY == 0,
@@ -144,11 +164,16 @@ async fn to_host(
         addresses.sort_by_key(SocketAddr::is_ipv4);
     }
     if addresses.is_empty() {
-        return Err(EndReason::RESOLVE_FAILED);
+        return Err(EndReason::RESOLVE_FAILED.into());
     }
-    // Refuse the name if any resolved address is denied (DNS rebinding).
-    if !addresses.iter().all(|address| policy.allows(*address)) {
-        return Err(EndReason::EXIT_POLICY);
+    // A name of which one address leads into the relay's own networks may lead there at the next lookup (DNS rebinding).
+    if let Some(inside) = addresses.iter().find(|address| !policy.is_outside(**address)) {
+        return Err(NoStream::Refused(inside.ip()));
+    }
+    let refused = addresses[0].ip();
+    addresses.retain(|address| policy.allows(*address));
+    if addresses.is_empty() {
+        return Err(NoStream::Refused(refused));
     }
     let mut last = EndReason::RESOLVE_FAILED;
     for address in addresses.into_iter().take(ADDRESSES) {
@@ -157,7 +182,7 @@ async fn to_host(
             Err(reason) => last = reason,
         }
     }
-    Err(last)
+    Err(last.into())
 }
 
 async fn connect(address: SocketAddr, overload: &Overload) -> Result<TcpStream, EndReason> {
@@ -186,14 +211,31 @@ async fn connect(address: SocketAddr, overload: &Overload) -> Result<TcpStream, 
 }
 
 /// Answers a name lookup (tor-spec, "Remote hostname lookup"). As in tor, only relays that allow some destination look
-/// names up. Addresses of private networks are not told.
+/// names up. Addresses of private networks are not told, nor are their names.
 async fn resolve(overlay: &Exiting, policy: &Policy, request: &Request, name: &str) {
-    let found = if policy.is_exit() { request.lookup(name, 0).await.unwrap_or_default() } else { Vec::new() };
     let mut answer = Vec::new();
-    for address in found.iter().filter(|address| policy.may_tell(address.ip())).take(ADDRESSES) {
-        match address.ip() {
-            IpAddr::V4(ip) => answer.extend([&[4, 4][..], &ip.octets(), &TTL.to_be_bytes()].concat()),
-            IpAddr::V6(ip) => answer.extend([&[6, 16][..], &ip.octets(), &TTL.to_be_bytes()].concat()),
+    match reverse::parse(name) {
+        _ if !policy.is_exit() => {}
+        Some(address) if policy.may_tell(address) => {
+            let found = within(PATIENCE, request.lookups.name_of(&request.of, address)).await.ok();
+            if let Some(name) = found.filter(|name| (1..=LONGEST_NAME).contains(&name.len())) {
+                answer = [&[0, name.len() as u8], name.as_bytes(), &TTL.to_be_bytes()].concat();
+            }
+        }
+        Some(_) => {}
+        None => {
+            let mut found = request.lookup(name, 0).await.unwrap_or_default();
+            found.retain(|address| policy.may_tell(address.ip()));
+            // Applications that take the first address often want one of IPv4.
+            found.sort_by_key(SocketAddr::is_ipv6);
+            for address in found.iter().take(ADDRESSES) {
+                match address.ip() {
+                    IpAddr::V4(ip) => answer.extend([&[4, 4][..], &ip.octets(), &TTL.to_be_bytes()].concat()),
+                    IpAddr::V6(ip) => {
+                        answer.extend([&[6, 16][..], &ip.octets(), &TTL.to_be_bytes()].concat());
+                    }
+                }
+            }
         }
     }
     if answer.is_empty() {

@@ -173,6 +173,16 @@ impl Lookups {
         self.run(of, move || Ok((host.as_str(), port).to_socket_addrs()?.collect())).await
     }
 
+    /// The name of an address.
+    ///
+    /// # Errors
+    /// The resolver's, or if the address has none.
+    pub(crate) async fn name_of(&self, of: &Holder, address: IpAddr) -> io::Result<String> {
+        let name = self.run(of, move || Ok(dns_lookup::lookup_addr(&address)?)).await?;
+        // The resolver writes an address without a name as itself.
+        if name.parse::<IpAddr>().is_ok() { Err(io::ErrorKind::NotFound.into()) } else { Ok(name) }
+    }
+
     /// Runs blocking work once its holder may. If the caller gives up, running work keeps its place until it ends.
     async fn run<T: Send + 'static>(
         &self,

@@ -113,9 +113,14 @@ impl Policy {
     /// Whether an exit may connect to an address. IPv4-mapped IPv6 addresses count as IPv4.
     pub(crate) fn allows(&self, address: SocketAddr) -> bool {
         let address = SocketAddr::new(address.ip().to_canonical(), address.port());
-        self.gate.check(address).is_ok()
-            && !self.is_own(address)
+        self.is_outside(address)
             && self.rules.iter().find(|rule| rule.matches(&address)).is_some_and(|rule| rule.accept)
+    }
+
+    /// Whether an address is neither the relay's own nor in a network that the gate closes.
+    pub(crate) fn is_outside(&self, address: SocketAddr) -> bool {
+        let address = SocketAddr::new(address.ip().to_canonical(), address.port());
+        self.gate.check(address).is_ok() && !self.is_own(address)
     }
 
     /// Whether an exit may tell an address that a name resolves to.

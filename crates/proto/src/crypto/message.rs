@@ -1,6 +1,6 @@
 //! Wire format of relay messages (tor-spec, "Relay cells").
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use bytes::Bytes;
 
@@ -146,7 +146,7 @@ fn command<O: Tors>(payload: &Payload<O>) -> u8 {
         Payload::Begin(Target::Host { .. }) => BEGIN,
         Payload::Connected => CONNECTED,
         Payload::Resolved(_) => RESOLVED,
-        Payload::End(_) => END,
+        Payload::End(_) | Payload::Refused(..) => END,
         Payload::Sendme(_) => SENDME,
         Payload::Xoff => XOFF,
         Payload::Xon => XON,
@@ -185,6 +185,14 @@ fn write_data<O: Tors>(payload: &Payload<O>, data: &mut [u8]) -> usize {
         }
         Payload::Resolved(bytes) | Payload::Service(_, bytes) => put(&[bytes]),
         Payload::End(EndReason(reason)) => put(&[&[*reason]]),
+        // tor-spec, "Closing streams": a client that is not told the address avoids the exit altogether.
+        Payload::Refused(address, seconds) => {
+            let octets: &[u8] = match address {
+                IpAddr::V4(v4) => &v4.octets(),
+                IpAddr::V6(v6) => &v6.octets(),
+            };
+            put(&[&[EndReason::EXIT_POLICY.0], octets, &seconds.to_be_bytes()])
+        }
         Payload::Sendme(None) => 0,
         Payload::Sendme(Some(digest)) => {
             let digest = digest.bytes();
