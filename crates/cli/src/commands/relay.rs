@@ -45,6 +45,7 @@ use tidegate_proto::combinations::{Neighbours, check_on_sockets};
 use tidegate_proto::control::Place;
 use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::crypto::family::FamilyKey;
+use tidegate_proto::crypto::negotiation::SENDME_INCREMENT;
 use tidegate_proto::flashflow::relay::Config as Permissions;
 use tidegate_proto::links::{Config, Limits};
 use tidegate_proto::system::SystemConfig;
@@ -660,9 +661,14 @@ async fn handle_signals(
 fn log_event(event: &Event) {
     match event {
         Event::Announced => tracing::info!("announced"),
-        Event::Refused(why) => tracing::warn!(cause = why, "refused"),
+        Event::Refused(why) => {
+            let cure = "follow the directory's answer; the relay tries again";
+            tracing::warn!(cause = why, cure, "refused");
+        }
         Event::Withdrawn => tracing::info!("withdrawn"),
-        Event::NotWithdrawn(why) => tracing::warn!(cause = why, "not withdrawn"),
+        Event::NotWithdrawn(why) => {
+            tracing::warn!(cause = why, cure = "wait: directories remove silent relays", "not withdrawn");
+        }
         Event::Reloaded => tracing::info!("reloaded"),
         Event::Draining => tracing::info!("draining"),
         Event::Defends(parameters) => tracing::info!(
@@ -674,14 +680,28 @@ fn log_event(event: &Event) {
             "defends against denial of service"
         ),
         Event::Unread(why) => {
-            tracing::warn!(cause = why, "consensus not read; the last parameters stay in force")
+            let cure = "check `authority` of [tor]; the relay tries again";
+            tracing::warn!(cause = why, cure, "consensus not read; the last parameters stay in force");
         }
-        Event::History(why) => tracing::warn!(cause = why, "history of carried bytes not stored"),
+        Event::OtherIncrement(cells) => {
+            let cause = format!(
+                "cc_sendme_inc is {cells}, and this relay acknowledges every {SENDME_INCREMENT} cells"
+            );
+            let cure = "let the authorities vote for the default";
+            tracing::warn!(cause, cure, "clients cannot use congestion control with this relay");
+        }
+        Event::History(why) => {
+            let cure = "make the folder of the key file writable, and free space there";
+            tracing::warn!(cause = why, cure, "history of carried bytes not stored");
+        }
         Event::Keys(Change::Onion) => tracing::info!(key = "onion", "renewed"),
         Event::Keys(Change::Forgotten) => tracing::info!(key = "onion", "forgotten"),
         Event::Keys(Change::Signing) => tracing::info!(key = "signing", "renewed"),
         Event::Keys(Change::Link) => tracing::info!(key = "link", "renewed"),
-        Event::Keys(Change::Failed(why)) => tracing::warn!(cause = why, "keys not renewed"),
+        Event::Keys(Change::Failed(why)) => {
+            let cure = "make the key file and its folder writable; the relay tries again";
+            tracing::warn!(cause = why, cure, "keys not renewed");
+        }
     }
 }
 

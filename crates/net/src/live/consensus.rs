@@ -71,11 +71,18 @@ async fn read_from(at: SocketAddr) -> Result<Consensus, String> {
     let text = String::from_utf8(body).map_err(|_| "is not text".to_owned())?;
     let document = Document::new("consensus", text).map_err(|cause| cause.to_string())?;
     let read = consensus::read(&document).map_err(|cause| cause.to_string())?;
+    let first = read.relays.iter().map(|relay| IpAddr::V4(relay.address));
     Ok(Consensus {
         parameters: read.params,
-        relays: read.relays.iter().map(|relay| IpAddr::V4(relay.address)).collect(),
+        relays: first.chain(further_addresses(document.text())).collect(),
         fresh_until: consensus::fresh_until(&document),
     })
+}
+
+/// The addresses of relays in lines `a` of a consensus: those of IPv6.
+fn further_addresses(consensus: &str) -> impl Iterator<Item = IpAddr> {
+    let read = |line: &str| line.strip_prefix("a ")?.parse::<SocketAddr>().ok();
+    consensus.lines().filter_map(read).map(|address| address.ip())
 }
 
 /// How long to wait before reading the directory of an overlay again.
@@ -91,5 +98,18 @@ pub(crate) fn pause(read: &Result<Consensus, String>, now: u64) -> Span {
         }
         Ok(_) => LONGEST,
         Err(_) => AGAIN,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn relays_are_known_by_their_ipv6_addresses_too() {
+        let entry =
+            "r tide AAAA 2026-11-30 08:00:00 192.0.2.1 9001 0\na [2001:db8::1]:9001\ns Fast\na nonsense\n";
+        let expected: IpAddr = "2001:db8::1".parse().unwrap();
+        assert_eq!(further_addresses(entry).collect::<Vec<_>>(), [expected]);
     }
 }

@@ -66,6 +66,8 @@ pub(crate) struct Facts<'a> {
     pub operator: &'a Operator,
     /// The hour of an overload, if one is to be reported.
     pub overloaded: Option<u64>,
+    /// The hour in which no file descriptor was free, if it is to be reported.
+    pub without_descriptors: Option<u64>,
     /// The rate limit's exhaustion, if it is to be reported.
     pub exhausted: Option<Exhausted>,
     /// Bytes written and read per period.
@@ -119,6 +121,9 @@ fn extra_info(keys: &RouterKeys, certified: &Certified, facts: &Facts<'_>) -> (S
     if let Some(Exhausted { hour, rate, burst, minutes }) = facts.exhausted {
         // One bucket limits what the relay writes; reading waits for no tokens.
         text.push_str(&format!("overload-ratelimits 1 {} {rate} {burst} 0 {minutes}\n", calendar(hour)));
+    }
+    if let Some(hour) = facts.without_descriptors {
+        text.push_str(&format!("overload-fd-exhausted 1 {}\n", calendar(hour)));
     }
     let signed = sign(&mut text, keys, certified);
     let digests = format!("{} {}", upper(&signed), STANDARD_NO_PAD.encode(Sha256::digest(text.as_bytes())));
@@ -270,6 +275,7 @@ mod tests {
             directory: false,
             operator,
             overloaded: None,
+            without_descriptors: None,
             exhausted: None,
             history: [None, None],
             published: 1_795_345_325,
@@ -310,6 +316,7 @@ mod tests {
             facts.observed = 77;
             facts.uptime = 3600;
             facts.overloaded = Some(1_795_341_600);
+            facts.without_descriptors = Some(1_795_341_600);
             facts.exhausted = Some(Exhausted { hour: 1_795_341_600, rate: 4000, burst: 400, minutes: 12 });
             facts.history = [Some((1_795_345_325, "(86400 s) 1024,2048".into())), None];
         });
@@ -326,7 +333,8 @@ mod tests {
         }
         for line in [
             "\nwrite-history 2026-11-22 11:02:05 (86400 s) 1024,2048\n",
-            "\noverload-ratelimits 1 2026-11-22 10:00:00 4000 400 0 12\nrouter-sig-ed25519 ",
+            "\noverload-ratelimits 1 2026-11-22 10:00:00 4000 400 0 12\n",
+            "\noverload-fd-exhausted 1 2026-11-22 10:00:00\nrouter-sig-ed25519 ",
         ] {
             assert!(extra.contains(line), "{line}: {extra}");
         }

@@ -14,6 +14,7 @@ use tidegate_proto::cell::RelayId;
 use tidegate_proto::control::Place;
 use tidegate_proto::crypto::lifetimes::KeyLifetimes;
 use tidegate_proto::crypto::names::SharedNames;
+use tidegate_proto::crypto::negotiation::SENDME_INCREMENT;
 use tidegate_proto::defence::{Counted, DefenceParameters};
 use tidegate_proto::flashflow::relay::Config as Permissions;
 use tidegate_proto::links::{Config, Limits};
@@ -38,7 +39,6 @@ use super::shard::{Common, Shard, ShardSettings, log_failed_handshake};
 use super::shards::{EndOnDrop, OtherShards, Start};
 use super::status::{self, Counts, count};
 use crate::admission::{Admission, next_connection};
-use crate::clock;
 use crate::flashflow::measured::Measured;
 use crate::gate::Gate;
 use crate::identity::Identity;
@@ -46,6 +46,7 @@ use crate::link::{Carrier, within};
 use crate::overlay::PeerLink;
 use crate::private_file;
 use crate::runtime::Running;
+use crate::{clock, descriptors};
 
 /// Where a relay publishes itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,6 +143,8 @@ pub enum Event {
     Defends(Box<DefenceParameters>),
     /// The consensus could not be read, and why.
     Unread(String),
+    /// The consensus states another number of cells per SENDME with congestion control (`cc_sendme_inc`).
+    OtherIncrement(i32),
     /// The history of carried bytes could not be read or written, and why.
     History(String),
 }
@@ -524,6 +527,13 @@ impl RelayLoop {
                 Ok(read) => {
                     self.shard.documents().votes_at(read.fresh_until);
                     self.know_relays(read.relays);
+                    let increment = read.parameters.get("cc_sendme_inc").copied();
+                    if let Some(other) =
+                        increment.filter(|stated| stated.abs_diff(SENDME_INCREMENT.into()) > 1)
+                        && self.stated.borrow().get("cc_sendme_inc") != Some(&other)
+                    {
+                        on_event(Event::OtherIncrement(other));
+                    }
                     self.stated.replace(read.parameters);
                     self.defend(on_event);
                 }
@@ -697,6 +707,7 @@ impl RelayLoop {
             directory: exit.directory.is_some(),
             operator: &announced.operator,
             overloaded: reported_overload(self.shard.overload().last(), published),
+            without_descriptors: reported_overload(descriptors::last(), published),
             exhausted: self.exhausted(published),
             history: self.history.borrow().lines(),
             published,

@@ -38,6 +38,8 @@ use crate::overlay::{Handle, Overlay, Owner, PeerLink};
 /// Interval of comparing the memory of streams with the limit, on one thread and on several.
 const MEMORY_CHECK: Span = Span::from_secs(1);
 const DIVIDED_CHECK: Span = Span::from_millis(100);
+/// The cure in log lines about the limit of memory.
+const MORE_MEMORY: &str = "raise `memory` of [limits]";
 
 /// State that the shards of a relay share.
 #[derive(Clone)]
@@ -342,9 +344,12 @@ impl Shard {
                 cut += 1;
             }
             if cut > 0 {
+                let cause = "they held the most bytes that their neighbours do not read";
                 tracing::warn!(
                     connections = cut,
-                    "ended connections that are not read above the memory limit"
+                    cause,
+                    cure = MORE_MEMORY,
+                    "ended connections: out of memory"
                 );
             }
         }
@@ -372,7 +377,8 @@ impl Shard {
             local.forget_outside();
             ended += 1;
         }
-        tracing::warn!(streams = ended, "ended streams above the memory limit");
+        let cause = "they were idle for the longest time with bytes that are not read";
+        tracing::warn!(streams = ended, cause, cure = MORE_MEMORY, "ended streams: out of memory");
     }
 
     /// Whether to reject a connection from an address.

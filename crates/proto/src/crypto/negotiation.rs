@@ -9,8 +9,9 @@ const SUBPROTOCOLS: u8 = 3;
 pub const CGO_VERSION: u8 = 6;
 /// The request for it. 2 stands for `Relay`.
 const CGO: [u8; 2] = [2, CGO_VERSION];
-/// Cells that a SENDME acknowledges, as the relay announces it.
-const SENDME_INCREMENT: u8 = 31;
+/// Cells that a SENDME acknowledges, as the relay announces it. Stock clients refuse one that differs from their consensus'
+/// by more than 1.
+pub const SENDME_INCREMENT: u8 = 31;
 
 /// The requests of a client to a relay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -155,7 +155,12 @@ impl DefenceParameters {
             streams,
             introductions,
             refuses_single_hop_rendezvous: is_on("DoSRefuseSingleHopClientRendezvous"),
-            queues: ["circ_max_cell_queue_size", "circ_max_cell_queue_size_out"].map(queue),
+            queues: {
+                let [to_clients, to_exits] =
+                    ["circ_max_cell_queue_size", "circ_max_cell_queue_size_out"].map(queue);
+                // As in tor, one value holds for both directions.
+                [to_clients, to_exits.or(to_clients)]
+            },
         }
     }
 }
@@ -232,6 +237,7 @@ mod tests {
         assert_eq!(circuits.period, Span::ZERO);
         assert_eq!(hostile.connections, None);
         assert_eq!(hostile.streams.map(|streams| streams.action), Some(StreamAction::Accept));
-        assert_eq!(hostile.queues, [Some(50), None]);
+        assert_eq!(hostile.queues, [Some(50), Some(50)]);
+        assert_eq!(of(&[("circ_max_cell_queue_size_out", 60)]).queues, [None, Some(60)]);
     }
 }
