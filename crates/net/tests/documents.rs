@@ -4,21 +4,23 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use tidegate_control::units::Span;
+use tidegate_net::clock;
 use tidegate_net::live::relay::RelayConfig;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
-use tokio::task::spawn_local;
+use tokio::task::{JoinHandle, spawn_local};
 
 use crate::a_relay;
 use crate::faults::neighbour::{BEGIN_DIR, DATA, END, Link, RELAY, circuit_from, host, message};
 use crate::one_hop::on_sockets;
 
-/// Answers each request by its path, and 404 for `/tor/none`. Returns its address and the requests so far.
-async fn directory() -> (SocketAddr, Rc<RefCell<Vec<String>>>) {
+/// Answers each request by its path, and 404 for `/tor/none`, until the task ends. Returns its address and the requests so far.
+async fn directory() -> (SocketAddr, Rc<RefCell<Vec<String>>>, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, requests) = (listener.local_addr().unwrap(), Rc::<RefCell<Vec<String>>>::default());
     let seen = requests.clone();
-    spawn_local(async move {
+    let task = spawn_local(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let mut request = Vec::new();
             while !request.ends_with(b"\r\n\r\n") {
@@ -34,7 +36,7 @@ async fn directory() -> (SocketAddr, Rc<RefCell<Vec<String>>>) {
             let _ = stream.write_all(answer.as_bytes()).await;
         }
     });
-    (address, requests)
+    (address, requests, task)
 }
 
 /// The answer to a request by a directory stream.
@@ -59,7 +61,7 @@ async fn ask(link: &mut Link, stream: u16, path: &str) -> String {
 #[test]
 fn a_document_is_fetched_once_and_served_to_all() {
     on_sockets(async {
-        let (directory, requests) = directory().await;
+        let (directory, requests, _) = directory().await;
         let change = |settings: &mut RelayConfig| settings.exit = a_relay::open_exit(Some(directory));
         let a_relay::Running { router, .. } = a_relay::start(change).await;
         let mut first = circuit_from(host(2), router.into()).await;
@@ -80,5 +82,24 @@ fn a_document_is_fetched_once_and_served_to_all() {
             assert!(answer.contains("\r\nDate: now\r\n") && answer.ends_with(&path.repeat(300)), "{answer}");
         }
         assert_eq!(requests.borrow().len(), 5);
+    });
+}
+
+/// The next vote is unknown here, so an answer is current for a second.
+#[test]
+fn an_old_consensus_is_served_while_the_directory_is_down() {
+    on_sockets(async {
+        let (directory, requests, task) = directory().await;
+        let change = |settings: &mut RelayConfig| settings.exit = a_relay::open_exit(Some(directory));
+        let a_relay::Running { router, .. } = a_relay::start(change).await;
+        let mut link = circuit_from(host(2), router.into()).await;
+        let path = "/tor/status-vote/current/consensus-microdesc";
+        let answer = ask(&mut link, 1, path).await;
+        assert!(answer.ends_with(&path.repeat(300)));
+        task.abort();
+        clock::until(clock::now() + Span::from_millis(2_100)).await;
+        assert_eq!(ask(&mut link, 2, path).await, answer);
+        assert_eq!(*requests.borrow(), [path]);
+        assert_eq!(ask(&mut link, 3, "/tor/status-vote/current/other").await, "", "there is none");
     });
 }

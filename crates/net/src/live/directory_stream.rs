@@ -284,11 +284,17 @@ async fn answer_documents<C: Future<Output = Result<TcpStream, EndReason>>>(
     if let Some(kept) = kept {
         return stream::answer(overlay, key, local, kept.bytes.clone()).await;
     }
+    // When the directory does not answer, the last answer is better than none.
+    let old = asked.as_ref().and_then(|wanted| cache().find_old(clock::unix(), wanted));
+    let without = async |reason| match &old {
+        Some(old) => stream::answer(overlay, key, local, old.bytes.clone()).await,
+        None => overlay.with(|node, now| node.end_stream(now, key, reason)),
+    };
     let permitted = asked.and_then(|wanted| Some((wanted, cache().fetch()?)));
     let _place = Place::take(overlay, served);
     let socket = match connect(address).await {
         Ok(socket) => socket,
-        Err(reason) => return overlay.with(|node, now| node.end_stream(now, key, reason)),
+        Err(reason) => return without(reason).await,
     };
     let Some((wanted, _fetch)) = permitted else {
         return stream::run(overlay, key, local, socket, (Vec::new(), AtEnd::End)).await;
@@ -299,9 +305,7 @@ async fn answer_documents<C: Future<Output = Result<TcpStream, EndReason>>>(
         () = local.over() => return,
         fetched = answer_of(socket, &text) => fetched,
     };
-    let Ok(fetched) = fetched else {
-        return overlay.with(|node, now| node.end_stream(now, key, EndReason::MISC));
-    };
+    let Ok(fetched) = fetched else { return without(EndReason::MISC).await };
     let answer: Arc<Answer> = match for_everybody(&fetched) {
         Some(bytes) => {
             let mut cache = cache();

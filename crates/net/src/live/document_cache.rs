@@ -23,6 +23,8 @@ const FETCHES: usize = 8;
 /// For how long an answer is kept: one that new votes replace, if the next vote is unknown, and any other one.
 const CURRENT: u64 = 1;
 const OTHER: u64 = 600;
+/// For how long an answer is kept after that, in case the authority does not answer: a consensus is valid for two more hours.
+const OLD: u64 = 2 * 3600;
 const CURRENT_PATH: &str = "/tor/status-vote/current/";
 /// Paths of documents that many clients ask for in the same words, and of which an answer is never a part. Each client asks for
 /// its own list of microdescriptors, and an authority may lack some that it gets later.
@@ -62,6 +64,7 @@ impl Drop for Answer {
 
 struct Entry {
     answer: Arc<Answer>,
+    /// When a newer one may exist.
     until: u64,
     /// Number of the last use.
     used: u64,
@@ -110,6 +113,12 @@ impl DocumentCache {
         Some(entry.answer.clone())
     }
 
+    /// The answer, even if a newer one may exist: for when the authority does not answer.
+    pub(crate) fn find_old(&self, now: u64, wanted: &Wanted) -> Option<Arc<Answer>> {
+        let entry = self.entries.get(wanted).filter(|entry| now < entry.until + OLD)?;
+        Some(entry.answer.clone())
+    }
+
     /// The permission to fetch an answer that is not kept; `None` if too many are being fetched or held.
     pub(crate) fn fetch(&self) -> Option<Fetch> {
         let may = self.fetches.load(Ordering::Relaxed) < FETCHES && self.held.load(Ordering::Relaxed) < HELD;
@@ -129,7 +138,7 @@ impl DocumentCache {
     pub(crate) fn keep(&mut self, now: u64, wanted: Wanted, answer: Arc<Answer>) {
         self.remove(&wanted);
         self.entries.retain(|_, entry| {
-            let lasts = now < entry.until;
+            let lasts = now < entry.until + OLD;
             self.bytes -= if lasts { 0 } else { entry.answer.bytes.len() };
             lasts
         });
@@ -207,11 +216,14 @@ mod tests {
         keep(&mut cache, 1010, consensus, 6);
         assert_eq!(cache.find(1499, &wanted(consensus)).unwrap().bytes.len(), 6);
         assert!(cache.find(1500, &wanted(consensus)).is_none());
+        assert!(cache.find_old(1499 + OLD, &wanted(consensus)).is_some(), "in case the authority is down");
+        assert!(cache.find_old(1500 + OLD, &wanted(consensus)).is_none());
         keep(&mut cache, 1500, "/tor/keys/a", 7);
         assert!(cache.find(2099, &wanted("/tor/keys/a")).is_some());
         let other = Wanted { encodings: "deflate".into(), ..wanted("/tor/keys/a") };
         assert!(cache.find(1501, &other).is_none(), "another encoding is another answer");
-        assert_eq!((cache.entries.len(), cache.bytes), (1, 7), "old answers are forgotten");
+        keep(&mut cache, 1500 + OLD, "/tor/keys/b", 1);
+        assert_eq!((cache.entries.len(), cache.bytes), (2, 8), "older answers are forgotten");
         cache.clear();
         assert!(cache.find(1501, &wanted("/tor/keys/a")).is_none() && cache.bytes == 0);
     }
