@@ -158,8 +158,9 @@ fn text(effects: &[Effect], waiting: usize) -> String {
     let mut text = format!(
         "# Effects: predicted and measured\n\n<!-- Made by `tidegate scoreboard` from experiments/*/*/result.json. Do not \
          edit. -->\n\nEach row is a change, its measured effect, and the effect that this project \
-         predicts. No measured effect in this table was used to choose a parameter. Changes are in percent of the value \
-         before; brackets hold 95 % intervals, where they are known.\n\n\
+         predicts. No measured effect in this table was used to choose a parameter; but after first \
+         comparisons, the model was corrected on the network of effects/real-tor, and the network of effects/load was chosen \
+         again. Changes are in percent of the value before; brackets hold 95 % intervals, where they are known.\n\n\
          - **Sign**: {}. It is open if the interval of the measurement or of the prediction covers 0.\n\
          - **Size**: {}. It is right if the whole interval of the prediction lies in the measured interval or within 25 % \
          of the measured change, wrong if no part of it does, and open otherwise.\n\n![Measured and predicted effects](effects.svg)\n\n\
