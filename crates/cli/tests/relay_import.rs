@@ -88,6 +88,7 @@ DoSCircuitCreationDefenseTimePeriod 2 hours
 DoSConnectionEnabled auto
 DoSConnectionConnectRate 9
 DoSCircuitCreationRate 0
+ShutdownWaitLength 20 seconds
 ";
 
 #[test]
@@ -97,7 +98,7 @@ fn an_exit_keeps_its_addresses_rates_policy_and_limits() {
     let wanted = "nickname = \"tide\"\nkeys = \"relay.keys\"\nlisten = [\"0.0.0.0:9001\", \"[2001:db8::1]:9001\"]\n\
         address = [\"192.0.2.1:9001\", \"[2001:db8::1]:9001\"]\nbandwidth = \"41943040 bit/s\"\n\
         published-bandwidth = \"16777216 bit/s\"\nexit-policy = [\"accept *:80\", \"accept *:443\", \"reject *:*\"]\n\
-        exit-to-private-addresses = false\nstatus = \"127.0.0.1:9035\"\nthreads = 2\n\
+        exit-to-private-addresses = false\nstatus = \"127.0.0.1:9035\"\nthreads = 2\ndrain = \"20 s\"\n\
         [limits]\nmemory = \"1 GiB\"\n[key-lifetimes]\nsigning = \"20 d\"\n\
         [dos]\nDoSCircuitCreationEnabled = 1\nDoSCircuitCreationDefenseTimePeriod = 7200\n";
     let mut wanted: toml::Table = toml::from_str(wanted).unwrap();

@@ -162,7 +162,7 @@ fn circuits_of_all_shards_are_carried_counted_and_drained() {
         let closed = ["closed_by_client_side", "closed_linked_circuit"].map(|by| counted[by].as_f64());
         assert_eq!((closed.into_iter().flatten().sum::<f64>(), &counted["held_bytes"]), (12.0, &0.0.into()));
         assert!(threads() >= THREADS - 1);
-        relay.orders.send(Order::Drain).await.unwrap();
+        relay.orders.send(Order::Drain(Span::from_secs(30))).await.unwrap();
         relay.ended.await.unwrap().unwrap();
     });
 }
@@ -181,7 +181,7 @@ fn a_draining_relay_waits_for_circuits_in_use() {
         let circuit = *client.ends.borrow().keys().next().unwrap();
         let stream = client.node.with(|node, now| node.open(now, circuit, at.into())).unwrap();
         let _accepted = silent.accept().await.unwrap();
-        relay.orders.send(Order::Drain).await.unwrap();
+        relay.orders.send(Order::Drain(Span::from_secs(30))).await.unwrap();
         // Longer than a circuit without a stream is waited for.
         clock::until(clock::now() + Span::from_secs(4)).await;
         assert!(!relay.ended.is_finished(), "a stream is open");

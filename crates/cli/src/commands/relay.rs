@@ -25,7 +25,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tidegate_control::keys::{Parameters, Wrong, read};
 use tidegate_control::random::Seed;
-use tidegate_control::units::Rate;
+use tidegate_control::units::{Rate, Span};
 use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_net::flashflow::config::check_permissions;
 use tidegate_net::gate::Gate;
@@ -138,7 +138,12 @@ struct RelayFile {
     /// List single circuits on the status page; for demonstrations.
     #[serde(default)]
     show_circuits: bool,
+    /// How long a relay that ends waits for circuits in use (tor's ShutdownWaitLength); 30 s by default, as in tor.
+    drain: Option<Spanned<Span>>,
 }
+
+/// The default of [`RelayFile::drain`].
+const DRAIN: Span = Span::from_secs(30);
 
 /// `[directory]`: the directory server of a private overlay.
 #[derive(Deserialize)]
@@ -293,6 +298,8 @@ fn addresses(given: &Spanned<Value>, source: &SourceFile) -> Result<Addresses, I
 struct Loaded {
     listen: Addresses,
     status: Option<(SocketAddr, bool)>,
+    /// How long the relay waits for circuits in use when it ends.
+    drain: Span,
     settings: RelayConfig,
 }
 
@@ -552,7 +559,8 @@ fn check(
         operator,
         threads,
     };
-    Ok(Loaded { listen, status, settings })
+    let drain = file.drain.as_ref().map_or(DRAIN, |drain| *drain.get_ref());
+    Ok(Loaded { listen, status, drain, settings })
 }
 
 /// Logs what is allowed and probably not meant.
@@ -582,14 +590,15 @@ fn warn(path: &Path, settings: &RelayConfig) {
     }
 }
 
-/// Reads the configuration again and logs each key that differs from `before`. Returns the changes.
+/// Reads the configuration again and logs each key that differs from `before`. Returns the changes, and how long the relay
+/// waits when it ends.
 fn reread(
     path: &Path,
     arguments: &RelayArgs,
     before: &mut Table,
     bound: &Addresses,
-) -> Result<Changes, InputError> {
-    let Loaded { settings, .. } = load(path, arguments.allow_public_authority)?;
+) -> Result<(Changes, Span), InputError> {
+    let Loaded { settings, drain, .. } = load(path, arguments.allow_public_authority)?;
     let after: Table = SourceFile::read(path)?.parse_toml(EXAMPLE)?;
     let in_force = reload::in_force(before, after.clone());
     // Keys that need a restart keep their values, so the others must fit to those.
@@ -615,7 +624,7 @@ fn reread(
         tracing::warn!(key = "bandwidth", why, cure = "restart the relay", "partly changed");
     }
     *before = in_force;
-    Ok(Changes {
+    let changes = Changes {
         address: address.with_ports(bound),
         exit,
         extends,
@@ -626,14 +635,15 @@ fn reread(
         operator,
         defences,
         lifetimes: keys.lifetimes,
-    })
+    };
+    Ok((changes, drain))
 }
 
 /// Turns signals into orders: SIGHUP reloads, SIGTERM or Ctrl-C drains, a second one exits at once.
 async fn handle_signals(
     arguments: &RelayArgs,
     path: &Path,
-    mut before: Table,
+    (mut before, mut drain): (Table, Span),
     bound: Addresses,
     orders: mpsc::Sender<Order>,
     mut signals: os::Signals,
@@ -642,7 +652,10 @@ async fn handle_signals(
     loop {
         let order = if signals.next().await == os::Request::Reload {
             match reread(path, arguments, &mut before, &bound) {
-                Ok(changes) => Order::Reload(Box::new(changes)),
+                Ok((changes, wait)) => {
+                    drain = wait;
+                    Order::Reload(Box::new(changes))
+                }
                 Err(why) => {
                     tracing::warn!(cause = %why, "not reloaded");
                     continue;
@@ -651,7 +664,7 @@ async fn handle_signals(
         } else if std::mem::replace(&mut draining, true) {
             return Ok(());
         } else {
-            Order::Drain
+            Order::Drain(drain)
         };
         // The relay may have ended; then the order is not needed.
         let _ = orders.send(order).await;
@@ -765,7 +778,7 @@ pub fn main(arguments: &RelayArgs) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let path = arguments.config.as_deref().expect("clap requires --config without --keygen and --import");
-    let Loaded { listen, status, mut settings } = load(path, arguments.allow_public_authority)?;
+    let Loaded { listen, status, drain, mut settings } = load(path, arguments.allow_public_authority)?;
     if arguments.check {
         println!("{}: fine", path.display());
         return Ok(ExitCode::SUCCESS);
@@ -799,7 +812,7 @@ pub fn main(arguments: &RelayArgs) -> Result<ExitCode, Failure> {
         let (orders, taken) = mpsc::channel(1);
         tokio::select! {
             result = run(settings, listeners, taken, &hear) => result.map_err(other),
-            result = handle_signals(arguments, path, running, bound, orders, signals) => result,
+            result = handle_signals(arguments, path, (running, drain), bound, orders, signals) => result,
         }
     })?;
     Ok(ExitCode::SUCCESS)

@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use tidegate_control::units::Span;
+use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::control::Place;
 use tidegate_proto::crypto::lifetimes::KeyLifetimes;
@@ -157,8 +157,8 @@ pub enum Order {
     /// Change the configuration.
     Reload(Box<Changes>),
     /// Drain: accept no connections and circuits, and end when no circuit is in use
-    /// ([`is_drained`](tidegate_proto::relay::Relay::is_drained)).
-    Drain,
+    /// ([`is_drained`](tidegate_proto::relay::Relay::is_drained)), at the latest after this time.
+    Drain(Span),
 }
 
 /// The configuration that can change while a relay runs. The rate that a controller divides cannot.
@@ -185,9 +185,6 @@ pub struct Changes {
     pub lifetimes: KeyLifetimes,
 }
 
-/// How long a draining relay waits for circuits in use.
-const DRAINING: Span = Span::from_secs(30);
-
 /// A running relay. Clones are handles to the same relay.
 #[derive(Clone)]
 struct RelayLoop {
@@ -209,6 +206,8 @@ struct RelayLoop {
     /// Parameters against denial of service: the operator's, and the consensus'.
     overrides: Rc<RefCell<BTreeMap<String, i32>>>,
     stated: Rc<RefCell<BTreeMap<String, i32>>>,
+    /// When a draining relay ends at the latest.
+    ends: Rc<Cell<Time>>,
 }
 
 /// The publication of a relay, and its place.
@@ -393,6 +392,7 @@ impl RelayLoop {
             published: Rc::default(),
             overrides: Rc::new(RefCell::new(defences)),
             stated: Rc::default(),
+            ends: Rc::default(),
         }
     }
 
@@ -424,7 +424,8 @@ impl RelayLoop {
                     self.reload(*changes, own, on_event);
                     on_event(Event::Reloaded);
                 }
-                Order::Drain => {
+                Order::Drain(wait) => {
+                    self.ends.set(clock::now() + wait);
                     self.shard.overlay.with(|node, _| node.drain_circuits());
                     self.others.drain();
                     on_event(Event::Draining);
@@ -781,8 +782,7 @@ impl RelayLoop {
 
     /// Waits for circuits in use, within limits.
     async fn drained(&self) {
-        let end = clock::now() + DRAINING;
-        while clock::now() < end && !self.is_drained().await {
+        while clock::now() < self.ends.get() && !self.is_drained().await {
             clock::until(clock::now() + Span::from_millis(200)).await;
         }
     }

@@ -13,7 +13,7 @@ use tidegate_proto::defence::{DefenceParameters, OPTIONS};
 use super::*;
 
 /// A key, keys that both configurations have besides the shortest one, and keys that one of them has. `!`: it is refused.
-const CASES: [(&str, &str, &str); 38] = [
+const CASES: [(&str, &str, &str); 39] = [
     ("nickname", "", "nickname = \"b\""),
     ("listen", "", "listen = \"127.0.0.1:9002\""),
     ("address", "", "address = \"192.0.2.1:9001\""),
@@ -40,6 +40,7 @@ const CASES: [(&str, &str, &str); 38] = [
     ("status", "", "!status = \"127.0.0.1:9001\""),
     ("show-circuits", "status = \"127.0.0.1:9100\"", "show-circuits = true"),
     ("show-circuits", "", "!show-circuits = true"),
+    ("drain", "", "drain = \"10 min\""),
     ("limits.extending", "", "!limits.extending = \"0 s\""),
     ("limits.without-circuits", "", "!limits.without-circuits = \"0.9 s\""),
     ("directory.address", "directory.address = \"192.0.2.9:9\"", "directory.address = \"192.0.2.9:8\""),
@@ -119,7 +120,7 @@ fn merge(into: &mut Table, from: Table) {
 
 /// All that a relay gets of its configuration.
 fn shown(loaded: Loaded) -> String {
-    let Loaded { listen, status, settings } = loaded;
+    let Loaded { listen, status, drain, settings } = loaded;
     let RelayConfig { nickname, address, keys, mut config, exit, extends, announce, .. } = settings;
     // It is drawn for each start.
     config.nonces = Seed::root(0);
@@ -131,7 +132,7 @@ fn shown(loaded: Loaded) -> String {
     let exit = (exit.policy, exit.directory);
     format!(
         "{listen:?} {status:?} {nickname} {address:?} {identity:?} {lifetimes:?} {config:?} {exit:?} {extends:?} \
-         {announce:?} {measured:?} {:?} {contact:?} {family:?} {families:?} {defences:?} {}",
+         {announce:?} {measured:?} {:?} {contact:?} {family:?} {families:?} {defences:?} {} {drain}",
         settings.published, settings.threads
     )
 }
@@ -276,7 +277,7 @@ fn a_listening_address_that_needs_a_restart_is_not_announced() {
         allow_public_authority: false,
     };
     let bound = "127.0.0.1:9001".parse().unwrap();
-    let changes = reread(&path, &arguments, &mut before, &bound).unwrap();
+    let (changes, _) = reread(&path, &arguments, &mut before, &bound).unwrap();
     assert_eq!(changes.address, bound, "nothing listens at the other one");
     assert_eq!((changes.bandwidth, before["listen"].as_str()), (2e6, Some("127.0.0.1:9001")));
 }

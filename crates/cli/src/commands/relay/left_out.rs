@@ -281,7 +281,6 @@ const GROUPS: &[Group] = &[
         "the page listens on loopback, and answers this machine alone",
         &["metricsportpolicy", "__metricsport"],
     ),
-    group("a draining relay waits at most 30 s for circuits in use", &["shutdownwaitlength"]),
     group("a relay that should not run is not started", &["disablenetwork"]),
     group("a relay announces only `listen` and `address`", &["__orport"]),
     group("the relay reports its bandwidth from the start", &["testingmintimetoreportbandwidth"]),

@@ -73,12 +73,13 @@ mod tests {
     use super::*;
 
     /// Keys that change while a relay runs.
-    const CHANGEABLE: [&str; 14] = [
+    const CHANGEABLE: [&str; 15] = [
         "address",
         "bandwidth",
         "contact",
         "directory",
         "dos",
+        "drain",
         "exit-policy",
         "exit-to-private-addresses",
         "extend-to-private-addresses",

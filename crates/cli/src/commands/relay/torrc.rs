@@ -350,7 +350,13 @@ impl<'a> Writer<'a> {
     }
 
     fn status(&mut self) -> Result<(), DataError> {
-        self.take(&["MetricsPort", "NumCPUs"]);
+        self.take(&["MetricsPort", "NumCPUs", "ShutdownWaitLength"]);
+        if let Some(setting) = self.options.last("ShutdownWaitLength") {
+            match seconds(&setting.value) {
+                Some(wait) => self.key("drain", &quoted(&Span::from_secs(wait).to_string())),
+                None => self.leave(setting, "it is not a time"),
+            }
+        }
         let mut found = false;
         for setting in self.options.all("MetricsPort").into_iter().filter(|setting| setting.value != "0") {
             let place = setting.value.split_whitespace().next().unwrap_or_default();
