@@ -429,6 +429,8 @@ fn names_that_hide_an_address_of_this_machine_reach_nothing() {
             let body = link.hear().await.expect("an answer");
             assert_eq!(body[0], END, "{name}");
             assert!([RESOLVE_FAILED, EXIT_POLICY].contains(&body[11]), "{name}: {}", body[11]);
+            let told = body[11] == EXIT_POLICY;
+            assert!(!told || name.parse::<IpAddr>().is_ok(), "{name}: the answer tells an address");
         }
         let came = tokio::time::timeout(Duration::from_millis(50), trap.accept()).await;
         assert!(came.is_err(), "the exit connected to this machine");

@@ -168,7 +168,10 @@ async fn to_host(
     }
     // A name of which one address leads into the relay's own networks may lead there at the next lookup (DNS rebinding).
     if let Some(inside) = addresses.iter().find(|address| !policy.is_outside(**address)) {
-        return Err(NoStream::Refused(inside.ip()));
+        // A name's address in a private network is not told, as in answers to RESOLVE.
+        let may_tell = policy.may_tell(inside.ip()) || host.parse::<IpAddr>().is_ok();
+        let failed = NoStream::Failed(EndReason::RESOLVE_FAILED);
+        return Err(if may_tell { NoStream::Refused(inside.ip()) } else { failed });
     }
     let refused = addresses[0].ip();
     addresses.retain(|address| policy.allows(*address));
