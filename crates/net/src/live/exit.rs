@@ -127,7 +127,8 @@ async fn open(overlay: &Exiting, exit: &Exit, request: &Request, local: &Local) 
             overlay.with(|node, now| node.end_stream(now, key, reason));
         }
         Some(Err(NoStream::Refused(address))) => {
-            tracing::debug!(%address, "the exit policy refuses a stream");
+            // Logs do not contain destinations.
+            tracing::debug!(reason = EndReason::EXIT_POLICY.0, "no stream");
             overlay.with(|node, now| node.refuse_stream(now, key, address, TTL));
         }
         None => {}
