@@ -169,7 +169,8 @@ const GRANTED: u8 = 90;
 const REJECTED: u8 = 91;
 
 /// The answer to a request for a name, from a RESOLVED message (tor-spec, "Remote hostname lookup"): its first IPv4
-/// address or name, otherwise its first IPv6 address: torsocks has room for IPv4 alone. A SOCKS4 answer cannot hold IPv6 addresses or names.
+/// address or name, otherwise its first IPv6 address: torsocks has room for IPv4 alone. A SOCKS4 answer cannot hold IPv6
+/// addresses or names.
 pub(crate) fn resolved(protocol: Protocol, message: &[u8]) -> Vec<u8> {
     let (mut rest, mut ipv6) = (message, None);
     while let [kind, length, after @ ..] = rest
@@ -191,11 +192,12 @@ pub(crate) fn resolved(protocol: Protocol, message: &[u8]) -> Vec<u8> {
     ipv6.unwrap_or_else(|| answer(protocol, Outcome::Unreachable))
 }
 
-/// The RESOLVED message for a name that is an address.
-fn literal(address: IpAddr) -> Vec<u8> {
+/// An address in a RESOLVED message, and for how many seconds it holds.
+pub(crate) fn resolved_address(address: IpAddr, seconds: u32) -> Vec<u8> {
+    let seconds = seconds.to_be_bytes();
     match address {
-        IpAddr::V4(v4) => [&[4, 4], &v4.octets()[..], &[0; 4]].concat(),
-        IpAddr::V6(v6) => [&[6, 16], &v6.octets()[..], &[0; 4]].concat(),
+        IpAddr::V4(v4) => [&[4, 4], &v4.octets()[..], &seconds].concat(),
+        IpAddr::V6(v6) => [&[6, 16], &v6.octets()[..], &seconds].concat(),
     }
 }
 
@@ -321,7 +323,7 @@ impl Handshake {
     /// A request for addresses; an address resolves to itself.
     fn resolve(&self, host: &Host, protocol: Protocol) -> Step {
         match host.address() {
-            Some(address) => Step::Refuse(resolved(protocol, &literal(address))),
+            Some(address) => Step::Refuse(resolved(protocol, &resolved_address(address, 0))),
             None => Step::Resolve { name: host.to_string(), user: self.user.clone(), protocol },
         }
     }

@@ -22,7 +22,7 @@ use super::policy::Policy;
 use super::stream::{self, AtEnd, Local};
 use crate::link::within;
 use crate::overlay::Overlay;
-use crate::proxy::reverse;
+use crate::proxy::{resolved_address, reverse};
 use crate::{clock, descriptors, os, sockets};
 
 /// Timeouts of a name lookup, and of connecting to each of its addresses.
@@ -233,12 +233,7 @@ async fn resolve(overlay: &Exiting, policy: &Policy, request: &Request, name: &s
             // Applications that take the first address often want one of IPv4.
             found.sort_by_key(SocketAddr::is_ipv6);
             for address in found.iter().take(ADDRESSES) {
-                match address.ip() {
-                    IpAddr::V4(ip) => answer.extend([&[4, 4][..], &ip.octets(), &TTL.to_be_bytes()].concat()),
-                    IpAddr::V6(ip) => {
-                        answer.extend([&[6, 16][..], &ip.octets(), &TTL.to_be_bytes()].concat());
-                    }
-                }
+                answer.extend(resolved_address(address.ip(), TTL));
             }
         }
     }

@@ -176,7 +176,7 @@ impl Lookups {
     /// The name of an address.
     ///
     /// # Errors
-    /// The resolver's, or if the address has none.
+    /// The resolver's, or `NotFound` for an address without a name.
     pub(crate) async fn name_of(&self, of: &Holder, address: IpAddr) -> io::Result<String> {
         let name = self.run(of, move || Ok(dns_lookup::lookup_addr(&address)?)).await?;
         // The resolver writes an address without a name as itself.
