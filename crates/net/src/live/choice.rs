@@ -1,7 +1,7 @@
 //! How a client selects the relays of its circuits.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::RelayId;
@@ -31,10 +31,21 @@ impl Avoided {
         self.0.extend(relays.iter().map(|relay| (relay.clone(), now + Avoided::FOR)));
     }
 
-    /// The relays that are not avoided. The guard is never avoided.
-    pub(crate) fn others(&self, now: Time, relays: &[Known], guard: Option<RelayId>) -> Vec<Known> {
-        let avoided = |relay: &Known| self.0.get(&relay.nickname).is_some_and(|until| now < *until);
-        relays.iter().filter(|relay| Some(relay.id) == guard || !avoided(relay)).cloned().collect()
+    /// The relays that are not avoided, then the same with the relays that were avoided longest, and so on to all
+    /// relays. The guard is never avoided.
+    pub(crate) fn candidates(
+        &self,
+        now: Time,
+        relays: &[Known],
+        guard: Option<RelayId>,
+    ) -> impl Iterator<Item = Vec<Known>> {
+        let mut until: BTreeSet<Time> = self.0.values().copied().filter(|until| now < *until).collect();
+        until.insert(now);
+        until.into_iter().map(move |readmitted| {
+            let avoided =
+                |relay: &Known| self.0.get(&relay.nickname).is_some_and(|until| readmitted < *until);
+            relays.iter().filter(|relay| Some(relay.id) == guard || !avoided(relay)).cloned().collect()
+        })
     }
 }
 
@@ -137,12 +148,15 @@ mod tests {
         let relays: Vec<Known> = (0..5).map(relay).collect();
         let mut avoided = Avoided::default();
         avoided.add(Time::ZERO + Span::from_secs(1), &["1".into(), "2".into()]);
-        let ids = |at: u64| {
-            let others = avoided.others(Time::ZERO + Span::from_secs(at), &relays, Some(RelayId(2)));
-            others.iter().map(|relay| relay.id.0).collect::<Vec<u32>>()
+        avoided.add(Time::ZERO + Span::from_secs(2), &["3".into()]);
+        let ids = |at: u64| -> Vec<Vec<u32>> {
+            let candidates = avoided.candidates(Time::ZERO + Span::from_secs(at), &relays, Some(RelayId(2)));
+            candidates.map(|relays| relays.iter().map(|relay| relay.id.0).collect()).collect()
         };
-        assert_eq!(ids(10), [0, 2, 3, 4], "the guard stays");
-        assert_eq!(ids(11), [0, 1, 2, 3, 4]);
+        let all = vec![0, 1, 2, 3, 4];
+        assert_eq!(ids(10), [vec![0, 2, 4], vec![0, 1, 2, 4], all.clone()], "the guard stays");
+        assert_eq!(ids(11), [vec![0, 1, 2, 4], all.clone()]);
+        assert_eq!(ids(12), [all]);
     }
 
     #[test]

@@ -415,9 +415,10 @@ impl Client {
             }
             None => {
                 let guard = &self.state.guard;
-                let others = self.state.avoided.borrow().others(clock::now(), &relays, guard.get());
-                let path = choice::path(&others, self.hops, guard, &[]);
-                path.or_else(|| choice::path(&relays, self.hops, guard, &[]))
+                // Of too few relays, those avoided longest come back first: the newest suspect is drawn last.
+                let avoided = self.state.avoided.borrow();
+                let mut candidates = avoided.candidates(clock::now(), &relays, guard.get());
+                candidates.find_map(|relays| choice::path(&relays, self.hops, guard, &[]))
             }
         }
     }
@@ -620,11 +621,15 @@ impl Client {
             let slow = racing[racing.len() - 1].1.path.borrow().clone();
             let connected =
                 self.state.guard.get().is_some_and(|guard| self.names.borrow().is_connected(guard));
+            // Nothing behind a guard without a connection has had a chance to answer.
+            let suspects = match connected {
+                true => slow.get(1..),
+                false => slow.get(..1),
+            };
             if !connected {
                 self.state.guard.set(None);
             }
-            let suspects = &slow[usize::from(connected).min(slow.len())..];
-            self.state.avoided.borrow_mut().add(clock::now(), suspects);
+            self.state.avoided.borrow_mut().add(clock::now(), suspects.unwrap_or_default());
             tracing::debug!(path = slow.join(","), "a circuit is slow: another one races it");
             let Some(another) = self.begin_for(&user) else { break };
             racing.push(another);
