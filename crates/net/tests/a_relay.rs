@@ -26,7 +26,7 @@ pub fn settings(keys: impl Into<Keys>, address: impl Into<Addresses>) -> RelayCo
         address: address.into(),
         keys: keys.into(),
         config: Config { limits: Some(Limits::default()), ..Config::default() },
-        exit: Exit { policy: Policy::new(Vec::new(), false, Vec::new()), directory: None },
+        exit: Exit { policy: Policy::new(Vec::new(), false, Vec::new()), directories: Vec::new() },
         extends: Gate::Private,
         announce: Announce::None,
         status: None,
@@ -44,7 +44,10 @@ pub const WEIGHT: u64 = 10_000_000;
 
 /// An exit to every address, with the directory that its directory streams reach.
 pub fn open_exit(directory: Option<SocketAddr>) -> Exit {
-    Exit { policy: Policy::new(vec!["accept *:*".parse().unwrap()], true, Vec::new()), directory }
+    Exit {
+        policy: Policy::new(vec!["accept *:*".parse().unwrap()], true, Vec::new()),
+        directories: directory.into_iter().collect(),
+    }
 }
 
 /// A relay that runs.

@@ -63,7 +63,7 @@ async fn relay(setup: Setup) -> (Relay, SocketAddr) {
     let change = |settings: &mut RelayConfig| {
         settings.config.limits = Some(setup.limits);
         settings.exit =
-            Exit { policy: Policy::new(rules, setup.exit_to_private, Vec::new()), directory: None };
+            Exit { policy: Policy::new(rules, setup.exit_to_private, Vec::new()), directories: Vec::new() };
         settings.extends = setup.extends;
         settings.announce = setup.announce;
     };

@@ -4,6 +4,9 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+use sha2::{Digest as _, Sha256};
 use tidegate_control::units::Span;
 use tidegate_net::clock;
 use tidegate_net::live::relay::RelayConfig;
@@ -15,7 +18,13 @@ use crate::a_relay;
 use crate::faults::neighbour::{BEGIN_DIR, DATA, END, Link, RELAY, circuit_from, host, message};
 use crate::one_hop::on_sockets;
 
-/// Answers each request by its path, and 404 for `/tor/none`, until the task ends. Returns its address and the requests so far.
+const MICRODESCRIPTORS: [&str; 3] = ["onion-key\nid a\n", "onion-key\nid b\n", "onion-key\nid c\n"];
+
+fn digest(text: &str) -> String {
+    STANDARD_NO_PAD.encode(Sha256::digest(text))
+}
+
+/// Answers each request by its path, one for microdescriptors with those, and 404 for `/tor/none`, until the task ends. Returns its address and the requests so far.
 async fn directory() -> (SocketAddr, Rc<RefCell<Vec<String>>>, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, requests) = (listener.local_addr().unwrap(), Rc::<RefCell<Vec<String>>>::default());
@@ -29,7 +38,12 @@ async fn directory() -> (SocketAddr, Rc<RefCell<Vec<String>>>, JoinHandle<()>) {
             let request = String::from_utf8(request).unwrap();
             let path = request.split(' ').nth(1).unwrap().to_owned();
             let head = if path.contains("none") { "404 Not found" } else { "200 OK" };
-            let body = path.repeat(300);
+            let body = match path.strip_prefix("/tor/micro/d/") {
+                Some(list) => {
+                    MICRODESCRIPTORS.iter().filter(|text| list.contains(&digest(text))).copied().collect()
+                }
+                None => path.repeat(300),
+            };
             seen.borrow_mut().push(path);
             let answer = format!("HTTP/1.0 {head}\r\nDate: now\r\n\r\n{body}");
             // A client that has gone does not need it.
@@ -102,4 +116,47 @@ fn an_old_consensus_is_served_while_the_directory_is_down() {
         assert_eq!(*requests.borrow(), [path]);
         assert_eq!(ask(&mut link, 3, "/tor/status-vote/current/other").await, "", "there is none");
     });
+}
+
+/// The first directory is down.
+#[test]
+fn a_microdescriptor_is_fetched_once_for_all_lists() {
+    on_sockets(async {
+        let (directory, requests, task) = directory().await;
+        let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let change = |settings: &mut RelayConfig| {
+            settings.exit = a_relay::open_exit(Some(closed));
+            settings.exit.directories.push(directory);
+        };
+        let a_relay::Running { router, .. } = a_relay::start(change).await;
+        let mut link = circuit_from(host(2), router.into()).await;
+        let path = |texts: &[&str]| {
+            let digests: Vec<String> = texts.iter().map(|text| digest(text)).collect();
+            format!("/tor/micro/d/{}", digests.join("-"))
+        };
+        let [a, b, c] = MICRODESCRIPTORS;
+        let body = |answer: String| {
+            let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+            assert!(head.starts_with("HTTP/1.0 200 OK\r\n"), "{head}");
+            let mut lines: Vec<&str> = body.lines().filter(|line| line.starts_with("id ")).collect();
+            lines.sort_unstable();
+            lines.join(" ")
+        };
+        assert_eq!(body(ask(&mut link, 1, &path(&[a, b])).await), "id a id b");
+        assert_eq!(body(ask(&mut link, 2, &path(&[c, b])).await), "id b id c");
+        assert_eq!(body(ask(&mut link, 3, &path(&[c, a])).await), "id a id c");
+        assert_eq!(*requests.borrow(), [path(&[a, b]), path(&[c])].map(sorted));
+        task.abort();
+        let unknown = "onion-key\nid d\n";
+        assert_eq!(body(ask(&mut link, 4, &path(&[a, b, c, unknown])).await), "id a id b id c");
+        assert_eq!(ask(&mut link, 5, &path(&[unknown])).await, "", "there is none");
+    });
+}
+
+/// The path with its digests in the order of their bytes.
+fn sorted(path: String) -> String {
+    let (start, list) = path.rsplit_once('/').unwrap();
+    let mut digests: Vec<&str> = list.split('-').collect();
+    digests.sort_by_key(|digest| STANDARD_NO_PAD.decode(digest).unwrap());
+    format!("{start}/{}", digests.join("-"))
 }

@@ -59,7 +59,10 @@ fn settings(keys: RouterKeys, address: Addresses, transport: Transport, announce
             ..Config::default()
         },
         published: Some(a_relay::WEIGHT),
-        exit: Exit { policy: Policy::new(rules.to_vec(), true, Vec::new()), directory },
+        exit: Exit {
+            policy: Policy::new(rules.to_vec(), true, Vec::new()),
+            directories: directory.into_iter().collect(),
+        },
         announce,
         ..a_relay::settings(keys, address)
     }

@@ -99,7 +99,7 @@ struct RelayFile {
     address: Option<Spanned<Value>>,
     /// Key file written by `tidegate relay --keygen`.
     keys: PathBuf,
-    /// Number of threads, or `"all"` for one per core; 1 by default.
+    /// Number of threads, or `"all"` for one per core. By default 1, and with `[tor]` one per core if the parts allow it.
     threads: Option<Spanned<Value>>,
     /// Rate limit of the token bucket; unlimited by default.
     bandwidth: Option<Spanned<Rate>>,
@@ -164,6 +164,13 @@ struct TorFile {
     further_authorities: Vec<Spanned<SocketAddr>>,
     #[serde(default)]
     allow_public_authority: bool,
+}
+
+impl TorFile {
+    /// All authorities, the first one first.
+    fn authorities(&self) -> impl Iterator<Item = &Spanned<SocketAddr>> {
+        [&self.authority].into_iter().chain(&self.further_authorities)
+    }
 }
 
 /// Keys of a scenario's `[[system]]` that are not parts: a label, and what [`check_on_sockets`] refuses.
@@ -322,14 +329,14 @@ fn announce(file: &RelayFile, allow_public: bool, source: &SourceFile) -> Result
         (Some(directory), None) => Announce::Overlay(directory.address, token(directory, source)?),
         (None, Some(tor)) => {
             let is_allowed = allow_public && tor.allow_public_authority;
-            let all = [&tor.authority].into_iter().chain(&tor.further_authorities);
-            if let Some(public) = all.clone().find(|at| !is_private(at.get_ref().ip()) && !is_allowed) {
+            let public = tor.authorities().find(|at| !is_private(at.get_ref().ip()) && !is_allowed);
+            if let Some(public) = public {
                 let cause = format!("{} is not in a private network", public.get_ref());
                 let cure = "if you operate that network, set `allow-public-authority = true` here and pass \
                             --allow-public-authority";
                 return Err(source.error(public.span(), cause, cure));
             }
-            Announce::Tor(all.map(|at| *at.get_ref()).collect())
+            Announce::Tor(tor.authorities().map(|at| *at.get_ref()).collect())
         }
         (Some(_), Some(tor)) => {
             let cause = "a relay has either a [directory] or a [tor] authority, not both";
@@ -415,12 +422,17 @@ const MOST_THREADS: u64 = 64;
 
 /// Reads the number of threads, which must fit the rest of the configuration.
 fn threads(file: &RelayFile, config: &Config, source: &SourceFile) -> Result<NonZeroUsize, InputError> {
-    let Some(given) = &file.threads else { return Ok(NonZeroUsize::MIN) };
+    let all = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let all = all.get().min(MOST_THREADS as usize);
+    let refused = |number: usize| not_on_threads(number, config, file.measurement.is_some());
+    let Some(given) = &file.threads else {
+        // With several threads a relay does not announce Tidegate's extensions, which only its own overlays use.
+        let number = if file.tor.is_some() && refused(all).is_none() { all } else { 1 };
+        return Ok(NonZeroUsize::new(number).expect("it is at least 1"));
+    };
     let fail = |cause: String, cure: &str| Err(source.error(given.span(), cause, cure));
     let number = match given.get_ref() {
-        Value::String(all) if all == "all" => {
-            std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
-        }
+        Value::String(text) if text == "all" => all,
         value => match value.as_u64() {
             Some(number @ 1..=MOST_THREADS) => number as usize,
             _ => {
@@ -429,8 +441,7 @@ fn threads(file: &RelayFile, config: &Config, source: &SourceFile) -> Result<Non
             }
         },
     };
-    let number = number.min(MOST_THREADS as usize);
-    if let Some(why) = not_on_threads(number, config, file.measurement.is_some()) {
+    if let Some(why) = refused(number) {
         return fail(format!("`threads` is {number}, but {why}"), "set `threads = 1`, or change that part");
     }
     Ok(NonZeroUsize::new(number).expect("it is at least 1"))
@@ -536,8 +547,9 @@ fn check(
     })?;
     let lifetimes = table("key-lifetimes", file.key_lifetimes.as_ref(), source)?;
     let keys = Keys { router, file: Some(path), lifetimes };
-    let directory = file.tor.as_ref().map(|tor| *tor.authority.get_ref());
-    let (nickname, exit) = (nickname.clone(), Exit { policy, directory });
+    let authorities = file.tor.iter().flat_map(TorFile::authorities);
+    let directories = authorities.map(|at| *at.get_ref()).collect();
+    let (nickname, exit) = (nickname.clone(), Exit { policy, directories });
     let extends = Gate::allowing_private(file.extend_to_private_addresses);
     let measurement = measurement(file.measurement.as_ref(), folder, source)?;
     let published = published(&file, source)?;

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 
 use tidegate_control::shares::Shares;
 use tidegate_control::units::{Span, Time};
@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 
 use super::bandwidth::Limit;
 use super::channel::Links;
-use super::document_cache::{self, Answer, DocumentCache, Wanted, for_everybody};
+use super::document_cache::{self, DocumentCache, Wanted, for_everybody};
 use super::onion_descriptors::{Descriptors, LONGEST, blinded_key};
 use super::stream::{self, AtEnd, Local};
 use crate::clock;
@@ -175,12 +175,13 @@ fn wanted(request: &[u8]) -> Option<Option<Wanted>> {
         let value = field.and_then(|field| std::str::from_utf8(field.value).ok());
         value.unwrap_or_default().to_owned()
     };
-    let path = parsed.path.filter(|path| parsed.method == Some("GET") && Wanted::is_document(path));
-    Some(path.map(|path| Wanted {
+    let path = parsed.path.filter(|_| parsed.method == Some("GET"));
+    let wanted = path.map(|path| Wanted {
         path: path.to_owned(),
         encodings: field("Accept-Encoding"),
         known: field("X-Or-Diff-From-Consensus"),
-    }))
+    });
+    Some(wanted.filter(Wanted::is_document))
 }
 
 /// The request for a document. The fields of one client, such as the time of its last consensus, are not among it.
@@ -244,19 +245,21 @@ fn act(overlay: &OnSockets, stream: &DirectoryStream<'_>, asked: Option<Asked>) 
     }
 }
 
-/// Serves a directory stream from its request to its end. `directory` answers what is not about onion services; `connect`
-/// connects to it.
+/// Serves a directory stream from its request to its end. The first of the directories that can be reached answers what
+/// the relay does not keep; `connect` connects to it.
 pub async fn serve<C: Future<Output = Result<TcpStream, EndReason>>>(
     overlay: &OnSockets,
-    directory: Option<SocketAddr>,
+    directories: &[SocketAddr],
     served: DirectoryStream<'_>,
-    connect: impl FnOnce(SocketAddr) -> C,
+    connect: impl Fn(SocketAddr) -> C,
 ) {
     let (key, local) = (served.key, served.local);
-    // The operator chose it, so it may be in a private network.
-    let Some(address) = directory.filter(|address| Gate::Private.check(*address).is_ok()) else {
+    // The operator chose them, so they may be in a private network.
+    let directories: Vec<SocketAddr> =
+        directories.iter().copied().filter(|address| Gate::Private.check(*address).is_ok()).collect();
+    if directories.is_empty() {
         return overlay.with(|node, now| node.end_stream(now, key, EndReason::NOT_DIRECTORY));
-    };
+    }
     overlay.with(|node, now| node.stream_connected(now, key));
     let begun = within(PATIENCE, async { Ok(local.heard(is_about_services).await) }).await;
     match begun.ok().flatten() {
@@ -265,56 +268,78 @@ pub async fn serve<C: Future<Output = Result<TcpStream, EndReason>>>(
             let answer = act(overlay, &served, asked.ok().flatten());
             stream::answer(overlay, key, local, answer.into()).await;
         }
-        Some(false) => answer_documents(overlay, address, &served, connect).await,
+        Some(false) => {
+            let reach = async || {
+                let mut failed = EndReason::NOT_DIRECTORY;
+                for address in &directories {
+                    match connect(*address).await {
+                        Ok(socket) => return Ok((*address, socket)),
+                        Err(reason) => failed = reason,
+                    }
+                }
+                Err(failed)
+            };
+            answer_documents(overlay, &served, reach).await;
+        }
         None => overlay.with(|node, now| node.end_stream(now, key, EndReason::TIMEOUT)),
     }
 }
 
-/// Answers from the kept documents, or from those of the directory at this address.
-async fn answer_documents<C: Future<Output = Result<TcpStream, EndReason>>>(
+/// Answers from the kept documents, or from those of the directory that `reach` connects to.
+async fn answer_documents(
     overlay: &OnSockets,
-    address: SocketAddr,
     served: &DirectoryStream<'_>,
-    connect: impl FnOnce(SocketAddr) -> C,
+    reach: impl AsyncFnOnce() -> Result<(SocketAddr, TcpStream), EndReason>,
 ) {
     let (key, local) = (served.key, served.local);
     let cache = || -> MutexGuard<'_, DocumentCache> { served.documents.lock().expect("no shard panics") };
     let asked = within(PATIENCE, async { Ok(local.heard(wanted).await) }).await.ok().flatten().flatten();
-    let kept = asked.as_ref().and_then(|wanted| cache().find(clock::unix(), wanted));
+    let list = asked.as_ref().and_then(Wanted::microdescriptors);
+    let kept = match (&list, &asked) {
+        (Some(list), _) => cache().find_all(list),
+        (None, Some(wanted)) => cache().find(clock::unix(), wanted),
+        (None, None) => None,
+    };
     if let Some(kept) = kept {
         return stream::answer(overlay, key, local, kept.bytes.clone()).await;
     }
-    // When the directory does not answer, the last answer is better than none.
-    let old = asked.as_ref().and_then(|wanted| cache().find_old(clock::unix(), wanted));
-    let without = async |reason| match &old {
-        Some(old) => stream::answer(overlay, key, local, old.bytes.clone()).await,
-        None => overlay.with(|node, now| node.end_stream(now, key, reason)),
+    // When no directory answers, the last answer or a part of the list is better than none.
+    let without = async |reason| {
+        let old = match (&list, &asked) {
+            (Some(list), _) => cache().find_some(list),
+            (None, Some(wanted)) => cache().find_old(clock::unix(), wanted),
+            (None, None) => None,
+        };
+        match old {
+            Some(old) => stream::answer(overlay, key, local, old.bytes.clone()).await,
+            None => overlay.with(|node, now| node.end_stream(now, key, reason)),
+        }
     };
-    let permitted = asked.and_then(|wanted| Some((wanted, cache().fetch()?)));
+    let permitted = asked.as_ref().and_then(|wanted| Some((wanted, cache().fetch()?)));
     let _place = Place::take(overlay, served);
-    let socket = match connect(address).await {
-        Ok(socket) => socket,
+    let (address, socket) = match reach().await {
+        Ok(reached) => reached,
         Err(reason) => return without(reason).await,
     };
     let Some((wanted, _fetch)) = permitted else {
         return stream::run(overlay, key, local, socket, (Vec::new(), AtEnd::End)).await;
     };
-    let text = request(&wanted, address);
+    let text = match &list {
+        Some(list) => request(&cache().missing(list), address),
+        None => request(wanted, address),
+    };
     let fetched = tokio::select! {
         biased;
         () = local.over() => return,
         fetched = answer_of(socket, &text) => fetched,
     };
     let Ok(fetched) = fetched else { return without(EndReason::MISC).await };
-    let answer: Arc<Answer> = match for_everybody(&fetched) {
-        Some(bytes) => {
-            let mut cache = cache();
-            let answer = cache.answer(bytes);
-            cache.keep(clock::unix(), wanted, answer.clone());
-            answer
-        }
-        None => cache().answer(fetched),
+    let now = clock::unix();
+    let kept = match &list {
+        Some(list) => cache().keep_list(list, &fetched),
+        None => for_everybody(&fetched).map(|bytes| cache().keep(now, wanted.clone(), bytes)),
     };
+    let answer = kept.unwrap_or_else(|| cache().answer(fetched));
     stream::answer(overlay, key, local, answer.bytes.clone()).await;
 }
 

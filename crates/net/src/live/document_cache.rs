@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 
+use super::microdescriptors::{Asked, Microdescriptors};
+
 /// Maximum of cached answers, bytes. The public network's consensus takes 3 MB.
 const MEMORY: usize = 64 << 20;
 /// Maximum of cached answers and of those that streams still send, bytes. Above it, streams get their answers from the
@@ -26,8 +28,7 @@ const OTHER: u64 = 600;
 /// For how long an answer is kept after that, in case the authority does not answer: a consensus is valid for two more hours.
 const OLD: u64 = 2 * 3600;
 const CURRENT_PATH: &str = "/tor/status-vote/current/";
-/// Paths of documents that many clients ask for in the same words, and of which an answer is never a part. Each client asks for
-/// its own list of microdescriptors, and an authority may lack some that it gets later.
+/// Paths of documents that many clients ask for in the same words, and of which an answer is never a part.
 const PATHS: [&str; 2] = [CURRENT_PATH, "/tor/keys/"];
 
 /// A client's request.
@@ -42,9 +43,14 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Whether a path is one of documents that can be kept.
-    pub(crate) fn is_document(path: &str) -> bool {
-        PATHS.iter().any(|start| path.starts_with(start))
+    /// Whether its documents can be kept.
+    pub(crate) fn is_document(&self) -> bool {
+        PATHS.iter().any(|start| self.path.starts_with(start)) || self.microdescriptors().is_some()
+    }
+
+    /// The microdescriptors that it asks for, if it does.
+    pub(crate) fn microdescriptors(&self) -> Option<Asked> {
+        Asked::parse(&self.path, &self.encodings)
     }
 }
 
@@ -89,6 +95,8 @@ pub struct DocumentCache {
     fresh_until: Option<u64>,
     held: Arc<AtomicUsize>,
     fetches: Arc<AtomicUsize>,
+    /// Microdescriptors. Each client asks for its own list.
+    microdescriptors: Microdescriptors,
 }
 
 impl DocumentCache {
@@ -100,6 +108,7 @@ impl DocumentCache {
     /// Forgets all answers: they were another network's.
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
+        self.microdescriptors = Microdescriptors::default();
         self.bytes = 0;
         self.fresh_until = None;
     }
@@ -135,7 +144,8 @@ impl DocumentCache {
     }
 
     /// Keeps an answer, in place of those that were not used for the longest time.
-    pub(crate) fn keep(&mut self, now: u64, wanted: Wanted, answer: Arc<Answer>) {
+    pub(crate) fn keep(&mut self, now: u64, wanted: Wanted, answer: Vec<u8>) -> Arc<Answer> {
+        let answer = self.answer(answer);
         self.remove(&wanted);
         self.entries.retain(|_, entry| {
             let lasts = now < entry.until + OLD;
@@ -155,7 +165,31 @@ impl DocumentCache {
         };
         self.bytes += answer.bytes.len();
         self.uses += 1;
-        self.entries.insert(wanted, Entry { answer, until: now + lasts, used: self.uses });
+        self.entries.insert(wanted, Entry { answer: answer.clone(), until: now + lasts, used: self.uses });
+        answer
+    }
+
+    /// An answer with all microdescriptors of a list, if they are kept.
+    pub(crate) fn find_all(&mut self, list: &Asked) -> Option<Arc<Answer>> {
+        if self.microdescriptors.missing(list).is_empty() { self.find_some(list) } else { None }
+    }
+
+    /// An answer with those microdescriptors of a list that are kept.
+    pub(crate) fn find_some(&mut self, list: &Asked) -> Option<Arc<Answer>> {
+        let bytes = self.microdescriptors.answer(list)?;
+        Some(self.answer(bytes))
+    }
+
+    /// A request for the microdescriptors of a list that are not kept.
+    pub(crate) fn missing(&self, list: &Asked) -> Wanted {
+        let path = Asked::path(&self.microdescriptors.missing(list));
+        Wanted { path, encodings: String::new(), known: String::new() }
+    }
+
+    /// Keeps the microdescriptors of a list that a directory sent. Returns an answer with all that are kept.
+    pub(crate) fn keep_list(&mut self, list: &Asked, fetched: &[u8]) -> Option<Arc<Answer>> {
+        self.microdescriptors.keep(list, fetched);
+        self.find_some(list)
     }
 
     fn remove(&mut self, wanted: &Wanted) {
@@ -201,8 +235,7 @@ mod tests {
     }
 
     fn keep(cache: &mut DocumentCache, now: u64, path: &str, length: usize) {
-        let answer = cache.answer(vec![0; length]);
-        cache.keep(now, wanted(path), answer);
+        cache.keep(now, wanted(path), vec![0; length]);
     }
 
     #[test]

@@ -41,8 +41,8 @@ pub(crate) type Exiting = Overlay<Relay<Encrypted>, Limit, Rc<Links>>;
 pub struct Exit {
     /// The exit policy.
     pub policy: Policy,
-    /// Where directory streams connect to, if they are served.
-    pub directory: Option<SocketAddr>,
+    /// The directories of directory streams, the preferred one first. Without any, none is served.
+    pub directories: Vec<SocketAddr>,
 }
 
 /// A stream's request, and the holder of its name lookups.
@@ -94,7 +94,7 @@ async fn open(overlay: &Exiting, exit: &Exit, request: &Request, local: &Local) 
         let connections = &request.connections;
         let served = DirectoryStream { key, from, local, descriptors, documents, connections };
         let connect = |address| connect(address, &request.overload);
-        return directory_stream::serve(overlay, exit.directory, served, connect).await;
+        return directory_stream::serve(overlay, &exit.directories, served, connect).await;
     }
     let opening = async {
         match &request.target {

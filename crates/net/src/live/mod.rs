@@ -23,6 +23,7 @@ pub mod fetch;
 mod history;
 pub mod keys;
 mod lookups;
+mod microdescriptors;
 pub(crate) mod onion_descriptors;
 mod patience;
 pub mod policy;

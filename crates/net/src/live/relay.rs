@@ -705,7 +705,7 @@ impl RelayLoop {
             observed: self.observed(),
             uptime: clock::now().as_secs_f64() as u64,
             policy: &exit.policy,
-            directory: exit.directory.is_some(),
+            directory: !exit.directories.is_empty(),
             operator: &announced.operator,
             overloaded: reported_overload(self.shard.overload().last(), published),
             without_descriptors: reported_overload(descriptors::last(), published),

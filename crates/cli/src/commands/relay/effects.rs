@@ -129,7 +129,7 @@ fn shown(loaded: Loaded) -> String {
     let Operator { contact, family, family_keys } = settings.operator;
     let families: Vec<String> = family_keys.iter().map(|key| family_id(key)).collect();
     let defences = DefenceParameters::of_consensus(|name| settings.defences.get(name).copied());
-    let exit = (exit.policy, exit.directory);
+    let exit = (exit.policy, exit.directories);
     format!(
         "{listen:?} {status:?} {nickname} {address:?} {identity:?} {lifetimes:?} {config:?} {exit:?} {extends:?} \
          {announce:?} {measured:?} {:?} {contact:?} {family:?} {families:?} {defences:?} {} {drain}",
@@ -257,6 +257,17 @@ fn every_key_of_a_system_has_an_effect_or_is_refused() {
     eprintln!("{} cases change the relay, {} are refused", counts[0], counts[1]);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(counts[0] >= 60, "{counts:?}");
+}
+
+#[test]
+fn a_relay_of_a_tor_network_uses_all_cores() {
+    let files = Files::new("threads");
+    let run = |keys: &[&str]| files.run(keys).unwrap();
+    let tor = "tor.authority = \"10.0.0.1:9\"";
+    assert_eq!(run(&[tor]), run(&[tor, "threads = \"all\""]));
+    assert_eq!(run(&[]), run(&["threads = 1"]));
+    let switching = "system.switch.rest = \"1 s\"";
+    assert_eq!(run(&[tor, switching]), run(&[tor, switching, "threads = 1"]), "one thread moves circuits");
 }
 
 #[test]
