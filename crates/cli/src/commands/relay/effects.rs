@@ -266,8 +266,8 @@ fn a_relay_of_a_tor_network_uses_all_cores() {
     let tor = "tor.authority = \"10.0.0.1:9\"";
     assert_eq!(run(&[tor]), run(&[tor, "threads = \"all\""]));
     assert_eq!(run(&[]), run(&["threads = 1"]));
-    let switching = "system.switch.rest = \"1 s\"";
-    assert_eq!(run(&[tor, switching]), run(&[tor, switching, "threads = 1"]), "one thread moves circuits");
+    let pctcp = "system.transport = \"pctcp\"";
+    assert_eq!(run(&[tor, pctcp]), run(&[tor, pctcp, "threads = 1"]), "it works on one thread only");
 }
 
 #[test]
