@@ -297,6 +297,14 @@ pub(super) fn check_written(document: &Value) -> Result<(), Wrong> {
                 cure: "drop one of the two".into(),
             });
         }
+        if user.get("day").is_some() && user.get("awake").is_none() {
+            return Err(Wrong {
+                path: ["user", &number.to_string(), "day"].map(str::to_owned).into(),
+                at_key: true,
+                cause: "`day` has no effect without `awake`: all users are always active".into(),
+                cure: "add `awake` with the shares of active users, or drop `day`".into(),
+            });
+        }
     }
     Ok(())
 }

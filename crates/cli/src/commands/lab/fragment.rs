@@ -186,6 +186,11 @@ impl Fragment {
         self.source.error(self.set.get(name).cloned().unwrap_or(0..0), cause, cure)
     }
 
+    /// Whether both give tor the same options.
+    pub fn equals(&self, other: &Fragment) -> bool {
+        self.torrc() == other.torrc() && self.parameters == other.parameters
+    }
+
     /// The options as lines of a torrc.
     pub fn torrc(&self) -> String {
         self.options.iter().map(|TorOption { name, value, .. }| format!("{name} {value}\n")).collect()

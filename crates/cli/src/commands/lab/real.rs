@@ -118,7 +118,13 @@ impl RealArgs {
     fn sides(&self) -> Result<Vec<SidePlan>, InputError> {
         let mut sides = vec![("baseline", Fragment::read(self.baseline.as_ref())?)];
         if let Some(file) = &self.torrc {
-            sides.push(("changed", Fragment::read(Some(file))?));
+            let changed = Fragment::read(Some(file))?;
+            if changed.equals(&sides[0].1) {
+                let cause = "has the same options as the other side, so both sides would be the same";
+                let cure = "write an option of tor into it, for example `Schedulers Vanilla`";
+                return Err(InputError::new(file.display().to_string(), cause, cure));
+            }
+            sides.push(("changed", changed));
         }
         let plan = |(name, fragment): (&'static str, Fragment)| {
             let model = self.predict.then(|| Model::of(&fragment)).transpose()?;
