@@ -4,8 +4,8 @@
 //! and the runs that are finished when the user stops remain valid.
 
 use std::ops::ControlFlow;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use serde_json::json;
 use tidegate_control::random::Seed;
@@ -30,8 +30,8 @@ pub struct Run {
     pub system: usize,
     /// Root of its seed tree.
     pub seed: u64,
-    /// Its metrics.
-    pub metrics: Metrics,
+    /// Its metrics, shared with its record.
+    pub metrics: Arc<Metrics>,
     /// Digest of every observation, in order.
     pub digest: u64,
     /// Wall-clock time.
@@ -146,6 +146,7 @@ pub fn run_with(
     monitor.progress(&what, "done", 1.0);
     let others_cpu = others_cpu.into_inner().expect("no thread panics with the lock held");
     let (wall_s, cpu_s) = (monitor.wall_s() - wall, monitor.cpu_s() - cpu + others_cpu);
+    let metrics = Arc::new(metrics);
     Ok(Some(Run { system, seed, metrics, digest: digest.value(), wall_s, cpu_s }))
 }
 

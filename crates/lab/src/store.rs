@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -65,7 +66,7 @@ pub struct Record {
     /// Its origin.
     pub provenance: Provenance,
     /// Its metrics.
-    pub metrics: Metrics,
+    pub metrics: Arc<Metrics>,
 }
 
 impl Record {
@@ -89,13 +90,16 @@ impl Record {
         }
     }
 
-    /// The files of the record: `record.json`, and the run's rows of each table.
-    pub(crate) fn files(&self, scenario: &Scenario) -> Vec<folder::ResultFile> {
-        let text = serde_json::to_vec(self).expect("records can be written");
+    /// The files of the record: `record.json`, and the run's rows of each table. Each is made when it is asked for, because
+    /// all together take several times the memory of the record.
+    pub(crate) fn files(&self, scenario: &Scenario) -> impl Iterator<Item = folder::ResultFile> {
+        let text = || (RECORD.to_owned(), serde_json::to_vec(self).expect("records can be written"));
         let runs = Runs { finished: self.clone().run(scenario).into_iter().collect(), missing: Vec::new() };
-        let tables = tables::all(&Results::new(scenario, &runs));
-        let parts = tables.iter().map(|table| (format!("{}.parquet", table.name), parquet(table)));
-        [(RECORD.to_owned(), text)].into_iter().chain(parts).collect()
+        let tables = tables::ALL.into_iter().map(move |table| {
+            let table = table(&Results::new(scenario, &runs));
+            (format!("{}.parquet", table.name), parquet(&table))
+        });
+        std::iter::once_with(text).chain(tables)
     }
 
     /// The run, if the scenario has its system.
@@ -149,12 +153,16 @@ impl Store {
     ///
     /// # Errors
     /// If the files cannot be written; none of them are left then.
-    pub fn keep(&self, name: &str, files: &[folder::ResultFile]) -> Result<(), InputError> {
+    pub fn keep(
+        &self,
+        name: &str,
+        files: impl IntoIterator<Item = folder::ResultFile>,
+    ) -> Result<(), InputError> {
         let fresh = self.records.join(format!(".{name}.{}", std::process::id()));
         let place = self.records.join(name);
         let write = || -> io::Result<()> {
             fs::create_dir_all(&fresh)?;
-            files.iter().try_for_each(|(file, bytes)| folder::synced(&fresh.join(file), bytes))?;
+            files.into_iter().try_for_each(|(file, bytes)| folder::synced(&fresh.join(file), &bytes))?;
             places::sync_folder(&fresh)?;
             places::exchange(&fresh, &place)?;
             if fresh.exists() {
@@ -175,7 +183,7 @@ impl Store {
     /// If it cannot be written.
     pub fn keep_run(&self, scenario: &Scenario, run: &Run, commit: &str, now: u64) -> Result<(), InputError> {
         let record = Record::of(scenario, run, &BTreeMap::new(), commit, now);
-        self.keep(&name_of(scenario, (run.system, run.seed)), &record.files(scenario))
+        self.keep(&name_of(scenario, (run.system, run.seed)), record.files(scenario))
     }
 
     /// The tasks (system, seed) without a stored run.

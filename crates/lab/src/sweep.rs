@@ -147,7 +147,7 @@ impl RunOrder {
         let system = scenario.systems.iter().position(|system| system.name == self.system);
         let system = system.expect("no point renames a system");
         let run = run_once(&scenario, system, self.seed, monitor)?.ok_or(RunError::Stopped)?;
-        Ok(Record::of(&scenario, &run, &self.values, commit, monitor.unix_s()).files(&scenario))
+        Ok(Record::of(&scenario, &run, &self.values, commit, monitor.unix_s()).files(&scenario).collect())
     }
 }
 

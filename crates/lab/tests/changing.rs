@@ -48,7 +48,7 @@ fn old_clients_have_fixed_windows() {
     assert_eq!(digest("control = \"vegas\"\nold-clients = 0.0"), vegas);
     let mixed = include_str!("../../../scenarios/changing.toml")
         .replace("duration = \"240 s\"", "duration = \"30 s\"");
-    let classes = run(&mixed).metrics.transfers.classes;
+    let classes = run(&mixed).metrics.transfers.classes.clone();
     let begun = |name: &str| classes.iter().find(|class| class.name == name).map_or(0, |class| class.begun);
     let (old, new) = (begun("web-old"), begun("web"));
     assert!(old > 0 && new > 0, "{old} old and {new} new");
@@ -109,7 +109,7 @@ fn the_example_of_mixed_clients_has_both() {
         .replace("fraction = 0.003", "fraction = 0.001");
     let scenario = parse(&short).unwrap();
     let mixed = scenario.systems.iter().position(|system| system.name == "half-and-half").unwrap();
-    let classes = run_once(&scenario, mixed, 1, &Nobody).unwrap().unwrap().metrics.transfers.classes;
+    let classes = run_once(&scenario, mixed, 1, &Nobody).unwrap().unwrap().metrics.transfers.classes.clone();
     let begun = |name: &str| classes.iter().find(|class| class.name == name).map_or(0, |class| class.begun);
     assert!(begun("web") > 0 && begun("web-windows") > 0, "{} and {}", begun("web"), begun("web-windows"));
 }
@@ -139,8 +139,10 @@ fn relays_that_go_break_circuits_and_users_go_on() {
     let gives_up = "paths = { build-timeout = \"2 s\" }";
     let churn = "\n[relay-churn]\nup = \"10 s\"\ndown = \"3 s\"\n";
     let failed = |churn: &str| {
-        let all =
-            run(&network(12, &system(gives_up), &format!("{PAGES}count = 8\n{churn}"))).metrics.transfers;
+        let all = run(&network(12, &system(gives_up), &format!("{PAGES}count = 8\n{churn}")))
+            .metrics
+            .transfers
+            .clone();
         let late =
             all.records.iter().filter(|record| record.last.is_some() && record.begun.as_secs_f64() > 15.0);
         (all.records.iter().filter(|record| record.timed_out).count(), late.count())
@@ -156,7 +158,7 @@ fn relays_that_go_break_circuits_and_users_go_on() {
 #[test]
 fn users_sleep_by_the_day() {
     let users = format!("{PAGES}count = 10\nday = \"10 s\"\nawake = [1.0, 0.5, 0.0, 0.2, 1.0]\n");
-    let transfers = run(&network(5, &system(""), &users)).metrics.transfers.records;
+    let transfers = run(&network(5, &system(""), &users)).metrics.transfers.records.clone();
     let begun = |part: u64| {
         let in_part = |begun: f64| (begun % 10.0) as u64 / 2 == part;
         let users =

@@ -64,7 +64,7 @@ impl Sweep {
     /// Stores the files of a run that `make` returned. The run then survives a power failure.
     fn keep(&self, py: Python<'_>, name: &str, files: BTreeMap<String, Vec<u8>>) -> PyResult<()> {
         let files: Vec<folder::ResultFile> = files.into_iter().collect();
-        py.detach(|| self.store.keep(name, &files)).map_err(input_error)
+        py.detach(|| self.store.keep(name, files)).map_err(input_error)
     }
 
     /// Writes metrics.csv and metrics.parquet of all stored runs; returns their number.

@@ -67,7 +67,7 @@ pub fn main(arguments: SweepArgs) -> Result<ExitCode, Failure> {
     eprintln!("{wanted} runs, {} of them already stored", wanted - tasks.len());
     let console = Console::new(0, arguments.jobs);
     let make = |task: &&SweepTask, _: &dyn Fn(f64) -> bool| -> Result<(), RunError> {
-        Ok(store.keep(&task.name, &sweep.order(task).make(COMMIT, &console)?)?)
+        Ok(store.keep(&task.name, sweep.order(task).make(COMMIT, &console)?)?)
     };
     let made = run_all(&tasks, &console, |task| &task.name, make);
     console.finish();

@@ -27,6 +27,7 @@ fn clients<'a>(record: &'a Record, class: &str) -> Result<Vec<&'a transfers::Rec
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::sync::Arc;
 
     use serde_json::{Value, json};
     use tidegate_data::document::Document;
@@ -44,14 +45,14 @@ mod tests {
             wall_s: 75.5,
             cpu_s: 75.5,
             provenance: Provenance { version: String::new(), commit: String::new(), ended_unix_s: 0 },
-            metrics: crate::metrics::tests::of_five_mib(),
+            metrics: Arc::new(crate::metrics::tests::of_five_mib()),
         }
     }
 
     #[test]
     fn tornettools_files_have_the_fields_of_its_plots() {
         let mut record = record();
-        record.metrics.relayed_cells.curves = vec![vec![1, 2, 3]];
+        Arc::get_mut(&mut record.metrics).unwrap().relayed_cells.curves = vec![vec![1, 2, 3]];
         let class = record.metrics.users[0].class.clone();
         let parameters =
             json!({ "scenario": { "warmup": "1 s", "duration": "10 s", "tor": { "fraction": 0.01 } } });

@@ -43,7 +43,7 @@ pub fn files(results: &Results<'_>) -> Vec<ResultFile> {
     let document = format!("{:#}\n", results.document()).into_bytes();
     let mut files =
         vec![("report.html".to_owned(), page(results).into_bytes()), ("summary.json".to_owned(), document)];
-    files.extend(tables::all(results).iter().flat_map(table_files));
+    files.extend(tables::ALL.into_iter().flat_map(|table| table_files(&table(results))));
     files
 }
 

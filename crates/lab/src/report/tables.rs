@@ -91,17 +91,11 @@ impl Rows {
     }
 }
 
+/// Makes a table of results.
+type Tabulate = fn(&Results<'_>) -> Table;
+
 /// All tables of a scenario's results.
-pub fn all(results: &Results<'_>) -> Vec<Table> {
-    vec![
-        metrics(results),
-        circuits(results),
-        relays(results),
-        transfers(results),
-        series(results),
-        latency(results),
-    ]
-}
+pub(crate) const ALL: [Tabulate; 6] = [metrics, circuits, relays, transfers, series, latency];
 
 /// Every number of every run: one row per (system, seed, metric).
 fn metrics(results: &Results<'_>) -> Table {
