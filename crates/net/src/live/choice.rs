@@ -17,22 +17,22 @@ pub(crate) struct Known {
     pub exit: bool,
 }
 
-/// Relays to avoid: members behind the guard of circuits that broke, by nickname, until a deadline. A relay that is
-/// down would also break the next circuit.
+/// Relays to avoid until a deadline: suspects of circuits that broke or were slow. A relay that is down would
+/// also break the next circuit.
 #[derive(Default)]
-pub(crate) struct Avoided(BTreeMap<String, Time>);
+pub(crate) struct Avoided(BTreeMap<RelayId, Time>);
 
 impl Avoided {
     const FOR: Span = Span::from_secs(10);
 
-    /// A circuit over these relays broke.
-    pub(crate) fn add(&mut self, now: Time, relays: &[String]) {
+    /// A circuit broke or was slow, perhaps because of these relays.
+    pub(crate) fn add(&mut self, now: Time, relays: &[Known]) {
         self.0.retain(|_, until| now < *until);
-        self.0.extend(relays.iter().map(|relay| (relay.clone(), now + Avoided::FOR)));
+        self.0.extend(relays.iter().map(|relay| (relay.id, now + Avoided::FOR)));
     }
 
-    /// The relays that are not avoided, then the same with the relays that were avoided longest, and so on to all
-    /// relays. The guard is never avoided.
+    /// The relays that are not avoided, then also those that have been avoided longest, and so on to all relays. The guard
+    /// is never avoided.
     pub(crate) fn candidates(
         &self,
         now: Time,
@@ -42,8 +42,7 @@ impl Avoided {
         let mut until: BTreeSet<Time> = self.0.values().copied().filter(|until| now < *until).collect();
         until.insert(now);
         until.into_iter().map(move |readmitted| {
-            let avoided =
-                |relay: &Known| self.0.get(&relay.nickname).is_some_and(|until| readmitted < *until);
+            let avoided = |relay: &Known| self.0.get(&relay.id).is_some_and(|until| readmitted < *until);
             relays.iter().filter(|relay| Some(relay.id) == guard || !avoided(relay)).cloned().collect()
         })
     }
@@ -147,8 +146,8 @@ mod tests {
         let relay = |n: u32| Known { id: RelayId(n), nickname: format!("{n}"), bandwidth: 5, exit: true };
         let relays: Vec<Known> = (0..5).map(relay).collect();
         let mut avoided = Avoided::default();
-        avoided.add(Time::ZERO + Span::from_secs(1), &["1".into(), "2".into()]);
-        avoided.add(Time::ZERO + Span::from_secs(2), &["3".into()]);
+        avoided.add(Time::ZERO + Span::from_secs(1), &relays[1..3]);
+        avoided.add(Time::ZERO + Span::from_secs(2), &relays[3..4]);
         let ids = |at: u64| -> Vec<Vec<u32>> {
             let candidates = avoided.candidates(Time::ZERO + Span::from_secs(at), &relays, Some(RelayId(2)));
             candidates.map(|relays| relays.iter().map(|relay| relay.id.0).collect()).collect()

@@ -94,7 +94,7 @@ pub enum Event {
 struct Circuit {
     /// The user that owns its streams. The second circuit of a pair has no user.
     user: Option<String>,
-    path: RefCell<Vec<String>>,
+    path: RefCell<Vec<Known>>,
     /// It is linked to a second circuit.
     pair: bool,
     /// The circuit that its streams can switch to.
@@ -117,6 +117,10 @@ enum Stage {
 }
 
 impl Circuit {
+    fn nicknames(&self) -> Vec<String> {
+        self.path.borrow().iter().map(|relay| relay.nickname.clone()).collect()
+    }
+
     fn enter(&self, stage: Stage) {
         self.stage.set(stage);
         self.changed.notify_waiters();
@@ -178,6 +182,15 @@ impl State {
         }
     }
 
+    /// Avoids the relays that may have made a circuit slow or broken it: those behind the guard, or the guard alone while it has
+    /// no connection. Returns whether the guard has one.
+    fn suspect(&self, names: &SharedNames, path: &[Known]) -> bool {
+        let connected = path.first().is_some_and(|guard| names.borrow().is_connected(guard.id));
+        let (guards, behind) = path.split_at(path.len().min(1));
+        self.avoided.borrow_mut().add(clock::now(), if connected { behind } else { guards });
+        connected
+    }
+
     /// Sets a circuit's stage, and wakes the tasks that wait for it.
     fn enter(&self, circuit: &Circuit, stage: Stage) {
         circuit.enter(stage);
@@ -224,7 +237,8 @@ async fn run_on(
     let modern = config.control.window().is_some() || wish.is_some();
     let node = Node::new(onion, config);
     let told = on_event.clone();
-    let owner = |_: Handle<_, _, _>| owner(state.clone(), told);
+    let known = names.clone();
+    let owner = |_: Handle<_, _, _>| owner(state.clone(), known, told);
     let overlay = Overlay::with_dial(node, Unlimited, links, owner);
     let chosen = path.map(Rc::from);
     let client = Client { overlay, names, state, hops, chosen, wish, gate, on_event };
@@ -287,7 +301,7 @@ async fn learn(at: SocketAddr, key: &[u8; 32], seen: u64) -> Result<Directory, S
 }
 
 /// Handles the outputs that the overlay's driver passes on.
-fn owner(state: Rc<State>, on_event: Rc<dyn Fn(Event)>) -> Owner<Node<Encrypted>> {
+fn owner(state: Rc<State>, names: SharedNames, on_event: Rc<dyn Fn(Event)>) -> Owner<Node<Encrypted>> {
     Box::new(move |node, now, output| match output {
         Output::CircuitBuilt(key) => {
             if let Some(circuit) = state.circuits.borrow().get(&key) {
@@ -318,9 +332,10 @@ fn owner(state: Rc<State>, on_event: Rc<dyn Fn(Event)>) -> Owner<Node<Encrypted>
                 served.standby.set(None);
             }
             if let Some(circuit) = circuit {
-                let path = circuit.path.borrow();
-                let behind = path.get(1..).unwrap_or_default();
-                state.avoided.borrow_mut().add(clock::now(), behind);
+                // One that lost a race closes without fault.
+                if circuit.stage.get() != Stage::Gone {
+                    state.suspect(&names, &circuit.path.borrow());
+                }
                 state.enter(&circuit, Stage::Gone);
                 if let Some(standby) = circuit.standby.take() {
                     node.close(now, standby);
@@ -461,7 +476,6 @@ impl Client {
     fn begin(&self, path: Vec<Known>, user: Option<&str>, pair: bool) -> (CircuitKey, Rc<Circuit>) {
         let ids = path.iter().map(|relay| relay.id).collect();
         let key = self.overlay.with(|node, now| node.build(now, ids));
-        let path = path.into_iter().map(|relay| relay.nickname).collect();
         let (user, stage, begun) = (user.map(str::to_owned), Cell::new(Stage::Building), clock::now());
         let (changed, announced, standby) = Default::default();
         let path = RefCell::new(path);
@@ -496,7 +510,7 @@ impl Client {
         if both && self.overlay.with(|node, now| node.link(now, &[first.0, second.0], wish)) {
             first.1.passes(Stage::Built).await;
             if first.1.stage.get() == Stage::Ready {
-                (self.on_event)(Event::Built(second.1.path.borrow().clone()));
+                (self.on_event)(Event::Built(second.1.nicknames()));
             }
             return;
         }
@@ -527,7 +541,7 @@ impl Client {
         let path = {
             let relays = self.state.relays.borrow();
             let path: Option<Vec<Known>> = (served.path.borrow().iter())
-                .map(|name| relays.iter().find(|relay| relay.nickname == *name).cloned())
+                .map(|used| relays.iter().find(|relay| relay.id == used.id).cloned())
                 .collect();
             path.and_then(|path| choice::over_better_middle(&relays, path))
         };
@@ -565,7 +579,7 @@ impl Client {
         });
         if waited.await.is_err() {
             for (key, circuit) in self.circuits_of(user) {
-                tracing::debug!(path = circuit.path.borrow().join(","), "no circuit in time");
+                tracing::debug!(path = circuit.nicknames().join(","), "no circuit in time");
                 self.overlay.with(|node, now| node.close(now, key));
             }
             // Select another guard next time.
@@ -581,7 +595,7 @@ impl Client {
             return Err("a circuit failed while it was built".into());
         };
         if !circuit.announced.replace(true) {
-            (self.on_event)(Event::Built(circuit.path.borrow().clone()));
+            (self.on_event)(Event::Built(circuit.nicknames()));
         }
         Ok(key)
     }
@@ -618,25 +632,20 @@ impl Client {
                 () = settled => break,
                 () = clock::until(until) => {}
             }
-            let slow = racing[racing.len() - 1].1.path.borrow().clone();
-            let connected =
-                self.state.guard.get().is_some_and(|guard| self.names.borrow().is_connected(guard));
-            // Nothing behind a guard without a connection has had a chance to answer.
-            let suspects = match connected {
-                true => slow.get(1..),
-                false => slow.get(..1),
-            };
-            if !connected {
+            let slow = racing[racing.len() - 1].1.clone();
+            let connected = self.state.suspect(&self.names, &slow.path.borrow());
+            // Another circuit may have selected another guard meanwhile.
+            if !connected && self.state.guard.get() == slow.path.borrow().first().map(|guard| guard.id) {
                 self.state.guard.set(None);
             }
-            self.state.avoided.borrow_mut().add(clock::now(), suspects.unwrap_or_default());
-            tracing::debug!(path = slow.join(","), "a circuit is slow: another one races it");
+            tracing::debug!(path = slow.nicknames().join(","), "a circuit is slow: another one races it");
             let Some(another) = self.begin_for(&user) else { break };
             racing.push(another);
         }
         let Some(winner) = ready(&racing) else { return };
         for (number, (key, circuit)) in racing.iter().enumerate() {
             if number != winner && matches!(circuit.stage.get(), Stage::Building | Stage::Built) {
+                self.state.enter(circuit, Stage::Gone);
                 self.overlay.with(|node, now| node.close(now, *key));
             }
         }
@@ -739,7 +748,7 @@ impl Client {
         let moves =
             |(stream, local): (&StreamKey, &Rc<Local>)| stream.circuit == key && local.used().get() > since;
         if !self.state.locals.borrow().iter().any(moves) {
-            let path = self.state.circuits.borrow().get(&key).map(|circuit| circuit.path.borrow().clone());
+            let path = self.state.circuits.borrow().get(&key).map(|circuit| circuit.nicknames());
             tracing::debug!(path = path.unwrap_or_default().join(","), "no answer from the exit");
             // Closing it notes its relays as avoided.
             self.overlay.with(|node, now| node.close(now, key));
