@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tidegate_control::shares::Shares;
 use tidegate_control::units::{Span, Time};
@@ -19,7 +19,8 @@ use tokio::net::TcpStream;
 
 use super::bandwidth::Limit;
 use super::channel::Links;
-use super::document_cache::{self, DocumentCache, Wanted, for_everybody};
+use super::document_cache::{self, Answer, DocumentCache, Wanted, for_everybody};
+use super::microdescriptors::List;
 use super::onion_descriptors::{Descriptors, LONGEST, blinded_key};
 use super::stream::{self, AtEnd, Local};
 use crate::clock;
@@ -27,8 +28,10 @@ use crate::gate::Gate;
 use crate::link::within;
 use crate::overlay::Overlay;
 
-/// Maximum size of a request's head, bytes.
+/// Maximum size of a request's head, bytes: of one about onion services, and of another one. Tor's clients ask for up to 500
+/// microdescriptors at once, which takes 22 kB.
 const HEAD: usize = 4096;
+const LIST_HEAD: usize = 32 << 10;
 /// Maximum number of header fields. Tor sends four.
 const FIELDS: usize = 32;
 /// Timeout of a whole request.
@@ -160,14 +163,25 @@ fn parse(request: &[u8]) -> Option<Asked> {
     }
 }
 
-/// The document that a request asks for; `None` if it is incomplete, and `Some(None)` if it asks for something else.
-fn wanted(request: &[u8]) -> Option<Option<Wanted>> {
+/// A request that is not about onion services.
+#[derive(Debug, PartialEq, Eq)]
+enum Documents {
+    /// A document that many clients ask for.
+    One(Wanted),
+    /// Microdescriptors.
+    Some(List),
+    /// Anything else.
+    Others,
+}
+
+/// What a request asks for; `None` if it is incomplete.
+fn documents(request: &[u8]) -> Option<Documents> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS];
     let mut parsed = httparse::Request::new(&mut fields);
     match parsed.parse(request) {
-        Ok(httparse::Status::Complete(_)) => {}
-        Ok(httparse::Status::Partial) => return (request.len() > HEAD).then_some(None),
-        Err(_) => return Some(None),
+        Ok(httparse::Status::Complete(length)) if length <= LIST_HEAD => {}
+        Ok(httparse::Status::Partial) if request.len() <= LIST_HEAD => return None,
+        Ok(_) | Err(_) => return Some(Documents::Others),
     }
     let field = |name: &str| {
         let field = parsed.headers.iter().find(|field| field.name.eq_ignore_ascii_case(name));
@@ -175,13 +189,18 @@ fn wanted(request: &[u8]) -> Option<Option<Wanted>> {
         let value = field.and_then(|field| std::str::from_utf8(field.value).ok());
         value.unwrap_or_default().to_owned()
     };
-    let path = parsed.path.filter(|_| parsed.method == Some("GET"));
-    let wanted = path.map(|path| Wanted {
-        path: path.to_owned(),
-        encodings: field("Accept-Encoding"),
-        known: field("X-Or-Diff-From-Consensus"),
-    });
-    Some(wanted.filter(Wanted::is_document))
+    let Some(path) = parsed.path.filter(|_| parsed.method == Some("GET")) else {
+        return Some(Documents::Others);
+    };
+    let encodings = field("Accept-Encoding");
+    Some(match List::parse(path, &encodings) {
+        Some(list) => Documents::Some(list),
+        None if Wanted::is_document(path) => {
+            let known = field("X-Or-Diff-From-Consensus");
+            Documents::One(Wanted { path: path.to_owned(), encodings, known })
+        }
+        None => Documents::Others,
+    })
 }
 
 /// The request for a document. The fields of one client, such as the time of its last consensus, are not among it.
@@ -212,11 +231,23 @@ async fn answer_of(mut directory: TcpStream, request: &str) -> io::Result<Vec<u8
 
 /// An answer with this status and body.
 fn answer(status: &str, body: &str) -> Vec<u8> {
+    encoded(status, ("identity", body.as_bytes()))
+}
+
+/// An answer with this status, and a body in this encoding.
+fn encoded(status: &str, (encoding, body): (&str, &[u8])) -> Vec<u8> {
     let length = body.len();
-    format!(
-        "HTTP/1.0 {status}\r\nContent-Type: text/plain\r\nContent-Encoding: identity\r\nContent-Length: {length}\r\n\r\n{body}"
-    )
-    .into_bytes()
+    let head = format!(
+        "HTTP/1.0 {status}\r\nContent-Type: text/plain\r\nContent-Encoding: {encoding}\r\nContent-Length: {length}\r\n\r\n"
+    );
+    [head.as_bytes(), body].concat()
+}
+
+/// Whether a directory's answer says that the directory failed.
+fn is_failure(answer: &[u8]) -> bool {
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS];
+    let mut parsed = httparse::Response::new(&mut fields);
+    parsed.parse(answer).is_err() || parsed.code.is_none_or(|code| code >= 500)
 }
 
 /// Carries out a request that came through the neighbour of a circuit.
@@ -266,85 +297,163 @@ pub async fn serve<C: Future<Output = Result<TcpStream, EndReason>>>(
         Some(true) => {
             let asked = within(PATIENCE, async { Ok(local.heard(parse).await) }).await;
             let answer = act(overlay, &served, asked.ok().flatten());
-            stream::answer(overlay, key, local, answer.into()).await;
+            stream::answer(overlay, key, local, answer.into(), false).await;
         }
         Some(false) => {
-            let reach = async || {
-                let mut failed = EndReason::NOT_DIRECTORY;
-                for address in &directories {
-                    match connect(*address).await {
-                        Ok(socket) => return Ok((*address, socket)),
-                        Err(reason) => failed = reason,
-                    }
-                }
-                Err(failed)
-            };
-            answer_documents(overlay, &served, reach).await;
+            let asked = within(PATIENCE, async { Ok(local.heard(documents).await) }).await;
+            let source = Source { overlay, served: &served, directories: &directories, connect };
+            match asked.ok().flatten() {
+                Some(Documents::One(wanted)) => source.answer_document(wanted).await,
+                Some(Documents::Some(list)) => source.answer_list(list).await,
+                Some(Documents::Others) | None => source.forward().await,
+            }
         }
         None => overlay.with(|node, now| node.end_stream(now, key, EndReason::TIMEOUT)),
     }
 }
 
-/// Answers from the kept documents, or from those of the directory that `reach` connects to.
-async fn answer_documents(
-    overlay: &OnSockets,
-    served: &DirectoryStream<'_>,
-    reach: impl AsyncFnOnce() -> Result<(SocketAddr, TcpStream), EndReason>,
-) {
-    let (key, local) = (served.key, served.local);
-    let cache = || -> MutexGuard<'_, DocumentCache> { served.documents.lock().expect("no shard panics") };
-    let asked = within(PATIENCE, async { Ok(local.heard(wanted).await) }).await.ok().flatten().flatten();
-    let list = asked.as_ref().and_then(Wanted::microdescriptors);
-    let kept = match (&list, &asked) {
-        (Some(list), _) => cache().find_all(list),
-        (None, Some(wanted)) => cache().find(clock::unix(), wanted),
-        (None, None) => None,
-    };
-    if let Some(kept) = kept {
-        return stream::answer(overlay, key, local, kept.bytes.clone()).await;
+/// Answers a stream's request for documents.
+struct Source<'a, F> {
+    overlay: &'a OnSockets,
+    served: &'a DirectoryStream<'a>,
+    directories: &'a [SocketAddr],
+    connect: F,
+}
+
+impl<F, C> Source<'_, F>
+where
+    F: Fn(SocketAddr) -> C,
+    C: Future<Output = Result<TcpStream, EndReason>>,
+{
+    fn cache(&self) -> MutexGuard<'_, DocumentCache> {
+        self.served.documents.lock().expect("no shard panics")
     }
-    // When no directory answers, the last answer or a part of the list is better than none.
-    let without = async |reason| {
-        let old = match (&list, &asked) {
-            (Some(list), _) => cache().find_some(list),
-            (None, Some(wanted)) => cache().find_old(clock::unix(), wanted),
-            (None, None) => None,
-        };
-        match old {
-            Some(old) => stream::answer(overlay, key, local, old.bytes.clone()).await,
-            None => overlay.with(|node, now| node.end_stream(now, key, reason)),
+
+    fn end(&self, reason: EndReason) {
+        self.overlay.with(|node, now| node.end_stream(now, self.served.key, reason));
+    }
+
+    /// Sends an answer of this stream alone, or one that others share.
+    async fn send(&self, answer: Arc<Answer>, shared: bool) {
+        let (key, local) = (self.served.key, self.served.local);
+        stream::answer(self.overlay, key, local, answer.bytes.clone(), shared).await;
+    }
+
+    /// The directories and their numbers, the one that answered last first.
+    fn directories(&self) -> impl Iterator<Item = (usize, SocketAddr)> {
+        let (count, first) = (self.directories.len(), self.cache().preferred);
+        (0..count)
+            .map(move |number| (first + number) % count)
+            .map(|number| (number, self.directories[number]))
+    }
+
+    /// The answer of the first directory that has one; without any, the answer of one that failed.
+    async fn fetch(&self, wanted: &Wanted) -> Result<Vec<u8>, EndReason> {
+        let _place = Place::take(self.overlay, self.served);
+        let mut failed = Err(EndReason::NOT_DIRECTORY);
+        for (number, address) in self.directories() {
+            let fetched = match (self.connect)(address).await {
+                Ok(socket) => answer_of(socket, &request(wanted, address)).await.map_err(|_| EndReason::MISC),
+                Err(reason) => Err(reason),
+            };
+            match fetched {
+                Ok(answer) if !is_failure(&answer) => {
+                    self.cache().preferred = number;
+                    return Ok(answer);
+                }
+                fetched => failed = failed.or(fetched),
+            }
         }
-    };
-    let permitted = asked.as_ref().and_then(|wanted| Some((wanted, cache().fetch()?)));
-    let _place = Place::take(overlay, served);
-    let (address, socket) = match reach().await {
-        Ok(reached) => reached,
-        Err(reason) => return without(reason).await,
-    };
-    let Some((wanted, _fetch)) = permitted else {
-        return stream::run(overlay, key, local, socket, (Vec::new(), AtEnd::End)).await;
-    };
-    let text = match &list {
-        Some(list) => request(&cache().missing(list), address),
-        None => request(wanted, address),
-    };
-    let fetched = tokio::select! {
-        biased;
-        () = local.over() => return,
-        fetched = answer_of(socket, &text) => fetched,
-    };
-    let Ok(fetched) = fetched else { return without(EndReason::MISC).await };
-    let now = clock::unix();
-    let kept = match &list {
-        Some(list) => cache().keep_list(list, &fetched),
-        None => for_everybody(&fetched).map(|bytes| cache().keep(now, wanted.clone(), bytes)),
-    };
-    let answer = kept.unwrap_or_else(|| cache().answer(fetched));
-    stream::answer(overlay, key, local, answer.bytes.clone()).await;
+        failed
+    }
+
+    /// Lets a directory answer.
+    async fn forward(&self) {
+        let _place = Place::take(self.overlay, self.served);
+        let mut failed = EndReason::NOT_DIRECTORY;
+        for (_, address) in self.directories() {
+            match (self.connect)(address).await {
+                Ok(socket) => {
+                    let (key, local) = (self.served.key, self.served.local);
+                    return stream::run(self.overlay, key, local, socket, (Vec::new(), AtEnd::End)).await;
+                }
+                Err(reason) => failed = reason,
+            }
+        }
+        self.end(failed);
+    }
+
+    async fn answer_document(&self, wanted: Wanted) {
+        let kept = self.cache().find(clock::unix(), &wanted);
+        if let Some(kept) = kept {
+            return self.send(kept, true).await;
+        }
+        let permission = self.cache().fetch();
+        let Some(permission) = permission else { return self.forward().await };
+        let fetched = tokio::select! {
+            biased;
+            () = self.served.local.over() => return,
+            fetched = self.fetch(&wanted) => fetched,
+        };
+        drop(permission);
+        let now = clock::unix();
+        if let Some(bytes) = fetched.as_ref().ok().and_then(|fetched| for_everybody(fetched)) {
+            let answer = self.cache().keep(now, wanted, bytes);
+            return self.send(answer, true).await;
+        }
+        // When no directory answers, the last answer is better than none.
+        let old = match &fetched {
+            Ok(fetched) if !is_failure(fetched) => None,
+            _ => self.cache().find_old(now, &wanted),
+        };
+        match (old, fetched) {
+            (Some(old), _) => self.send(old, true).await,
+            (None, Ok(fetched)) => {
+                let answer = self.cache().answer(fetched);
+                self.send(answer, false).await;
+            }
+            (None, Err(reason)) => self.end(reason),
+        }
+    }
+
+    async fn answer_list(&self, list: List) {
+        let permission = self.cache().fetch();
+        let Some(permission) = permission else { return self.forward().await };
+        let (mut texts, missing) = self.cache().microdescriptors.find(&list);
+        if !missing.is_empty() {
+            let wanted = Wanted { path: missing.path(), encodings: String::new(), known: String::new() };
+            let fetched = tokio::select! {
+                biased;
+                () = self.served.local.over() => return,
+                fetched = self.fetch(&wanted) => fetched,
+            };
+            let proved = fetched.as_ref().map(|fetched| missing.proved(fetched)).unwrap_or_default();
+            self.cache().microdescriptors.keep(&proved);
+            texts.extend(proved);
+            // A part of the list is better than none.
+            if texts.is_empty() {
+                return match fetched {
+                    Ok(fetched) => {
+                        let answer = self.cache().answer(fetched);
+                        self.send(answer, false).await;
+                    }
+                    Err(reason) => self.end(reason),
+                };
+            }
+        }
+        drop(permission);
+        let (encoding, body) = list.body(&texts);
+        let answer = self.cache().answer(encoded("200 OK", (encoding, &body)));
+        self.send(answer, false).await;
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD_NO_PAD;
+    use sha2::{Digest as _, Sha256};
+
     use super::*;
 
     #[test]
@@ -379,17 +488,48 @@ mod tests {
     fn requests_for_documents_keep_what_selects_the_answer() {
         let text = "GET /tor/keys/fp/a+b HTTP/1.0\r\nHost: x\r\naccept-encoding: deflate\r\nIf-Modified-Since: y\r\n\r\n";
         for cut in 0..text.len() {
-            assert_eq!(wanted(&text.as_bytes()[..cut]), None, "{cut} bytes");
+            assert_eq!(documents(&text.as_bytes()[..cut]), None, "{cut} bytes");
         }
-        let asked = wanted(text.as_bytes()).unwrap().unwrap();
+        let Some(Documents::One(asked)) = documents(text.as_bytes()) else { panic!("a document") };
         let at = "192.0.2.1:80".parse().unwrap();
         let wanted_text =
             "GET /tor/keys/fp/a+b HTTP/1.0\r\nHost: 192.0.2.1:80\r\nAccept-Encoding: deflate\r\n\r\n";
         assert_eq!(request(&asked, at), wanted_text);
-        for other in
-            ["POST /tor/ HTTP/1.0\r\n\r\n", "GET /tor/status-vote/next/x HTTP/1.0\r\n\r\n", "x\r\n\r\n"]
-        {
-            assert_eq!(wanted(other.as_bytes()), Some(None), "{other}");
+        let long = format!("GET /tor/keys/{} HTTP/1.0\r\n\r\n", "a".repeat(LIST_HEAD));
+        for other in [
+            "POST /tor/ HTTP/1.0\r\n\r\n",
+            "GET /tor/status-vote/next/x HTTP/1.0\r\n\r\n",
+            "x\r\n\r\n",
+            &long,
+        ] {
+            assert_eq!(documents(other.as_bytes()), Some(Documents::Others), "{other}");
+        }
+        assert_eq!(documents(&long.as_bytes()[..=LIST_HEAD]), Some(Documents::Others), "before it ends");
+    }
+
+    /// Tor asks for up to 500 at once.
+    #[test]
+    fn a_long_list_of_microdescriptors_is_read() {
+        let digests: Vec<String> =
+            (0..500u64).map(|number| STANDARD_NO_PAD.encode(Sha256::digest(number.to_le_bytes()))).collect();
+        let path = format!("/tor/micro/d/{}.z", digests.join("-"));
+        let text = format!("GET {path} HTTP/1.0\r\nHost: x\r\n\r\n");
+        for cut in (0..text.len()).step_by(498) {
+            assert_eq!(documents(&text.as_bytes()[..cut]), None, "{cut} bytes");
+        }
+        assert_eq!(documents(text.as_bytes()), List::parse(&path, "").map(Documents::Some));
+    }
+
+    #[test]
+    fn a_failed_directory_is_known_by_its_status() {
+        for (answer, failed) in [
+            ("HTTP/1.0 200 OK\r\n\r\n", false),
+            ("HTTP/1.0 404 Not found\r\n\r\n", false),
+            ("HTTP/1.0 503 Directory busy\r\n\r\n", true),
+            ("nonsense", true),
+            ("", true),
+        ] {
+            assert_eq!(is_failure(answer.as_bytes()), failed, "{answer}");
         }
     }
 

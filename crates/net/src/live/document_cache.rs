@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 
-use super::microdescriptors::{Asked, Microdescriptors};
+use super::microdescriptors::Microdescriptors;
 
 /// Maximum of cached answers, bytes. The public network's consensus takes 3 MB.
 const MEMORY: usize = 64 << 20;
@@ -43,14 +43,9 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Whether its documents can be kept.
-    pub(crate) fn is_document(&self) -> bool {
-        PATHS.iter().any(|start| self.path.starts_with(start)) || self.microdescriptors().is_some()
-    }
-
-    /// The microdescriptors that it asks for, if it does.
-    pub(crate) fn microdescriptors(&self) -> Option<Asked> {
-        Asked::parse(&self.path, &self.encodings)
+    /// Whether a path is one of documents that can be kept.
+    pub(crate) fn is_document(path: &str) -> bool {
+        PATHS.iter().any(|start| path.starts_with(start))
     }
 }
 
@@ -96,7 +91,9 @@ pub struct DocumentCache {
     held: Arc<AtomicUsize>,
     fetches: Arc<AtomicUsize>,
     /// Microdescriptors. Each client asks for its own list.
-    microdescriptors: Microdescriptors,
+    pub(crate) microdescriptors: Microdescriptors,
+    /// Number of the directory that answered last.
+    pub(crate) preferred: usize,
 }
 
 impl DocumentCache {
@@ -167,29 +164,6 @@ impl DocumentCache {
         self.uses += 1;
         self.entries.insert(wanted, Entry { answer: answer.clone(), until: now + lasts, used: self.uses });
         answer
-    }
-
-    /// An answer with all microdescriptors of a list, if they are kept.
-    pub(crate) fn find_all(&mut self, list: &Asked) -> Option<Arc<Answer>> {
-        if self.microdescriptors.missing(list).is_empty() { self.find_some(list) } else { None }
-    }
-
-    /// An answer with those microdescriptors of a list that are kept.
-    pub(crate) fn find_some(&mut self, list: &Asked) -> Option<Arc<Answer>> {
-        let bytes = self.microdescriptors.answer(list)?;
-        Some(self.answer(bytes))
-    }
-
-    /// A request for the microdescriptors of a list that are not kept.
-    pub(crate) fn missing(&self, list: &Asked) -> Wanted {
-        let path = Asked::path(&self.microdescriptors.missing(list));
-        Wanted { path, encodings: String::new(), known: String::new() }
-    }
-
-    /// Keeps the microdescriptors of a list that a directory sent. Returns an answer with all that are kept.
-    pub(crate) fn keep_list(&mut self, list: &Asked, fetched: &[u8]) -> Option<Arc<Answer>> {
-        self.microdescriptors.keep(list, fetched);
-        self.find_some(list)
     }
 
     fn remove(&mut self, wanted: &Wanted) {

@@ -22,27 +22,48 @@ type Digest = [u8; 32];
 
 /// A client's request for microdescriptors.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct List {
     digests: BTreeSet<Digest>,
-    /// Whether the client takes an answer in zlib's format.
+    /// Whether the client accepts zlib's format.
     deflated: bool,
 }
 
-impl Asked {
+impl List {
     /// Parses the path of a request; `None` if it asks for something else.
-    pub(crate) fn parse(path: &str, encodings: &str) -> Option<Asked> {
+    pub(crate) fn parse(path: &str, encodings: &str) -> Option<List> {
         let list = path.strip_prefix(PATH)?;
         let (list, old) = list.strip_suffix(".z").map_or((list, false), |list| (list, true));
         let digest = |text: &str| STANDARD_NO_PAD.decode(text).ok()?.try_into().ok();
         let digests = list.split('-').map(digest).collect::<Option<_>>()?;
         let deflated = old || encodings.split(',').any(|name| name.trim().eq_ignore_ascii_case("deflate"));
-        Some(Asked { digests, deflated })
+        Some(List { digests, deflated })
     }
 
     /// The path of a request for these alone.
-    pub(crate) fn path(digests: &[Digest]) -> String {
-        let digests: Vec<String> = digests.iter().map(|digest| STANDARD_NO_PAD.encode(digest)).collect();
+    pub(crate) fn path(&self) -> String {
+        let digests: Vec<String> = self.digests.iter().map(|digest| STANDARD_NO_PAD.encode(digest)).collect();
         format!("{PATH}{}", digests.join("-"))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.digests.is_empty()
+    }
+
+    /// The microdescriptors of this list in a directory's answer. The digest proves each of them.
+    pub(crate) fn proved(&self, answer: &[u8]) -> Vec<Bytes> {
+        let ours = |text: &&[u8]| self.digests.contains(&digest_of(text));
+        split(answer).filter(ours).map(Bytes::copy_from_slice).collect()
+    }
+
+    /// The encoding and the body of an answer.
+    pub(crate) fn body(&self, texts: &[Bytes]) -> (&'static str, Vec<u8>) {
+        let body = texts.concat();
+        if !self.deflated {
+            return ("identity", body);
+        }
+        let mut packer = ZlibEncoder::new(Vec::new(), Compression::fast());
+        packer.write_all(&body).expect("memory takes all");
+        ("deflate", packer.finish().expect("memory takes all"))
     }
 }
 
@@ -63,21 +84,30 @@ pub(crate) struct Microdescriptors {
 }
 
 impl Microdescriptors {
-    /// Those of a request that are not kept.
-    pub(crate) fn missing(&self, asked: &Asked) -> Vec<Digest> {
-        asked.digests.iter().filter(|digest| !self.kept.contains_key(*digest)).copied().collect()
+    /// The kept ones of a list, and a list of the others.
+    pub(crate) fn find(&mut self, list: &List) -> (Vec<Bytes>, List) {
+        let (mut found, mut missing) =
+            (Vec::new(), List { digests: BTreeSet::new(), deflated: list.deflated });
+        for digest in &list.digests {
+            match self.kept.get(digest).map(|kept| kept.text.clone()) {
+                Some(text) => {
+                    found.push(text);
+                    self.used(*digest);
+                }
+                None => drop(missing.digests.insert(*digest)),
+            }
+        }
+        (found, missing)
     }
 
-    /// Keeps those of a directory's answer that a request asks for, in place of those that were not used for the longest
-    /// time. The digest proves each of them.
-    pub(crate) fn keep(&mut self, asked: &Asked, answer: &[u8]) {
-        for text in split(answer) {
-            let digest: Digest = Sha256::digest(text).into();
-            if text.len() > LONGEST || !asked.digests.contains(&digest) || self.kept.contains_key(&digest) {
-                continue;
+    /// Keeps microdescriptors in place of those that were not used for the longest time.
+    pub(crate) fn keep(&mut self, texts: &[Bytes]) {
+        for text in texts.iter().filter(|text| text.len() <= LONGEST) {
+            let digest = digest_of(text);
+            if !self.kept.contains_key(&digest) {
+                self.bytes += text.len();
+                self.kept.insert(digest, Kept { text: text.clone(), used: 0 });
             }
-            self.bytes += text.len();
-            self.kept.insert(digest, Kept { text: Bytes::copy_from_slice(text), used: 0 });
             self.used(digest);
         }
         while self.bytes > MEMORY {
@@ -85,31 +115,6 @@ impl Microdescriptors {
             let kept = self.kept.remove(&digest).expect("what was used is kept");
             self.bytes -= kept.text.len();
         }
-    }
-
-    /// The answer to a request with those that are kept; `None` without any.
-    pub(crate) fn answer(&mut self, asked: &Asked) -> Option<Vec<u8>> {
-        let mut body = Vec::new();
-        for digest in &asked.digests {
-            if let Some(kept) = self.kept.get(digest) {
-                body.extend_from_slice(&kept.text);
-                self.used(*digest);
-            }
-        }
-        if body.is_empty() {
-            return None;
-        }
-        let mut encoding = "identity";
-        if asked.deflated {
-            let mut packer = ZlibEncoder::new(Vec::new(), Compression::fast());
-            packer.write_all(&body).expect("memory takes all");
-            (body, encoding) = (packer.finish().expect("memory takes all"), "deflate");
-        }
-        let length = body.len();
-        let head = format!(
-            "HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\nContent-Encoding: {encoding}\r\nContent-Length: {length}\r\n\r\n"
-        );
-        Some([head.as_bytes(), &body].concat())
     }
 
     fn used(&mut self, digest: Digest) {
@@ -121,12 +126,16 @@ impl Microdescriptors {
     }
 }
 
-/// The microdescriptors of an answer's body.
-fn split(body: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let is_begin = |at: &usize| body[*at..].starts_with(BEGIN) && (*at == 0 || body[at - 1] == b'\n');
-    let begins: Vec<usize> = (0..body.len()).filter(is_begin).collect();
-    let ends: Vec<usize> = begins.iter().skip(1).copied().chain([body.len()]).collect();
-    begins.into_iter().zip(ends).map(|(begin, end)| &body[begin..end])
+fn digest_of(text: &[u8]) -> Digest {
+    Sha256::digest(text).into()
+}
+
+/// The microdescriptors of an answer.
+fn split(answer: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let is_begin = |at: &usize| answer[*at..].starts_with(BEGIN) && (*at == 0 || answer[at - 1] == b'\n');
+    let begins: Vec<usize> = (0..answer.len()).filter(is_begin).collect();
+    let ends: Vec<usize> = begins.iter().skip(1).copied().chain([answer.len()]).collect();
+    begins.into_iter().zip(ends).map(|(begin, end)| &answer[begin..end])
 }
 
 #[cfg(test)]
@@ -135,41 +144,36 @@ mod tests {
 
     use super::*;
 
-    fn text(number: usize, length: usize) -> Vec<u8> {
+    fn text(number: usize, length: usize) -> Bytes {
         let begin = format!("onion-key\nntor-onion-key {number}\nid ed25519 onion-key\n");
-        [begin.as_bytes(), &b"p".repeat(length), b"\n"].concat()
+        [begin.as_bytes(), &b"p".repeat(length), b"\n"].concat().into()
     }
 
-    fn asked(texts: &[Vec<u8>], suffix: &str, encodings: &str) -> Asked {
-        let digests: Vec<Digest> = texts.iter().map(|text| Sha256::digest(text).into()).collect();
-        Asked::parse(&format!("{}{suffix}", Asked::path(&digests)), encodings).unwrap()
-    }
-
-    fn body(answer: &[u8]) -> (String, Vec<u8>) {
-        let at = answer.windows(4).position(|end| end == b"\r\n\r\n").unwrap();
-        (String::from_utf8(answer[..at].to_vec()).unwrap(), answer[at + 4..].to_vec())
+    fn list(texts: &[Bytes]) -> List {
+        List { digests: texts.iter().map(|text| digest_of(text)).collect(), deflated: false }
     }
 
     #[test]
     fn lists_are_answered_with_what_is_kept() {
-        let texts: Vec<Vec<u8>> = (0..3).map(|number| text(number, 9)).collect();
+        let texts: Vec<Bytes> = (0..3).map(|number| text(number, 9)).collect();
         let mut kept = Microdescriptors::default();
-        let all = asked(&texts, "", "");
-        assert_eq!((kept.answer(&all), kept.missing(&all).len()), (None, 3));
-        // A directory lacks one, and sends one that nobody asked for.
-        kept.keep(&all, &[texts[2].clone(), text(7, 7), texts[0].clone()].concat());
-        assert_eq!((kept.kept.len(), kept.missing(&all)), (2, vec![Sha256::digest(&texts[1]).into()]));
-        let (head, answer) = body(&kept.answer(&all).unwrap());
-        assert!(head.ends_with(&format!("Content-Encoding: identity\r\nContent-Length: {}", answer.len())));
-        let mut both = [&texts[0][..], &texts[2]];
-        both.sort_by_key(|text| Sha256::digest(text));
-        assert_eq!(answer, both.concat());
+        let all = list(&texts);
+        assert_eq!(kept.find(&all), (Vec::new(), all.clone()));
+        // The directory sends two of the list and one that is not on it.
+        let answer = [b"HTTP/1.0 200 OK\r\n\r\n", &texts[2][..], &text(7, 7), &texts[0]].concat();
+        let proved = all.proved(&answer);
+        assert_eq!(proved, [texts[2].clone(), texts[0].clone()]);
+        kept.keep(&proved);
+        let (found, missing) = kept.find(&all);
+        assert_eq!((found.len(), missing), (2, list(&texts[1..2])));
+        assert_eq!(all.body(&found), ("identity", found.concat()));
         for (suffix, encodings) in [(".z", ""), ("", "gzip, deflate"), ("", "Deflate")] {
-            let (head, packed) = body(&kept.answer(&asked(&texts, suffix, encodings)).unwrap());
-            assert!(head.contains("Content-Encoding: deflate"), "{head}");
+            let asked = List::parse(&format!("{}{suffix}", all.path()), encodings).unwrap();
+            let (encoding, packed) = asked.body(&found);
+            assert_eq!(encoding, "deflate");
             let mut unpacked = Vec::new();
             flate2::read::ZlibDecoder::new(&packed[..]).read_to_end(&mut unpacked).unwrap();
-            assert_eq!(unpacked, answer);
+            assert_eq!(unpacked, found.concat());
         }
     }
 
@@ -177,27 +181,26 @@ mod tests {
     fn other_requests_are_not_of_microdescriptors() {
         let digest = STANDARD_NO_PAD.encode([7; 32]);
         for path in ["", "/tor/micro/d/", "/tor/micro/d/x", "/tor/micro/d/.z", "/tor/keys/all"] {
-            assert_eq!(Asked::parse(path, ""), None, "{path}");
+            assert_eq!(List::parse(path, ""), None, "{path}");
         }
-        assert!(Asked::parse(&format!("/tor/micro/d/{digest}-{}", &digest[1..]), "").is_none());
-        assert!(Asked::parse(&format!("/tor/micro/d/{digest}-{digest}"), "").is_some());
+        assert!(List::parse(&format!("/tor/micro/d/{digest}-{}", &digest[1..]), "").is_none());
+        assert!(List::parse(&format!("/tor/micro/d/{digest}-{digest}"), "").is_some());
     }
 
     #[test]
     fn memory_is_bounded_and_the_least_used_go() {
         let mut kept = Microdescriptors::default();
         let first = [text(0, 1000)];
-        kept.keep(&asked(&first, "", ""), &first[0]);
+        kept.keep(&first);
         for number in 1..300 {
-            let another = [text(number, LONGEST - 100)];
-            kept.keep(&asked(&another, "", ""), &another[0]);
-            assert!(kept.answer(&asked(&first, "", "")).is_some(), "it is used");
+            kept.keep(&[text(number, LONGEST - 100)]);
+            assert!(kept.find(&list(&first)).1.is_empty(), "it is used");
         }
         assert!(kept.bytes <= MEMORY && kept.bytes > MEMORY - LONGEST);
         assert_eq!(kept.kept.len(), kept.uses.len());
         assert_eq!(kept.bytes, kept.kept.values().map(|kept| kept.text.len()).sum::<usize>());
         let long = [text(1, LONGEST)];
-        kept.keep(&asked(&long, "", ""), &long[0]);
-        assert_eq!(kept.missing(&asked(&long, "", "")).len(), 1);
+        kept.keep(&long);
+        assert!(kept.find(&list(&long)).0.is_empty());
     }
 }

@@ -301,9 +301,15 @@ where
     }
 }
 
-/// Sends bytes that no socket provides, and ends the stream behind them.
-pub(crate) async fn answer<N, G, D>(overlay: &Overlay<N, G, D>, key: StreamKey, local: &Local, bytes: Bytes)
-where
+/// Sends bytes that no socket provides, and ends the stream behind them. `shared` bytes are not this stream's alone, so they do
+/// not count as held by it.
+pub(crate) async fn answer<N, G, D>(
+    overlay: &Overlay<N, G, D>,
+    key: StreamKey,
+    local: &Local,
+    bytes: Bytes,
+    shared: bool,
+) where
     N: Node<Encrypted> + 'static,
     G: RateLimit + 'static,
     D: Dial + 'static,
@@ -311,6 +317,7 @@ where
     let (mut source, mut room) = (Read(bytes), u32::MAX);
     while !local.ended.get() {
         overlay.with(|node, now| node.package(now, key, room, &mut source));
+        local.holds(Held::Unread, if shared { 0 } else { source.0.len() as u64 });
         if source.0.is_empty() {
             return overlay.with(|node, now| node.stream_ended(now, key));
         }
