@@ -99,7 +99,8 @@ struct RelayFile {
     address: Option<Spanned<Value>>,
     /// Key file written by `tidegate relay --keygen`.
     keys: PathBuf,
-    /// Number of threads, or `"all"` for one per core. By default 1, and with `[tor]` one per core if the parts allow it.
+    /// Number of threads, or `"all"` for one per core. By default 1; with `[tor]` one per core, unless KIST or a part that
+    /// needs one thread is chosen.
     threads: Option<Spanned<Value>>,
     /// Rate limit of the token bucket; unlimited by default.
     bandwidth: Option<Spanned<Rate>>,
@@ -426,8 +427,10 @@ fn threads(file: &RelayFile, config: &Config, source: &SourceFile) -> Result<Non
     let all = all.get().min(MOST_THREADS as usize);
     let refused = |number: usize| not_on_threads(number, config, file.measurement.is_some());
     let Some(given) = &file.threads else {
-        // With several threads a relay does not announce Tidegate's extensions, which only its own overlays use.
-        let number = if file.tor.is_some() && refused(all).is_none() { all } else { 1 };
+        // A relay with several threads does not announce the extensions of Tidegate's overlays. Under KIST several threads
+        // make slow downloads slower (`reproduce live/kist-threads`).
+        let fits = file.tor.is_some() && config.kist.is_none() && refused(all).is_none();
+        let number = if fits { all } else { 1 };
         return Ok(NonZeroUsize::new(number).expect("it is at least 1"));
     };
     let fail = |cause: String, cure: &str| Err(source.error(given.span(), cause, cure));

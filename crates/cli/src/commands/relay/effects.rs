@@ -266,8 +266,9 @@ fn a_relay_of_a_tor_network_uses_all_cores() {
     let tor = "tor.authority = \"10.0.0.1:9\"";
     assert_eq!(run(&[tor]), run(&[tor, "threads = \"all\""]));
     assert_eq!(run(&[]), run(&["threads = 1"]));
-    let pctcp = "system.transport = \"pctcp\"";
-    assert_eq!(run(&[tor, pctcp]), run(&[tor, pctcp, "threads = 1"]), "it works on one thread only");
+    for part in ["system.transport = \"pctcp\"", "system.channel-scheduler = \"kist\""] {
+        assert_eq!(run(&[tor, part]), run(&[tor, part, "threads = 1"]), "{part}");
+    }
 }
 
 #[test]
