@@ -29,7 +29,7 @@ pub struct Results {
 impl Results {
     fn table(&self, py: Python<'_>, name: &str) -> PyResult<Py<Table>> {
         let made = self.tables.get_or_try_init(py, || {
-            let all = py.detach(|| tables::all(&self.figures()));
+            let all = py.detach(|| tables::ALL.map(|table| table(&self.figures())));
             all.into_iter().map(|table| Py::new(py, Table::of(table)?)).collect::<PyResult<Vec<_>>>()
         })?;
         let found = made.iter().find(|table| table.get().name() == name);

@@ -92,10 +92,10 @@ impl Rows {
 }
 
 /// Makes a table of results.
-type Tabulate = fn(&Results<'_>) -> Table;
+pub type Tabulate = fn(&Results<'_>) -> Table;
 
 /// All tables of a scenario's results.
-pub(crate) const ALL: [Tabulate; 6] = [metrics, circuits, relays, transfers, series, latency];
+pub const ALL: [Tabulate; 6] = [metrics, circuits, relays, transfers, series, latency];
 
 /// Every number of every run: one row per (system, seed, metric).
 fn metrics(results: &Results<'_>) -> Table {
