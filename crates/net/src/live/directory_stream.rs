@@ -174,7 +174,7 @@ enum Documents {
     Others,
 }
 
-/// What a request asks for; `None` if it is incomplete.
+/// Parses a request; `None` if it is incomplete.
 fn documents(request: &[u8]) -> Option<Documents> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS];
     let mut parsed = httparse::Request::new(&mut fields);
