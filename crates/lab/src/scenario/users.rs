@@ -171,7 +171,7 @@ impl UserFile {
     }
 }
 
-fn day() -> Span {
+pub(super) fn day() -> Span {
     Span::from_secs(86_400)
 }
 
