@@ -44,6 +44,27 @@ pub struct Families {
     pub missing: usize,
 }
 
+/// The microdescriptors of a text, each with the number of its first line. One begins at `onion-key` and ends at the next one or
+/// at an annotation.
+pub fn texts(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let begins = |line: &str| line.split_ascii_whitespace().next() == Some("onion-key");
+    let mut lines = (1..).zip(text.split_inclusive('\n')).peekable();
+    let mut offset = 0;
+    std::iter::from_fn(move || {
+        let first = loop {
+            let (number, line) = lines.next()?;
+            offset += line.len();
+            if begins(line) {
+                break (number, offset - line.len());
+            }
+        };
+        while let Some((_, line)) = lines.next_if(|(_, line)| !begins(line) && !line.starts_with('@')) {
+            offset += line.len();
+        }
+        Some((first.0, &text[first.1..offset]))
+    })
+}
+
 /// Reads a file of microdescriptors, with or without annotations of tor's cache.
 ///
 /// Skips broken microdescriptors.
@@ -52,24 +73,9 @@ pub struct Families {
 /// If the file does not hold any valid microdescriptor.
 pub fn read(document: &Document) -> Result<Microdescriptors, DataError> {
     kinds::expect(document, "microdescriptors", &[kinds::MICRODESCRIPTORS])?;
-    let text = document.text();
     let mut read = Microdescriptors::default();
-    let (mut begun, mut offset) = (None, 0);
-    for (number, line) in (1..).zip(text.split_inclusive('\n')) {
-        let begins = line.split_ascii_whitespace().next() == Some("onion-key");
-        if (begins || line.starts_with('@'))
-            && let Some((first, start)) = begun.take()
-        {
-            read.add(first, &text[start..offset]);
-        }
-        // A microdescriptor begins at `onion-key` and ends at the next one or at an annotation.
-        if begins {
-            begun = Some((number, offset));
-        }
-        offset += line.len();
-    }
-    if let Some((first, start)) = begun {
-        read.add(first, &text[start..]);
+    for (line, text) in texts(document.text()) {
+        read.add(line, text);
     }
     if read.declared.is_empty() {
         let cause = match read.named.first() {

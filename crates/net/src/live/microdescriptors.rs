@@ -9,14 +9,13 @@ use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use sha2::{Digest as _, Sha256};
+use tidegate_data::microdescriptor::texts;
 
 /// Maximum of kept microdescriptors, bytes. Those of the public network take 5 MB.
 const MEMORY: usize = 16 << 20;
 /// Longest microdescriptor that is kept, bytes.
 const LONGEST: usize = 64 << 10;
 const PATH: &str = "/tor/micro/d/";
-/// Each microdescriptor begins with this keyword.
-const BEGIN: &[u8] = b"onion-key";
 
 type Digest = [u8; 32];
 
@@ -51,8 +50,8 @@ impl List {
 
     /// The microdescriptors of this list in a directory's answer. The digest proves each of them.
     pub(crate) fn proved(&self, answer: &[u8]) -> Vec<Bytes> {
-        let ours = |text: &&[u8]| self.digests.contains(&digest_of(text));
-        split(answer).filter(ours).map(Bytes::copy_from_slice).collect()
+        let texts = texts(str::from_utf8(answer).unwrap_or_default()).map(|(_, text)| text.as_bytes());
+        texts.filter(|text| self.digests.contains(&digest_of(text))).map(Bytes::copy_from_slice).collect()
     }
 
     /// The encoding and the body of an answer.
@@ -128,14 +127,6 @@ impl Microdescriptors {
 
 fn digest_of(text: &[u8]) -> Digest {
     Sha256::digest(text).into()
-}
-
-/// The microdescriptors of an answer.
-fn split(answer: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let is_begin = |at: &usize| answer[*at..].starts_with(BEGIN) && (*at == 0 || answer[at - 1] == b'\n');
-    let begins: Vec<usize> = (0..answer.len()).filter(is_begin).collect();
-    let ends: Vec<usize> = begins.iter().skip(1).copied().chain([answer.len()]).collect();
-    begins.into_iter().zip(ends).map(|(begin, end)| &answer[begin..end])
 }
 
 #[cfg(test)]
