@@ -417,16 +417,20 @@ where
     }
 
     async fn answer_list(&self, list: List) {
-        let permission = self.cache().fetch();
-        let Some(permission) = permission else { return self.forward().await };
+        if !self.cache().has_room() {
+            return self.forward().await;
+        }
         let (mut texts, missing) = self.cache().microdescriptors.find(&list);
         if !missing.is_empty() {
+            let permission = self.cache().fetch();
+            let Some(permission) = permission else { return self.forward().await };
             let wanted = Wanted { path: missing.path(), encodings: String::new(), known: String::new() };
             let fetched = tokio::select! {
                 biased;
                 () = self.served.local.over() => return,
                 fetched = self.fetch(&wanted) => fetched,
             };
+            drop(permission);
             let proved = fetched.as_ref().map(|fetched| missing.proved(fetched)).unwrap_or_default();
             self.cache().microdescriptors.keep(&proved);
             texts.extend(proved);
@@ -441,7 +445,6 @@ where
                 };
             }
         }
-        drop(permission);
         let (encoding, body) = list.body(&texts);
         let answer = self.cache().answer(encoded("200 OK", (encoding, &body)));
         self.send(answer, false).await;

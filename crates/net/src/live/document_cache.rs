@@ -125,9 +125,14 @@ impl DocumentCache {
         Some(entry.answer.clone())
     }
 
+    /// Whether another answer may be held.
+    pub(crate) fn has_room(&self) -> bool {
+        self.held.load(Ordering::Relaxed) < HELD
+    }
+
     /// The permission to fetch an answer that is not kept; `None` if too many are being fetched or held.
     pub(crate) fn fetch(&self) -> Option<Fetch> {
-        let may = self.fetches.load(Ordering::Relaxed) < FETCHES && self.held.load(Ordering::Relaxed) < HELD;
+        let may = self.fetches.load(Ordering::Relaxed) < FETCHES && self.has_room();
         may.then(|| {
             self.fetches.fetch_add(1, Ordering::Relaxed);
             Fetch(self.fetches.clone())

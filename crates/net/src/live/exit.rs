@@ -41,7 +41,7 @@ pub(crate) type Exiting = Overlay<Relay<Encrypted>, Limit, Rc<Links>>;
 pub struct Exit {
     /// The exit policy.
     pub policy: Policy,
-    /// The directories of directory streams, the preferred one first. Without any, none is served.
+    /// The directories of directory streams. Without any, none is served.
     pub directories: Vec<SocketAddr>,
 }
 
