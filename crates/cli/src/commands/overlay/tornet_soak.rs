@@ -105,7 +105,7 @@ pub fn main(
         println!(
             "{}",
             json!({ "seconds": seconds, "exact": exact, "wrong": wrong, "broken": broken, "causes": *causes, "strangers": strangers,
-                "growth": growth, "largest_relay_bytes": largest, "warnings": warnings, "fine": fine })
+                "growth": growth, "largest_relay_bytes": largest, "warned": warnings.len(), "warnings": warnings, "fine": fine })
         );
     } else {
         println!(
