@@ -36,8 +36,8 @@ use linked::Unlinked;
 use roles::{Points, Role};
 pub use shown::Shown;
 use table::{CELL_COST, Circuit, Switch, Table};
-pub use watch::AddressCounts;
 use watch::Watch;
+pub use watch::{AddressCounts, Handshakes};
 
 /// A relay without its sockets.
 pub struct Relay<O: Onion> {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
+use tidegate_proto::relay::Handshakes;
 
 /// The observed bandwidth is the highest mean over this many seconds.
 const WINDOW: usize = 10;
@@ -20,6 +21,8 @@ const STEP: u64 = 1024;
 const OVERLOADED: u64 = 72 * 3600;
 /// The same of the exhaustion of a rate limit (proposal 328, `overload-ratelimits`).
 const EXHAUSTED: u64 = 24 * 3600;
+/// Fewer handshakes in a period say nothing.
+const FEWEST_HANDSHAKES: u64 = 100;
 
 /// A period: the most bytes in any [`WINDOW`], and all bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -193,7 +196,8 @@ impl History {
     }
 }
 
-/// The last overload of a relay: memory was short, or ports for exit streams were. Its threads share it.
+/// The last overload of a relay: memory was short, ports for exit streams were, or it refused too many handshakes. Its
+/// threads share it.
 #[derive(Clone, Debug, Default)]
 pub struct Overload(Arc<AtomicU64>);
 
@@ -206,6 +210,40 @@ impl Overload {
     /// The last one, if there was any.
     pub(crate) fn last(&self) -> Option<u64> {
         Some(self.0.load(Ordering::Relaxed)).filter(|last| *last > 0)
+    }
+}
+
+/// Watches whether the relay refused too many handshakes (tor's `rephist.c`, `overload_onionskin_assessment`).
+#[derive(Debug)]
+pub(crate) struct HandshakeAssessment {
+    begun: u64,
+    before: Handshakes,
+}
+
+impl HandshakeAssessment {
+    /// Starts the first period.
+    pub(crate) fn new(now: u64) -> HandshakeAssessment {
+        HandshakeAssessment { begun: now, before: Handshakes::default() }
+    }
+
+    /// Whether a period ends at `now`, in which the relay refused at least a given share. `parameter` gives the values of a
+    /// consensus.
+    pub(crate) fn is_overload(
+        &mut self,
+        now: u64,
+        so_far: Handshakes,
+        parameter: impl Fn(&str) -> Option<i32>,
+    ) -> bool {
+        let value = |name, default, most| u64::from(parameter(name).unwrap_or(default).clamp(0, most) as u32);
+        // The defaults and limits are those of tor.
+        let period = value("overload_onionskin_ntor_period_secs", 6 * 3600, i32::MAX);
+        let thousandths_of_percent = value("overload_onionskin_ntor_scale_percent", 1_000, 100_000);
+        if now < self.begun.saturating_add(period) {
+            return false;
+        }
+        let (asked, refused) = (so_far.asked - self.before.asked, so_far.refused - self.before.refused);
+        (self.begun, self.before) = (now, so_far);
+        asked >= FEWEST_HANDSHAKES && refused * 100_000 >= asked * thousandths_of_percent.max(1)
     }
 }
 
@@ -313,5 +351,20 @@ mod tests {
         assert_eq!(reported_overload(last, 172 * 3600 + 59), None);
         assert_eq!(reported_overload(None, 5), None);
         assert_eq!(reported_exhaustion(last, 125 * 3600), None);
+    }
+
+    #[test]
+    fn a_period_with_many_refused_handshakes_is_an_overload() {
+        let mut assessment = HandshakeAssessment::new(1_000);
+        let mut at = |now, asked, refused, percent: Option<i32>| {
+            let parameter = |name: &str| percent.filter(|_| name.ends_with("percent"));
+            assessment.is_overload(now, Handshakes { asked, refused }, parameter)
+        };
+        assert!(!at(1_000 + 6 * 3600 - 1, 1_000, 1_000, None), "the period has not ended");
+        assert!(at(1_000 + 6 * 3600, 1_000, 10, None), "1 %");
+        assert!(!at(1_000 + 12 * 3600, 2_000, 19, None), "0.9 %");
+        assert!(at(1_000 + 18 * 3600, 3_000, 24, Some(500)), "the consensus says 0.5 %");
+        assert!(!at(1_000 + 24 * 3600, 3_099, 123, None), "99 handshakes");
+        assert!(!at(1_000 + 30 * 3600, 4_000, 123, Some(0)), "none refused");
     }
 }

@@ -32,7 +32,7 @@ use super::descriptor::{self, Exhausted, Facts, Operator};
 use super::directory::{self, Entry};
 use super::exit::Exit;
 use super::fetch::fetch;
-use super::history::{History, reported_exhaustion, reported_overload};
+use super::history::{HandshakeAssessment, History, reported_exhaustion, reported_overload};
 use super::quic::Neighbour;
 use super::renewal::{Change, Keys, Renewed};
 use super::shard::{Common, Shard, ShardSettings, log_failed_handshake};
@@ -623,11 +623,18 @@ impl RelayLoop {
         });
     }
 
-    /// Notes every second what the relay carried, and stores it every hour.
+    /// Notes every second what the relay carried, and stores it every hour. Also notes if it refuses too many handshakes.
     async fn note_bytes(&self, on_event: &dyn Fn(Event)) {
         let mut stored = clock::now();
+        let mut assessment = HandshakeAssessment::new(clock::unix());
         loop {
-            self.history.borrow_mut().note(clock::unix(), self.shard.overlay.limit().carried());
+            let now = clock::unix();
+            self.history.borrow_mut().note(now, self.shard.overlay.limit().carried());
+            let stated = self.stated.borrow();
+            if assessment.is_overload(now, self.shard.handshakes(), |name| stated.get(name).copied()) {
+                self.shard.overload().note(now);
+            }
+            drop(stated);
             if clock::now().since(stored) >= STORE {
                 self.store_history(on_event);
                 stored = clock::now();

@@ -16,7 +16,7 @@ use tidegate_proto::crypto::own_keys::OwnKeys;
 use tidegate_proto::defence::{Counted, Defence};
 use tidegate_proto::links::{Config, Limits};
 use tidegate_proto::node::{CircuitKey, Node as _, Output, StreamKey};
-use tidegate_proto::relay::{AddressCounts, Between, Relay};
+use tidegate_proto::relay::{AddressCounts, Between, Handshakes, Relay};
 use tokio::task::spawn_local;
 
 use super::bandwidth::{Limit, SharedLimit};
@@ -258,6 +258,11 @@ impl Shard {
     /// The last overload of any shard.
     pub(crate) fn overload(&self) -> &Overload {
         &self.common.overload
+    }
+
+    /// The handshakes of all shards.
+    pub(crate) fn handshakes(&self) -> Handshakes {
+        self.common.addresses.handshakes()
     }
 
     /// The defences, which all shards share.

@@ -45,6 +45,16 @@ struct Addresses {
     sweep_at: usize,
     /// Handshakes that all addresses together may still begin; full until the first one.
     handshakes: Option<TokenBucket>,
+    shaken: Handshakes,
+}
+
+/// Circuits that all neighbours asked a relay to create or extend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Handshakes {
+    /// All that no limit of one address refused.
+    pub asked: u64,
+    /// Those of `asked` that the limit of all addresses together refused.
+    pub refused: u64,
 }
 
 struct Address {
@@ -64,6 +74,11 @@ struct Channel {
 }
 
 impl AddressCounts {
+    /// The handshakes so far.
+    pub fn handshakes(&self) -> Handshakes {
+        self.lock().shaken
+    }
+
     fn lock(&self) -> MutexGuard<'_, Addresses> {
         self.0.lock().expect("no shard panics while it counts")
     }
@@ -98,7 +113,12 @@ impl Addresses {
         // those that used less of theirs. An address that asks for little gets the rest.
         let used = u64::from(burst).saturating_sub(own);
         let may_wait = u128::from(used) * u128::from(most) > 2 * u128::from(left) * u128::from(burst);
-        if own == 0 || left == 0 || may_wait {
+        if own == 0 {
+            return false;
+        }
+        self.shaken.asked += 1;
+        if left == 0 || may_wait {
+            self.shaken.refused += 1;
             return false;
         }
         all.take(1);
@@ -327,5 +347,27 @@ impl Watch {
         self.looks.insert((next, id));
         channel.look = next;
         std::mem::replace(&mut channel.was_bare, is_bare) && is_bare
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_count_unless_they_are_due_to_one_address() {
+        let counts = AddressCounts::default();
+        let limits = Limits { all_handshakes_per_second: 10, handshake_burst: 20, ..Limits::default() };
+        let shake = |last: u8| counts.lock().shake(Time::ZERO, IpAddr::from([192, 0, 2, last]), &limits);
+        let accepted = (0..20).filter(|last| shake(*last)).count() as u64;
+        let Handshakes { asked, refused } = counts.handshakes();
+        assert_eq!((asked, refused), (20, 20 - accepted));
+        assert!((5..=10).contains(&accepted), "{accepted}");
+
+        let alone = AddressCounts::default();
+        let limits = Limits { all_handshakes_per_second: 1_000, handshake_burst: 20, ..limits };
+        let stranger = IpAddr::from([192, 0, 2, 1]);
+        (0..100).for_each(|_| drop(alone.lock().shake(Time::ZERO, stranger, &limits)));
+        assert_eq!(alone.handshakes(), Handshakes { asked: 20, refused: 0 });
     }
 }
