@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use tidegate_control::units::Span;
-use tidegate_data::consensus;
+
+use tidegate_data::consensus::{self, Identity};
 use tidegate_data::document::Document;
 
 use super::directory;
@@ -30,7 +31,9 @@ const DIRECTORY: Span = Span::from_secs(60);
 pub(crate) struct Consensus {
     /// Parameters by name.
     pub parameters: BTreeMap<String, i32>,
-    /// Addresses of relays.
+    /// Identities and addresses of relays.
+    pub identities: BTreeSet<Identity>,
+    /// See `identities`.
     pub relays: BTreeSet<IpAddr>,
     /// When a newer one exists, seconds since 1970.
     pub fresh_until: Option<u64>,
@@ -74,6 +77,7 @@ async fn read_from(at: SocketAddr) -> Result<Consensus, String> {
     let first = read.relays.iter().map(|relay| IpAddr::V4(relay.address));
     Ok(Consensus {
         parameters: read.params,
+        identities: read.relays.iter().map(|relay| relay.identity).collect(),
         relays: first.chain(further_addresses(document.text())).collect(),
         fresh_until: consensus::fresh_until(&document),
     })

@@ -54,8 +54,8 @@ pub(crate) struct Facts<'a> {
     pub address: Addresses,
     /// The rate limit, bytes per second.
     pub bandwidth: u64,
-    /// The bandwidth that was observed, bytes per second.
-    pub observed: u64,
+    /// What the relay observed.
+    pub reported: Reported,
     /// Time since the relay's start, seconds.
     pub uptime: u64,
     /// The exit policy.
@@ -64,16 +64,45 @@ pub(crate) struct Facts<'a> {
     pub directory: bool,
     /// Its operator.
     pub operator: &'a Operator,
+    /// Bytes written and read per period.
+    pub history: [Option<Line>; 2],
+}
+
+/// What a relay observed until it published.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reported {
+    /// Publication time, seconds since 1970.
+    pub published: u64,
+    /// The bandwidth, bytes per second.
+    pub observed: u64,
     /// The hour of an overload, if one is to be reported.
     pub overloaded: Option<u64>,
     /// The hour in which no file descriptor was free, if it is to be reported.
     pub without_descriptors: Option<u64>,
     /// The rate limit's exhaustion, if it is to be reported.
     pub exhausted: Option<Exhausted>,
-    /// Bytes written and read per period.
-    pub history: [Option<Line>; 2],
-    /// Publication time, seconds since 1970.
-    pub published: u64,
+}
+
+/// A relay publishes new documents after this many seconds: as usual, and while the consensus lacks it (tor's
+/// `FORCE_REGENERATE_DESCRIPTOR_INTERVAL` and `FAST_RETRY_DESCRIPTOR_INTERVAL`).
+const LASTS: u64 = 18 * 3600;
+const LASTS_UNLISTED: u64 = 90 * 60;
+/// It also publishes when the bandwidth changed by this factor (tor's `BANDWIDTH_CHANGE_FACTOR`).
+const CHANGED: u64 = 2;
+
+impl Reported {
+    /// Whether a report should replace this one.
+    pub(crate) fn is_outdated(&self, by: &Reported, unlisted: bool) -> bool {
+        let lasts = if unlisted { LASTS_UNLISTED } else { LASTS };
+        let changed = |from: u64, to: u64| to > from.saturating_mul(CHANGED);
+        let lines = |report: &Reported| {
+            [report.overloaded.is_some(), report.without_descriptors.is_some(), report.exhausted.is_some()]
+        };
+        by.published.saturating_sub(self.published) >= lasts
+            || changed(self.observed, by.observed)
+            || changed(by.observed, self.observed)
+            || lines(self) != lines(by)
+    }
 }
 
 /// When a rate limit was last exhausted, and in how many minutes so far.
@@ -112,17 +141,17 @@ fn sign(text: &mut String, keys: &RouterKeys, certified: &Certified) -> [u8; 20]
 fn extra_info(keys: &RouterKeys, certified: &Certified, facts: &Facts<'_>) -> (String, String) {
     let mut text = format!("extra-info {} {}\n", facts.nickname, upper(&keys.fingerprint()));
     text.push_str(&format!("identity-ed25519\n{}", armour("ED25519 CERT", &certified.signing_certificate)));
-    text.push_str(&format!("published {}\n", calendar(facts.published)));
+    text.push_str(&format!("published {}\n", calendar(facts.reported.published)));
     for (line, name) in facts.history.iter().zip(["write-history", "read-history"]) {
         if let Some((end, numbers)) = line {
             text.push_str(&format!("{name} {} {numbers}\n", calendar(*end)));
         }
     }
-    if let Some(Exhausted { hour, rate, burst, minutes }) = facts.exhausted {
+    if let Some(Exhausted { hour, rate, burst, minutes }) = facts.reported.exhausted {
         // One bucket limits what the relay writes; reading waits for no tokens.
         text.push_str(&format!("overload-ratelimits 1 {} {rate} {burst} 0 {minutes}\n", calendar(hour)));
     }
-    if let Some(hour) = facts.without_descriptors {
+    if let Some(hour) = facts.reported.without_descriptors {
         text.push_str(&format!("overload-fd-exhausted 1 {}\n", calendar(hour)));
     }
     let signed = sign(&mut text, keys, certified);
@@ -141,7 +170,8 @@ fn write(
     facts: &Facts<'_>,
     extra_info: &str,
 ) -> std::fmt::Result {
-    let Facts { nickname, bandwidth, observed, uptime, published, .. } = *facts;
+    let Facts { nickname, bandwidth, uptime, .. } = *facts;
+    let Reported { observed, published, .. } = facts.reported;
     let address = facts.address.first();
     let [identity, tap] = keys.rsa_public();
     let (onion_cross, sign) = keys.onion_cross_certificate(published);
@@ -176,7 +206,7 @@ fn write(
     if facts.directory {
         writeln!(text, "hidden-service-dir\ntunnelled-dir-server")?;
     }
-    if let Some(hour) = facts.overloaded {
+    if let Some(hour) = facts.reported.overloaded {
         writeln!(text, "overload-general 1 {}", calendar(hour))?;
     }
     Ok(())
@@ -193,7 +223,7 @@ fn write_operator(text: &mut String, keys: &RouterKeys, facts: &Facts<'_>) -> st
         writeln!(text, "family {}", members.join(" "))?;
     }
     for key in family_keys {
-        let certificate = key.certify(&keys.ed25519(), facts.published);
+        let certificate = key.certify(&keys.ed25519(), facts.reported.published);
         write!(text, "family-cert\n{}", armour("FAMILY CERT", &certificate))?;
     }
     if let Some(contact) = contact {
@@ -269,19 +299,34 @@ mod tests {
             nickname: "tide",
             address: Addresses::from(std::net::SocketAddr::from(([192, 0, 2, 1], 9001))),
             bandwidth: 5000,
-            observed: 0,
+            reported: Reported { published: 1_795_345_325, ..NOTHING },
             uptime: 0,
             policy: &policy,
             directory: false,
             operator,
-            overloaded: None,
-            without_descriptors: None,
-            exhausted: None,
             history: [None, None],
-            published: 1_795_345_325,
         };
         change(&mut facts);
         build(&keys, &certified, &facts)
+    }
+
+    const NOTHING: Reported =
+        Reported { published: 0, observed: 0, overloaded: None, without_descriptors: None, exhausted: None };
+
+    #[test]
+    fn documents_are_replaced_when_tor_would_replace_them() {
+        let before = Reported { observed: 1_000, ..NOTHING };
+        let outdated = |by: Reported, unlisted| before.is_outdated(&by, unlisted);
+        let of = |observed| Reported { observed, ..before };
+        assert!(!outdated(of(2_000), false) && !outdated(of(500), false));
+        assert!(outdated(of(2_001), false) && outdated(of(499), false));
+        let at = |published| Reported { published, ..before };
+        assert!(!outdated(at(LASTS - 1), false) && outdated(at(LASTS), false));
+        assert!(!outdated(at(LASTS_UNLISTED - 1), true) && outdated(at(LASTS_UNLISTED), true));
+        let overloaded = Reported { overloaded: Some(3_600), ..before };
+        assert!(outdated(overloaded, false) && overloaded.is_outdated(&before, false));
+        let later = Reported { overloaded: Some(7_200), ..before };
+        assert!(!overloaded.is_outdated(&later, false), "the line is there");
     }
 
     #[test]
@@ -313,11 +358,12 @@ mod tests {
             )],
         };
         let text = documents(&operator, |facts| {
-            facts.observed = 77;
+            facts.reported.observed = 77;
             facts.uptime = 3600;
-            facts.overloaded = Some(1_795_341_600);
-            facts.without_descriptors = Some(1_795_341_600);
-            facts.exhausted = Some(Exhausted { hour: 1_795_341_600, rate: 4000, burst: 400, minutes: 12 });
+            facts.reported.overloaded = Some(1_795_341_600);
+            facts.reported.without_descriptors = Some(1_795_341_600);
+            facts.reported.exhausted =
+                Some(Exhausted { hour: 1_795_341_600, rate: 4000, burst: 400, minutes: 12 });
             facts.history = [Some((1_795_345_325, "(86400 s) 1024,2048".into())), None];
         });
         let (descriptor, extra) = text.split_once("extra-info tide ").unwrap();

@@ -28,6 +28,7 @@ use super::bandwidth::{Limit, as_rate};
 use super::channel::{Accepted, Links};
 use super::consensus;
 use super::crossing::crossings;
+use super::descriptor::Reported;
 use super::descriptor::{self, Exhausted, Facts, Operator};
 use super::directory::{self, Entry};
 use super::exit::Exit;
@@ -117,10 +118,11 @@ const NOTE: Span = Span::from_secs(1);
 const STORE: Span = Span::from_secs(3600);
 /// Timeout of a withdrawal: the relay is about to end.
 const WITHDRAWING: Span = Span::from_secs(5);
-/// Publication intervals: to our directory, to a Tor authority, and after a refusal.
+/// Publication intervals: to our directory, and after a refusal.
 const ANNOUNCE: Span = Span::from_secs(30);
-const PUBLISH: Span = Span::from_secs(15 * 60);
 const AGAIN: Span = Span::from_secs(3);
+/// How often the relay checks whether its documents at Tor's authorities are outdated.
+const CHECK: Span = Span::from_secs(15 * 60);
 
 /// An event that the operator should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -201,6 +203,10 @@ struct RelayLoop {
     /// Publication time of the last descriptor. The next one needs a later second, or an authority takes it for the
     /// same.
     published: Rc<Cell<u64>>,
+    /// What the last documents say.
+    reported: Rc<Cell<Option<Reported>>>,
+    /// Whether the consensus lacks the relay.
+    unlisted: Rc<Cell<bool>>,
     keys: Rc<Renewed>,
     history: Rc<RefCell<History>>,
     /// Parameters against denial of service: the operator's, and the consensus'.
@@ -390,6 +396,8 @@ impl RelayLoop {
             moved: Rc::default(),
             keys,
             published: Rc::default(),
+            reported: Rc::default(),
+            unlisted: Rc::default(),
             overrides: Rc::new(RefCell::new(defences)),
             stated: Rc::default(),
             ends: Rc::default(),
@@ -528,6 +536,8 @@ impl RelayLoop {
                 Ok(read) => {
                     self.shard.documents().votes_at(read.fresh_until);
                     self.know_relays(read.relays);
+                    let own = tidegate_data::consensus::Identity(self.keys.router().fingerprint());
+                    self.unlisted.set(!read.identities.contains(&own));
                     let increment = read.parameters.get("cc_sendme_inc").copied();
                     if let Some(other) =
                         increment.filter(|stated| stated.abs_diff(SENDME_INCREMENT.into()) > 1)
@@ -567,8 +577,8 @@ impl RelayLoop {
 
     /// Publishes the relay periodically, and at once after a change.
     async fn announce(&self, on_event: &dyn Fn(Event)) {
-        // Tor's authorities that have not accepted the newest documents, and when all of them get new ones.
-        let (mut behind, mut due) = (Vec::new(), clock::now());
+        // Tor's authorities that have not accepted the newest documents.
+        let mut behind = Vec::new();
         loop {
             let announce = self.announced.borrow().announce.clone();
             let stays = |at: SocketAddr| matches!(&announce, Announce::Overlay(to, _) if *to == at);
@@ -579,13 +589,13 @@ impl RelayLoop {
                 Announce::None => (Vec::new(), Span::from_secs(3600)),
                 Announce::Overlay(at, token) => (vec![self.join(*at, token.as_deref()).await], ANNOUNCE),
                 Announce::Tor(authorities) => {
-                    if clock::now() >= due {
-                        (behind, due) = (authorities.clone(), clock::now() + PUBLISH);
+                    if self.is_outdated(clock::unix()) {
+                        behind.clone_from(authorities);
                     }
                     let answers = self.publish(&behind).await;
                     let mut of_each = answers.iter();
                     behind.retain(|_| !matches!(of_each.next(), Some(Ok((200, _, _)))));
-                    (answers, PUBLISH)
+                    (answers, CHECK)
                 }
             };
             for answer in answers {
@@ -606,7 +616,7 @@ impl RelayLoop {
             }
             tokio::select! {
                 () = clock::until(clock::now() + pause) => {}
-                () = self.changed.notified() => due = clock::now(),
+                () = self.changed.notified() => self.reported.set(None),
             }
         }
     }
@@ -700,25 +710,39 @@ impl RelayLoop {
         fetch(at, "/relay", Some(format!("{token}{proof}\n{line}\n").as_bytes())).await
     }
 
+    /// What documents of `now` report.
+    fn report(&self, now: u64) -> Reported {
+        Reported {
+            published: now,
+            observed: self.observed(),
+            overloaded: reported_overload(self.shard.overload().last(), now),
+            without_descriptors: reported_overload(descriptors::last(), now),
+            exhausted: self.exhausted(now),
+        }
+    }
+
+    /// Whether the relay should publish new documents.
+    fn is_outdated(&self, now: u64) -> bool {
+        let unlisted = self.unlisted.get();
+        self.reported.get().is_none_or(|before| before.is_outdated(&self.report(now), unlisted))
+    }
+
     /// The descriptor and the extra-info document of now.
     fn documents(&self) -> String {
         let exit = self.shard.settings().exit;
         self.published.set(clock::unix().max(self.published.get() + 1));
-        let (published, announced) = (self.published.get(), self.announced.borrow());
+        let (reported, announced) = (self.report(self.published.get()), self.announced.borrow());
+        self.reported.set(Some(reported));
         let facts = Facts {
             nickname: &announced.nickname,
             address: announced.address,
             bandwidth: self.bandwidth(),
-            observed: self.observed(),
+            reported,
             uptime: clock::now().as_secs_f64() as u64,
             policy: &exit.policy,
             directory: !exit.directories.is_empty(),
             operator: &announced.operator,
-            overloaded: reported_overload(self.shard.overload().last(), published),
-            without_descriptors: reported_overload(descriptors::last(), published),
-            exhausted: self.exhausted(published),
             history: self.history.borrow().lines(),
-            published,
         };
         let certified = self.shard.links.certified().expect("a relay has keys");
         descriptor::build(&self.keys.router(), &certified, &facts)
