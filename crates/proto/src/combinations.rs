@@ -325,6 +325,21 @@ mod tests {
     }
 
     #[test]
+    fn keys_without_effect_beside_a_part_are_refused() {
+        let stream = |key: &str, value: Value| json!({ "transport": "quic", "pctcp": { key: value } });
+        let circuit = |key: &str, value: Value| json!({ "switching": "circuit", "switch": { key: value } });
+        for (table, path) in [
+            (stream("connections-per-peer", json!(2)), ["pctcp", "connections-per-peer"]),
+            (stream("esp-overhead", json!("57 B")), ["pctcp", "esp-overhead"]),
+            (circuit("everywhere", json!(true)), ["switch", "everywhere"]),
+        ] {
+            let wrong = SystemConfig::read(&table).unwrap_err();
+            assert_eq!(wrong.path, path, "{table}");
+            assert!(wrong.cause.contains("has no effect with"), "{wrong:?}");
+        }
+    }
+
+    #[test]
     fn parts_with_an_effect_run() {
         for table in [
             json!({ "transport": "pctcp", "scheduler": "ewma", "channel-scheduler": "kist" }),

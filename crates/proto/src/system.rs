@@ -94,7 +94,11 @@ struct Choices {
     balance: String,
 }
 
-#[derive(Clone, Copy, Serialize, Deserialize, JsonSchema)]
+/// A choice under which keys have no effect, and another one under which they have.
+const CIRCUIT: (&str, &str) = ("switching = \"circuit\"", "switching = \"connection\"");
+const QUIC: (&str, &str) = ("transport = \"quic\"", "transport = \"pctcp\"");
+
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum TransportName {
     Vanilla,
@@ -263,16 +267,22 @@ impl SystemConfig {
             SwitchingName::Connection => Some(Form::Connection),
             SwitchingName::Circuit => Some(Form::Circuit),
         };
-        if form == Some(Form::Circuit) {
-            let usual = Switching::default();
-            let without_effect =
-                [("connections", switch.connections != usual.connections), ("everywhere", switch.everywhere)];
-            if let Some((key, _)) = without_effect.iter().find(|(_, given)| *given) {
+        let usual = Switching::default();
+        let alone = choices.transport == TransportName::Quic;
+        let moves = form == Some(Form::Circuit);
+        let without_effect = [
+            (moves && switch.connections != usual.connections, "switch", "connections", CIRCUIT),
+            (moves && switch.everywhere, "switch", "everywhere", CIRCUIT),
+            (alone && pctcp.connections_per_peer != 0, "pctcp", "connections-per-peer", QUIC),
+            (alone && pctcp.esp_overhead != 0, "pctcp", "esp-overhead", QUIC),
+        ];
+        for (given, table, key, (with, instead)) in without_effect {
+            if given {
                 return Err(Wrong {
-                    path: vec!["switch".into(), (*key).into()],
+                    path: vec![table.into(), key.into()],
                     at_key: true,
-                    cause: format!("`{key}` has no effect with `switching = \"circuit\"`"),
-                    cure: "remove it, or set `switching = \"connection\"`".into(),
+                    cause: format!("`{key}` has no effect with `{with}`"),
+                    cure: format!("remove it, or set `{instead}`"),
                 });
             }
         }
