@@ -99,8 +99,26 @@ fn check_systems(file: &ScenarioFile, source: &SourceFile) -> Result<Vec<System>
             return Err(source.error(system.span(), cause, cure));
         }
         check_conflux(file, system, source)?;
+        check_first_plan(file, system, source)?;
     }
     Ok(systems)
+}
+
+/// Checks that controllers of PredicTor plan before the run ends.
+fn check_first_plan(
+    file: &ScenarioFile,
+    system: &Placed<SystemFile>,
+    source: &SourceFile,
+) -> Result<(), InputError> {
+    let first = system.parts.table.get("predictor").and_then(|table| table["first"].as_str());
+    let first = first.map(|first| first.parse::<Span>().expect("the table is checked"));
+    if system.parts.chooses("control", "predictor") && first.is_some_and(|first| first >= file.duration) {
+        let name = system.name.get_ref();
+        let cause =
+            format!("system `{name}`: controllers first plan (`predictor.first`) after the run's end");
+        return Err(source.error(system.span(), cause, "lower `predictor.first`, or raise `duration`"));
+    }
+    Ok(())
 }
 
 /// Checks that a system with `conflux` has users that can build a second circuit.

@@ -69,6 +69,8 @@ fn mistakes_name_place_cause_and_cure() {
         let said = complaint(control, &format!("control = \"predictor\"\npredictor = {{ {table} }}"));
         assert!(said.contains(wanted), "{said}");
     }
+    let said = complaint(control, "control = \"predictor\"\npredictor = { first = \"1 h\" }");
+    assert!(said.contains("controllers first plan (`predictor.first`) after the run's end"), "{said}");
     let said = complaint(control, "control = \"predictor\"\npredictor = { resolution = 0.0 }");
     assert!(said.contains("`resolution` is not in 0.0001..=1"), "{said}");
     let lie = "[[fault]]\nkind = \"byzantine\"\nhost = \"btlnk\"\nlie = \"gredy\"\n\n[underlay]";
