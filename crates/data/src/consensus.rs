@@ -212,6 +212,12 @@ impl<'a, Lines: Iterator<Item = (usize, &'a str)>> Reader<'a, Lines> {
                 );
             }
         };
+        let text = self.document.text();
+        if !text.ends_with('\n') {
+            // Where it ends, a shortened word would be the wrong cause.
+            self.line = text.lines().count();
+            return Err(self.cut_off("its last line is incomplete"));
+        }
         let mut consensus = Consensus {
             flavour,
             method: 1,
@@ -404,7 +410,7 @@ impl<'a, Lines: Iterator<Item = (usize, &'a str)>> Reader<'a, Lines> {
             }
         }
         let text = self.document.text();
-        if signatures == 0 || !text.ends_with('\n') || !text.trim_end().ends_with("-----END SIGNATURE-----") {
+        if signatures == 0 || !text.trim_end().ends_with("-----END SIGNATURE-----") {
             return Err(self.cut_off("it does not end with a signature"));
         }
         Ok(())
