@@ -30,11 +30,13 @@ impl Time {
     pub const NEVER: Time = Time(u64::MAX);
 
     /// Seconds since the start.
+    #[inline]
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
 
     /// The span since `earlier`, zero if `earlier` is later.
+    #[inline]
     pub fn since(self, earlier: Time) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
@@ -45,27 +47,33 @@ impl Span {
     pub const ZERO: Span = Span(0);
 
     /// Whole microseconds.
+    #[inline]
     pub const fn from_micros(us: u64) -> Span {
         Span(us * 1_000)
     }
     /// Whole milliseconds.
+    #[inline]
     pub const fn from_millis(ms: u64) -> Span {
         Span(ms * 1_000_000)
     }
     /// Whole seconds.
+    #[inline]
     pub const fn from_secs(s: u64) -> Span {
         Span(s * 1_000_000_000)
     }
     /// The number of seconds; `None` if it is not whole.
+    #[inline]
     pub fn whole_secs(self) -> Option<u64> {
         let seconds = self.0 / Span::from_secs(1).0;
         (Span::from_secs(seconds) == self).then_some(seconds)
     }
     /// Seconds, rounded to the nearest nanosecond; negative and non-finite values give zero.
+    #[inline]
     pub fn from_secs_f64(s: f64) -> Span {
         Span((s * 1e9).round() as u64)
     }
     /// Seconds.
+    #[inline]
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
@@ -76,10 +84,12 @@ impl Rate {
     pub const UNLIMITED: Rate = Rate(u64::MAX);
 
     /// From bytes per second.
+    #[inline]
     pub const fn from_bytes_per_s(b: u64) -> Rate {
         Rate(b.saturating_mul(8))
     }
     /// Bytes per second.
+    #[inline]
     pub fn as_bytes_per_s(self) -> f64 {
         self.0 as f64 / 8.0
     }
@@ -87,6 +97,7 @@ impl Rate {
     ///
     /// # Panics
     /// If the rate is zero: the link is down, and the caller must check this before.
+    #[inline]
     pub fn span_for(self, bytes: u64) -> Span {
         if self == Rate::UNLIMITED {
             return Span::ZERO;
@@ -102,41 +113,48 @@ impl Rate {
 
 impl Add<Span> for Time {
     type Output = Time;
+    #[inline]
     fn add(self, rhs: Span) -> Time {
         Time(self.0.saturating_add(rhs.0))
     }
 }
 impl AddAssign<Span> for Time {
+    #[inline]
     fn add_assign(&mut self, rhs: Span) {
         *self = *self + rhs;
     }
 }
 impl Sub<Span> for Time {
     type Output = Time;
+    #[inline]
     fn sub(self, rhs: Span) -> Time {
         Time(self.0.saturating_sub(rhs.0))
     }
 }
 impl Add for Span {
     type Output = Span;
+    #[inline]
     fn add(self, rhs: Span) -> Span {
         Span(self.0.saturating_add(rhs.0))
     }
 }
 impl Sub for Span {
     type Output = Span;
+    #[inline]
     fn sub(self, rhs: Span) -> Span {
         Span(self.0.saturating_sub(rhs.0))
     }
 }
 impl Mul<u64> for Span {
     type Output = Span;
+    #[inline]
     fn mul(self, rhs: u64) -> Span {
         Span(self.0.saturating_mul(rhs))
     }
 }
 impl Div<u64> for Span {
     type Output = Span;
+    #[inline]
     fn div(self, rhs: u64) -> Span {
         Span(self.0 / rhs)
     }

@@ -38,6 +38,7 @@ pub struct Nonce(pub [u8; 8]);
 pub struct ChannelId(pub u32);
 
 impl ChannelId {
+    #[inline]
     pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
@@ -48,6 +49,7 @@ impl ChannelId {
 pub struct LegId(pub(crate) u32);
 
 impl LegId {
+    #[inline]
     pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
