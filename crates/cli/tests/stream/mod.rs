@@ -37,7 +37,8 @@ fn pause(ms: u64) {
 fn audience(server: &Role, scratch: &Scratch, count: usize, uplink: &str, more: &str) -> Vec<Role> {
     let start = |n: usize| {
         let out = scratch.path(&format!("{n}.ts"));
-        client(server, uplink, &format!("--out {} --seed {n} {more}", out.display()))
+        let seed = if more.contains("--loss") { format!("--seed {n}") } else { String::new() };
+        client(server, uplink, &format!("--out {} {seed} {more}", out.display()))
     };
     let clients: Vec<Role> = (0..count).map(start).collect();
     clients.iter().for_each(|client| client.until("in", |status| status["phase"] == "in"));
@@ -196,6 +197,11 @@ fn a_client_without_its_server_says_why() {
     let said = roles::refusal(&server, &wrong);
     assert!(said.contains("another fingerprint than --fingerprint"), "{said}");
     assert!(said.contains(server.text("address")), "{said}");
+    let mut steady = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    let refused =
+        steady.args(["stream", "client", "--server", "127.0.0.1:9", "--seed", "3"]).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("--seed: has no effect without --jitter and --loss"), "{said}");
     // An address that cannot be dialled: a silent one shows after the six seconds of a handshake.
     let log = Scratch::new("unreachable");
     let file = std::fs::File::create(log.path("log")).unwrap();

@@ -150,20 +150,13 @@ impl Demo<'_> {
 }
 
 fn path(path: &PathArgs, number: u64) -> Vec<String> {
-    let PathArgs { delay, jitter, loss, seed } = path;
-    let seed = Seed::root(*seed).fork_index(number).value();
-    [
-        "--delay",
-        &delay.to_string(),
-        "--jitter",
-        &jitter.to_string(),
-        "--loss",
-        &loss.to_string(),
-        "--seed",
-        &seed.to_string(),
-    ]
-    .map(str::to_owned)
-    .to_vec()
+    let PathArgs { delay, jitter, loss, .. } = path;
+    let mut options =
+        vec![("--delay", delay.to_string()), ("--jitter", jitter.to_string()), ("--loss", loss.to_string())];
+    if path.is_random() {
+        options.push(("--seed", Seed::root(path.seed()).fork_index(number).value().to_string()));
+    }
+    options.into_iter().flat_map(|(option, value)| [option.to_owned(), value]).collect()
 }
 
 /// Draws uplinks between the weakest and the strongest, in random order; for 2 to 12 Mbit/s the mean is 6.
@@ -172,7 +165,7 @@ fn uplinks(arguments: &StreamDemoArgs) -> Vec<Rate> {
     let share = |n: usize| ((n as f64 + 0.5) / arguments.clients as f64).powf(1.5);
     let mut rates: Vec<Rate> =
         (0..arguments.clients).map(|n| Rate((low + (high - low) * share(n)) as u64)).collect();
-    Seed::root(arguments.path.seed).fork("uplinks").random().shuffle(&mut rates);
+    Seed::root(arguments.path.seed()).fork("uplinks").random().shuffle(&mut rates);
     rates
 }
 

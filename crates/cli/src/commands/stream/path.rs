@@ -18,10 +18,13 @@ pub struct PathArgs {
     /// Drop this share of sent packets, 0 to 0.9
     #[arg(long, default_value_t = 0.0)]
     pub loss: f64,
-    /// Seed jitter and losses with this number
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
+    /// Seed jitter and losses with this number [default: 1]
+    #[arg(long)]
+    pub seed: Option<u64>,
 }
+
+/// The seed of jitter and losses without `--seed`.
+const SEED: u64 = 1;
 
 /// Longest accepted delay; a longer one is probably a mistake.
 const LONGEST_DELAY: Span = Span::from_secs(10);
@@ -32,9 +35,23 @@ pub fn wrong(option: &str, cause: impl Into<String>, cure: &str) -> Failure {
 }
 
 impl PathArgs {
+    /// The seed.
+    pub fn seed(&self) -> u64 {
+        self.seed.unwrap_or(SEED)
+    }
+
+    /// Whether the seed matters to the path.
+    pub fn is_random(&self) -> bool {
+        self.jitter > Span::ZERO || self.loss > 0.0
+    }
+
     /// Checks the options and makes the path.
     pub fn path(self, uplink: Rate) -> Result<path::Path, Failure> {
-        let PathArgs { delay, jitter, loss, seed } = self;
+        let PathArgs { delay, jitter, loss, seed: given } = self;
+        if given.is_some() && !self.is_random() {
+            let cause = "has no effect without --jitter and --loss";
+            return Err(wrong("--seed", cause, "drop it, or give one of them"));
+        }
         if uplink.0 < 100_000 {
             return Err(wrong(
                 "--uplink",
@@ -48,6 +65,6 @@ impl PathArgs {
         if delay.max(jitter) > LONGEST_DELAY {
             return Err(wrong("--delay", "delay or jitter is longer than 10 s", "give at most 10 s"));
         }
-        Ok(path::Path { uplink, delay, jitter, loss, seed, later: None, translated: false })
+        Ok(path::Path { uplink, delay, jitter, loss, seed: self.seed(), later: None, translated: false })
     }
 }
