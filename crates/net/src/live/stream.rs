@@ -22,6 +22,8 @@ use crate::{clock, os};
 
 /// Bytes per socket read.
 const READ: usize = 32 * 498;
+/// A message of a stream counts as at least this many bytes, for the memory of its buffer and its place.
+const LEAST: u64 = 128;
 
 /// Bytes of a relay's streams that its node does not count: in the kernel's socket buffers, and of closed streams.
 pub(crate) type Outside = Rc<Cell<u64>>;
@@ -41,6 +43,7 @@ enum Held {
 #[derive(Default)]
 pub struct Local {
     incoming: RefCell<VecDeque<Bytes>>,
+    /// Bytes of `incoming`, as [`cost`] counts them.
     waiting: Cell<u64>,
     arrived: Notify,
     /// Cells that the circuit accepts.
@@ -94,10 +97,13 @@ impl Local {
 
     /// Adds received data. Returns how many bytes wait for the socket.
     pub(crate) fn deliver(&self, now: Time, data: Bytes) -> u64 {
-        self.used.set(now);
-        self.waiting.set(self.waiting.get() + data.len() as u64);
-        self.incoming.borrow_mut().push_back(data);
-        self.arrived.notify_one();
+        // Empty messages are legal. A stranger could send any number of them.
+        if !data.is_empty() {
+            self.used.set(now);
+            self.waiting.set(self.waiting.get() + cost(&data));
+            self.incoming.borrow_mut().push_back(data);
+            self.arrived.notify_one();
+        }
         self.waiting.get()
     }
 
@@ -125,9 +131,12 @@ impl Local {
     /// Returns what `judge` makes of the data received so far, once it is decided. `None` if the stream is closed before.
     /// The data is kept.
     pub(crate) async fn heard<T>(&self, mut judge: impl FnMut(&[u8]) -> Option<T>) -> Option<T> {
+        let (mut heard, mut messages) = (Vec::new(), 0);
         loop {
-            let heard: Vec<u8> =
-                self.incoming.borrow().iter().flat_map(|data| data.iter().copied()).collect();
+            let incoming = self.incoming.borrow();
+            incoming.iter().skip(messages).for_each(|data| heard.extend_from_slice(data));
+            messages = incoming.len();
+            drop(incoming);
             if let Some(decided) = judge(&heard) {
                 return Some(decided);
             }
@@ -175,6 +184,11 @@ impl Local {
         self.may_package.notify_one();
         self.over.notify_one();
     }
+}
+
+/// The bytes that a message counts as while it waits.
+fn cost(data: &Bytes) -> u64 {
+    (data.len() as u64).max(LEAST)
 }
 
 /// Bytes that were read and not packaged yet.
@@ -345,7 +359,7 @@ where
                 let written = counting(writer.write_all(&data), unsent).await;
                 local.holds(Held::Unsent, 0);
                 overlay.limit().outside(data.len() as u64, 0);
-                local.waiting.set(local.waiting.get() - data.len() as u64);
+                local.waiting.set(local.waiting.get() - cost(&data));
                 let waiting = local.waiting.get();
                 if local.ended.get() {
                     local.holds(Held::Last, waiting);
@@ -366,6 +380,34 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn short_messages_count_with_the_memory_they_take() {
+        let local = Local::default();
+        let deliver = |data: &'static [u8]| local.deliver(Time::ZERO, Bytes::from_static(data));
+        assert_eq!((deliver(b""), deliver(b"x"), deliver(b""), deliver(b"yz")), (0, LEAST, LEAST, 2 * LEAST));
+        assert_eq!(deliver(&[0; 498]), 2 * LEAST + 498);
+        assert_eq!(local.incoming.borrow().len(), 3);
+    }
+
+    #[tokio::test]
+    async fn a_request_is_judged_with_all_that_came() {
+        let local = Local::default();
+        let mut seen = Vec::new();
+        let judged = local.heard(|heard| {
+            seen.push(heard.to_vec());
+            heard.ends_with(b"d").then_some(heard.len())
+        });
+        let delivered = async {
+            for data in [&b"a"[..], b"bc", b"d"] {
+                local.deliver(Time::ZERO, Bytes::copy_from_slice(data));
+                tokio::task::yield_now().await;
+            }
+        };
+        assert_eq!(tokio::join!(judged, delivered).0, Some(4));
+        assert_eq!(seen.last().unwrap(), b"abcd");
+        assert_eq!(local.incoming.borrow().len(), 3, "the data is kept");
+    }
 
     #[tokio::test]
     async fn a_long_answer_outlives_the_idle_timeout() {
