@@ -195,11 +195,8 @@ fn documents(request: &[u8]) -> Option<Documents> {
     let encodings = field("Accept-Encoding");
     Some(match List::parse(path, &encodings) {
         Some(list) => Documents::Some(list),
-        None if Wanted::is_document(path) => {
-            let known = field("X-Or-Diff-From-Consensus");
-            Documents::One(Wanted { path: path.to_owned(), encodings, known })
-        }
-        None => Documents::Others,
+        None => Wanted::new(path, &encodings, &field("X-Or-Diff-From-Consensus"))
+            .map_or(Documents::Others, Documents::One),
     })
 }
 
@@ -356,6 +353,8 @@ where
                 Ok(socket) => answer_of(socket, &request(wanted, address)).await.map_err(|_| EndReason::MISC),
                 Err(reason) => Err(reason),
             };
+            let length = fetched.as_ref().map_or(0, Vec::len);
+            self.cache().fetched(clock::now(), self.served.from, length);
             match fetched {
                 Ok(answer) if !is_failure(&answer) => {
                     self.cache().preferred = number;
@@ -384,11 +383,12 @@ where
     }
 
     async fn answer_document(&self, wanted: Wanted) {
-        let kept = self.cache().find(clock::unix(), &wanted);
+        let from = self.served.from;
+        let kept = self.cache().find(clock::unix(), from, &wanted);
         if let Some(kept) = kept {
             return self.send(kept, true).await;
         }
-        let permission = self.cache().fetch();
+        let permission = self.cache().fetch(clock::now(), from);
         let Some(permission) = permission else { return self.forward().await };
         let fetched = tokio::select! {
             biased;
@@ -398,7 +398,7 @@ where
         drop(permission);
         let now = clock::unix();
         if let Some(bytes) = fetched.as_ref().ok().and_then(|fetched| for_everybody(fetched)) {
-            let answer = self.cache().keep(now, wanted, bytes);
+            let answer = self.cache().keep(now, from, wanted, bytes);
             return self.send(answer, true).await;
         }
         // When no directory answers, the last answer is better than none.
@@ -422,7 +422,7 @@ where
         }
         let (mut texts, missing) = self.cache().microdescriptors.find(&list);
         if !missing.is_empty() {
-            let permission = self.cache().fetch();
+            let permission = self.cache().fetch(clock::now(), self.served.from);
             let Some(permission) = permission else { return self.forward().await };
             let wanted = Wanted { path: missing.path(), encodings: String::new(), known: String::new() };
             let fetched = tokio::select! {

@@ -4,10 +4,13 @@
 //! Times are seconds since 1970.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use tidegate_control::units::{Span, Time};
+use tidegate_proto::bucket::{BucketPlan, TokenBucket};
 
 use super::microdescriptors::Microdescriptors;
 
@@ -18,6 +21,18 @@ const MEMORY: usize = 64 << 20;
 const HELD: usize = 2 * MEMORY;
 /// Maximum number of cached answers.
 const PLACES: usize = 4096;
+/// Bytes that an answer takes beside its text and the request.
+const PLACE: usize = 256;
+/// Longest path, and longest list of consensuses to compare with, of a request that is kept, bytes. Tor names at most 20
+/// authorities of 40 digits in a path, and the consensuses of three days.
+const LONGEST_PATH: usize = 1024;
+const LONGEST_KNOWN: usize = 8192;
+/// Bytes per second that the requests of one neighbour may make the relay fetch, and at once. Beyond that, the directory answers
+/// the stream itself, no faster than the stream's windows allow. The public network's consensus takes 3 MB.
+const FETCHED: u64 = 256 << 10;
+const FETCHED_AT_ONCE: u64 = 16 << 20;
+/// Above this number of neighbours, those with a full allowance are forgotten.
+const NEIGHBOURS: usize = 4096;
 /// Longest answer that is kept, bytes.
 pub(crate) const LONGEST: usize = 8 << 20;
 /// Maximum number of answers that are being fetched.
@@ -28,6 +43,8 @@ const OTHER: u64 = 600;
 /// For how long an answer is kept after that, in case the authority does not answer: a consensus is valid for two more hours.
 const OLD: u64 = 2 * 3600;
 const CURRENT_PATH: &str = "/tor/status-vote/current/";
+/// Encodings of answers (dir-spec, "Standards compliance"), in the order of a request.
+const ENCODINGS: [&str; 6] = ["identity", "deflate", "gzip", "x-zstd", "x-tor-lzma", "zstd"];
 /// Paths of documents that many clients ask for in the same words, and of which an answer is never a part.
 const PATHS: [&str; 2] = [CURRENT_PATH, "/tor/keys/"];
 
@@ -43,9 +60,24 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Whether a path is one of documents that can be kept.
-    pub(crate) fn is_document(path: &str) -> bool {
-        PATHS.iter().any(|start| path.starts_with(start))
+    /// The request for a document that can be kept, with the fields of a client's request. Words that select no other answer
+    /// are left out, or a client could have one document fetched and kept any number of times.
+    pub(crate) fn new(path: &str, encodings: &str, known: &str) -> Option<Wanted> {
+        let fits = path.len() <= LONGEST_PATH && known.len() <= LONGEST_KNOWN;
+        let is_document = fits && PATHS.iter().any(|start| path.starts_with(start));
+        let named = |encoding: &&str| encodings.split(',').any(|other| other.trim() == *encoding);
+        let is_digest =
+            |digest: &&str| digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_document.then(|| Wanted {
+            path: path.to_owned(),
+            encodings: ENCODINGS.into_iter().filter(named).collect::<Vec<_>>().join(", "),
+            known: known.split(',').map(str::trim).filter(is_digest).collect::<Vec<_>>().join(", "),
+        })
+    }
+
+    /// Bytes that an answer to it takes.
+    fn place(&self, answer: &Answer) -> usize {
+        answer.bytes.len() + self.path.len() + self.encodings.len() + self.known.len() + PLACE
     }
 }
 
@@ -65,6 +97,8 @@ impl Drop for Answer {
 
 struct Entry {
     answer: Arc<Answer>,
+    /// The neighbour that used it last.
+    of: Option<IpAddr>,
     /// When a newer one may exist.
     until: u64,
     /// Number of the last use.
@@ -84,7 +118,10 @@ impl Drop for Fetch {
 #[derive(Default)]
 pub struct DocumentCache {
     entries: BTreeMap<Wanted, Entry>,
+    /// Bytes of the answers with their requests.
     bytes: usize,
+    /// What each neighbour may still have fetched.
+    allowances: BTreeMap<Option<IpAddr>, TokenBucket>,
     uses: u64,
     /// When the network votes again, if it is known.
     fresh_until: Option<u64>,
@@ -110,12 +147,12 @@ impl DocumentCache {
         self.fresh_until = None;
     }
 
-    /// The answer, if it is kept and not too old.
-    pub(crate) fn find(&mut self, now: u64, wanted: &Wanted) -> Option<Arc<Answer>> {
+    /// The answer for a stream that came by a neighbour, if it is kept and not too old.
+    pub(crate) fn find(&mut self, now: u64, of: Option<IpAddr>, wanted: &Wanted) -> Option<Arc<Answer>> {
         let uses = self.uses + 1;
         let entry = self.entries.get_mut(wanted).filter(|entry| now < entry.until)?;
         self.uses = uses;
-        entry.used = uses;
+        (entry.used, entry.of) = (uses, of);
         Some(entry.answer.clone())
     }
 
@@ -130,12 +167,34 @@ impl DocumentCache {
         self.held.load(Ordering::Relaxed) < HELD
     }
 
-    /// The permission to fetch an answer that is not kept; `None` if too many are being fetched or held.
-    pub(crate) fn fetch(&self) -> Option<Fetch> {
-        let may = self.fetches.load(Ordering::Relaxed) < FETCHES && self.has_room();
+    /// The permission to fetch an answer that is not kept; `None` if too many are being fetched or held, or if the neighbour had
+    /// too much fetched.
+    pub(crate) fn fetch(&mut self, now: Time, of: Option<IpAddr>) -> Option<Fetch> {
+        let may = self.fetches.load(Ordering::Relaxed) < FETCHES
+            && self.has_room()
+            && self.allowance(now, of).available(now) > 0;
         may.then(|| {
             self.fetches.fetch_add(1, Ordering::Relaxed);
             Fetch(self.fetches.clone())
+        })
+    }
+
+    /// Notes that a neighbour had this many bytes fetched.
+    pub(crate) fn fetched(&mut self, now: Time, of: Option<IpAddr>, bytes: usize) {
+        self.allowance(now, of).overdraw(bytes as u64);
+    }
+
+    fn allowance(&mut self, now: Time, of: Option<IpAddr>) -> &mut TokenBucket {
+        if self.allowances.len() >= NEIGHBOURS && !self.allowances.contains_key(&of) {
+            self.allowances.retain(|_, bucket| bucket.available(now) < FETCHED_AT_ONCE);
+        }
+        self.allowances.entry(of).or_insert_with(|| {
+            TokenBucket::new(BucketPlan {
+                rate_bytes_per_s: FETCHED,
+                burst_bytes: FETCHED_AT_ONCE,
+                refill_every: Span::from_millis(100),
+                drop_fractions: false,
+            })
         })
     }
 
@@ -145,35 +204,53 @@ impl DocumentCache {
         Arc::new(Answer { bytes: bytes.into(), held: self.held.clone() })
     }
 
-    /// Keeps an answer, in place of those that were not used for the longest time.
-    pub(crate) fn keep(&mut self, now: u64, wanted: Wanted, answer: Vec<u8>) -> Arc<Answer> {
+    /// Keeps an answer that a neighbour's stream asked for. If there is no room, the neighbour with the most loses the answer that
+    /// it has not used for the longest time.
+    pub(crate) fn keep(
+        &mut self,
+        now: u64,
+        of: Option<IpAddr>,
+        wanted: Wanted,
+        answer: Vec<u8>,
+    ) -> Arc<Answer> {
         let answer = self.answer(answer);
+        let place = wanted.place(&answer);
         self.remove(&wanted);
-        self.entries.retain(|_, entry| {
+        self.entries.retain(|wanted, entry| {
             let lasts = now < entry.until + OLD;
-            self.bytes -= if lasts { 0 } else { entry.answer.bytes.len() };
+            self.bytes -= if lasts { 0 } else { wanted.place(&entry.answer) };
             lasts
         });
-        while self.entries.len() >= PLACES || self.bytes + answer.bytes.len() > MEMORY {
-            let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.used);
-            let oldest =
-                oldest.map(|(wanted, _)| wanted.clone()).expect("an answer is shorter than the memory");
-            self.remove(&oldest);
+        while self.entries.len() >= PLACES || self.bytes + place > MEMORY {
+            let displaced = self.displaced().expect("an answer is shorter than the memory");
+            self.remove(&displaced);
         }
         let lasts = if !wanted.path.starts_with(CURRENT_PATH) {
             OTHER
         } else {
             self.fresh_until.map_or(0, |until| until.saturating_sub(now)).clamp(CURRENT, 3600)
         };
-        self.bytes += answer.bytes.len();
+        self.bytes += place;
         self.uses += 1;
-        self.entries.insert(wanted, Entry { answer: answer.clone(), until: now + lasts, used: self.uses });
+        let (until, used) = (now + lasts, self.uses);
+        self.entries.insert(wanted, Entry { answer: answer.clone(), of, until, used });
         answer
+    }
+
+    /// The answer that makes room for another one.
+    fn displaced(&self) -> Option<Wanted> {
+        let mut held = BTreeMap::<_, usize>::new();
+        for (wanted, entry) in &self.entries {
+            *held.entry(entry.of).or_default() += wanted.place(&entry.answer);
+        }
+        let (most, _) = held.into_iter().max_by_key(|(_, bytes)| *bytes)?;
+        let own = self.entries.iter().filter(|(_, entry)| entry.of == most);
+        own.min_by_key(|(_, entry)| entry.used).map(|(wanted, _)| wanted.clone())
     }
 
     fn remove(&mut self, wanted: &Wanted) {
         if let Some(entry) = self.entries.remove(wanted) {
-            self.bytes -= entry.answer.bytes.len();
+            self.bytes -= wanted.place(&entry.answer);
         }
     }
 }
@@ -213,8 +290,14 @@ mod tests {
         Wanted { path: path.into(), encodings: String::new(), known: String::new() }
     }
 
+    const NOBODY: Option<IpAddr> = None;
+
     fn keep(cache: &mut DocumentCache, now: u64, path: &str, length: usize) {
-        cache.keep(now, wanted(path), vec![0; length]);
+        cache.keep(now, NOBODY, wanted(path), vec![0; length]);
+    }
+
+    fn address(last: u8) -> Option<IpAddr> {
+        Some([192, 0, 2, last].into())
     }
 
     #[test]
@@ -222,22 +305,23 @@ mod tests {
         let mut cache = DocumentCache::default();
         let consensus = "/tor/status-vote/current/consensus-microdesc.z";
         keep(&mut cache, 1000, consensus, 5);
-        assert!(cache.find(1000, &wanted(consensus)).is_some());
-        assert!(cache.find(1001, &wanted(consensus)).is_none());
+        assert!(cache.find(1000, NOBODY, &wanted(consensus)).is_some());
+        assert!(cache.find(1001, NOBODY, &wanted(consensus)).is_none());
         cache.votes_at(Some(1500));
         keep(&mut cache, 1010, consensus, 6);
-        assert_eq!(cache.find(1499, &wanted(consensus)).unwrap().bytes.len(), 6);
-        assert!(cache.find(1500, &wanted(consensus)).is_none());
+        assert_eq!(cache.find(1499, NOBODY, &wanted(consensus)).unwrap().bytes.len(), 6);
+        assert!(cache.find(1500, NOBODY, &wanted(consensus)).is_none());
         assert!(cache.find_old(1499 + OLD, &wanted(consensus)).is_some(), "in case the authority is down");
         assert!(cache.find_old(1500 + OLD, &wanted(consensus)).is_none());
         keep(&mut cache, 1500, "/tor/keys/a", 7);
-        assert!(cache.find(2099, &wanted("/tor/keys/a")).is_some());
+        assert!(cache.find(2099, NOBODY, &wanted("/tor/keys/a")).is_some());
         let other = Wanted { encodings: "deflate".into(), ..wanted("/tor/keys/a") };
-        assert!(cache.find(1501, &other).is_none(), "another encoding is another answer");
+        assert!(cache.find(1501, NOBODY, &other).is_none(), "another encoding is another answer");
         keep(&mut cache, 1500 + OLD, "/tor/keys/b", 1);
-        assert_eq!((cache.entries.len(), cache.bytes), (2, 8), "older answers are forgotten");
+        assert_eq!(cache.entries.len(), 2, "older answers are forgotten");
+        assert_eq!(cache.bytes, 8 + 2 * (PLACE + "/tor/keys/a".len()));
         cache.clear();
-        assert!(cache.find(1501, &wanted("/tor/keys/a")).is_none() && cache.bytes == 0);
+        assert!(cache.find(1501, NOBODY, &wanted("/tor/keys/a")).is_none() && cache.bytes == 0);
     }
 
     #[test]
@@ -245,10 +329,11 @@ mod tests {
         let mut cache = DocumentCache::default();
         for number in 0..20 {
             keep(&mut cache, 0, &format!("/tor/keys/all/{number}"), LONGEST);
-            assert!(cache.find(0, &wanted("/tor/keys/all/0")).is_some(), "it is used");
+            assert!(cache.find(0, NOBODY, &wanted("/tor/keys/all/0")).is_some(), "it is used");
         }
-        assert_eq!((cache.entries.len(), cache.bytes), (8, MEMORY));
-        assert!(cache.find(0, &wanted("/tor/keys/all/1")).is_none());
+        assert_eq!(cache.entries.len(), 7);
+        assert!((7 * LONGEST..MEMORY).contains(&cache.bytes));
+        assert!(cache.find(0, NOBODY, &wanted("/tor/keys/all/1")).is_none());
         for number in 0..2 * PLACES {
             keep(&mut cache, 0, &format!("/tor/keys/{number}"), 1);
         }
@@ -257,14 +342,56 @@ mod tests {
 
     #[test]
     fn fetches_and_answers_in_use_are_bounded() {
-        let cache = DocumentCache::default();
-        let fetches: Vec<_> = (0..FETCHES).map(|_| cache.fetch().unwrap()).collect();
-        assert!(cache.fetch().is_none());
+        let mut cache = DocumentCache::default();
+        let fetches: Vec<_> = (0..FETCHES).map(|_| cache.fetch(Time::ZERO, NOBODY).unwrap()).collect();
+        assert!(cache.fetch(Time::ZERO, NOBODY).is_none());
         drop(fetches);
         let sending: Vec<_> = (0..HELD / LONGEST).map(|_| cache.answer(vec![0; LONGEST])).collect();
-        assert!(cache.fetch().is_none(), "streams hold them, though none is kept");
+        assert!(cache.fetch(Time::ZERO, NOBODY).is_none(), "streams hold them, though none is kept");
         drop(sending);
-        assert!(cache.fetch().is_some());
+        assert!(cache.fetch(Time::ZERO, NOBODY).is_some());
+    }
+
+    #[test]
+    fn a_neighbour_has_only_so_much_fetched() {
+        let mut cache = DocumentCache::default();
+        let fetch = |cache: &mut DocumentCache, seconds, of| {
+            cache.fetch(Time::ZERO + Span::from_secs(seconds), of).is_some()
+        };
+        for _ in 0..3 {
+            assert!(fetch(&mut cache, 1, address(1)));
+            cache.fetched(Time::ZERO + Span::from_secs(1), address(1), 6 << 20);
+        }
+        assert!(!fetch(&mut cache, 2, address(1)) && fetch(&mut cache, 2, address(2)));
+        assert!(fetch(&mut cache, 10, address(1)), "2 MiB were owed");
+        for number in 0..2 * NEIGHBOURS as u32 {
+            assert!(fetch(&mut cache, 100, Some(IpAddr::from(number.to_be_bytes()))));
+        }
+        assert!(cache.allowances.len() <= NEIGHBOURS);
+    }
+
+    #[test]
+    fn who_keeps_most_makes_room_for_others() {
+        let mut cache = DocumentCache::default();
+        cache.keep(0, address(1), wanted("/tor/keys/all"), vec![0; 100]);
+        for number in 0..20 {
+            cache.keep(0, address(2), wanted(&format!("/tor/keys/{number}")), vec![0; LONGEST]);
+        }
+        assert!(cache.find(0, address(1), &wanted("/tor/keys/all")).is_some());
+        assert!(cache.find(0, address(1), &wanted("/tor/keys/19")).is_some());
+        assert!(cache.find(0, address(1), &wanted("/tor/keys/0")).is_none());
+    }
+
+    #[test]
+    fn requests_that_select_one_answer_are_one() {
+        let digest = "Ab".repeat(32);
+        let path = "/tor/status-vote/current/consensus";
+        let plain = Wanted::new(path, "x-zstd, gzip;q=0.5,deflate , x1", &format!("x, {digest}")).unwrap();
+        assert_eq!((plain.encodings.as_str(), plain.known.as_str()), ("deflate, x-zstd", digest.as_str()));
+        assert_eq!(Wanted::new(path, "deflate, deflate, x-zstd, x2", &digest), Some(plain));
+        assert_eq!(Wanted::new("/tor/server/all", "", ""), None);
+        assert_eq!(Wanted::new(&format!("{path}{}", "x".repeat(LONGEST_PATH)), "", ""), None);
+        assert_eq!(Wanted::new(path, "", &"x".repeat(LONGEST_KNOWN + 1)), None);
     }
 
     #[test]
