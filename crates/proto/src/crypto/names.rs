@@ -151,9 +151,14 @@ impl Names {
         })
     }
 
+    /// The connected relay with these identities. A circuit need not name the Ed25519 identity, but must not name a wrong one.
     fn connected_as(&self, router: &Router) -> Option<RelayId> {
         let known = self.by_fingerprint.get(&router.fingerprint).into_iter().flatten();
-        known.copied().find(|id| self.routers[id].connections > 0)
+        let is_same = |entry: &Entry| router.ed25519.is_none() || router.ed25519 == entry.router.ed25519;
+        known.copied().find(|id| {
+            let entry = &self.routers[id];
+            entry.connections > 0 && is_same(entry)
+        })
     }
 
     /// The relay has proved its identity at the address that we connected to.
@@ -275,6 +280,17 @@ mod tests {
         assert_eq!(names.router(id), Some(router(1, 9001)), "the identity there is proved");
         names.disconnected(id);
         assert_eq!((names.router(id), names.numbers.len(), names.by_fingerprint.len()), (None, 0, 0));
+    }
+
+    #[test]
+    fn a_wrong_ed25519_identity_names_another_relay() {
+        let mut names = Names::default();
+        let named = |ed25519| Router { ed25519, ..router(1, 9001) };
+        let id = names.met(named(Some([7; 32])));
+        names.connected(id);
+        assert_eq!(names.find(named(Some([7; 32]))), id);
+        assert_eq!(names.find(named(None)), id);
+        assert_ne!(names.find(named(Some([8; 32]))), id);
     }
 
     #[test]
