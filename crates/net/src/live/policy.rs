@@ -43,17 +43,20 @@ impl FromStr for Rule {
         let (address, ports) = pattern.trim().rsplit_once(':').ok_or_else(bad)?;
         let ports = match ports.split_once('-') {
             _ if ports == "*" => (1, u16::MAX),
-            Some((low, high)) => (low.parse().map_err(|_| bad())?, high.parse().map_err(|_| bad())?),
-            None => ports.parse().map(|port| (port, port)).map_err(|_| bad())?,
+            Some((low, high)) => (digits(low).ok_or_else(bad)?, digits(high).ok_or_else(bad)?),
+            None => digits(ports).map(|port| (port, port)).ok_or_else(bad)?,
         };
         let network = match address.split_once('/') {
             _ if address == "*" => None,
             Some((address, bits)) => {
-                let bits = bits.parse().map_err(|_| bad())?;
+                let bits = digits(bits).ok_or_else(bad)?;
                 Some(IpNet::new(ip(address).ok_or_else(bad)?, bits).map_err(|_| bad())?)
             }
             None => Some(IpNet::from(ip(address).ok_or_else(bad)?)),
         };
+        if network.is_some_and(|network| network.addr().to_canonical() != network.addr()) {
+            return Err(format!("`{text}` has an IPv4 address in IPv6 form; write the IPv4 address"));
+        }
         if ports.0 == 0 || ports.0 > ports.1 {
             return Err(bad());
         }
@@ -62,7 +65,15 @@ impl FromStr for Rule {
 }
 
 fn ip(text: &str) -> Option<IpAddr> {
-    text.trim_start_matches('[').trim_end_matches(']').parse().ok()
+    match text.strip_prefix('[') {
+        Some(rest) => rest.strip_suffix(']')?.parse().ok().map(IpAddr::V6),
+        None => text.parse().ok(),
+    }
+}
+
+/// A number without a sign.
+fn digits<N: FromStr>(text: &str) -> Option<N> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
 impl fmt::Display for Rule {
@@ -271,6 +282,10 @@ mod tests {
             assert_eq!(rule.parse::<Rule>().unwrap().to_string(), rule);
         }
         for bad in [
+            "accept *:+80",
+            "accept [[1.2.3.4]]:80",
+            "accept [1.2.3.4]:80",
+            "accept 10.0.0.0/+8:80",
             "",
             "accept",
             "allow *:*",
@@ -281,6 +296,10 @@ mod tests {
             "accept x:1",
         ] {
             assert!(bad.parse::<Rule>().unwrap_err().contains("not an exit policy rule"), "{bad}");
+        }
+        // Policies judge the IPv4 address, so such a rule would never match.
+        for mapped in ["reject [::ffff:127.0.0.1]:80", "reject [::ffff:0:0]/96:80"] {
+            assert!(mapped.parse::<Rule>().unwrap_err().contains("write the IPv4 address"), "{mapped}");
         }
     }
 }
