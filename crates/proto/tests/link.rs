@@ -157,9 +157,18 @@ fn missing_repeated_or_misplaced_cells_end_the_connection() {
 fn unsupported_or_endless_versions_are_refused() {
     let said = |bytes: &[u8]| Handshake::responder(start(relay())).receive(bytes, &HONEST);
     assert_eq!(said(&[0, 0, 7, 0, 4, 0, 2, 0, 3]), Err(LinkError::Version));
-    for bad in [&[0, 0, 7, 0xff, 0xff][..], &[0, 0, 7, 0, 0], &[0, 0, 8, 0, 2], b"GET / HTTP/1.1\r\n"] {
+    for bad in [
+        &[0, 0, 7, 0xff, 0xff][..],
+        &[0, 0, 7, 0, 0],
+        &[0, 0, 7, 0, 3],
+        &[0, 0, 8, 0, 2],
+        b"GET / HTTP/1.1\r\n",
+    ] {
         assert_eq!(said(bad), Err(LinkError::Protocol), "{bad:?}");
     }
+    // A future peer may know many versions.
+    let many: Vec<u8> = (0..200u16).rev().flat_map(u16::to_be_bytes).collect();
+    assert_eq!(said(&[&[0, 0, 7, 1, 144], &many[..]].concat()), Ok(None));
 }
 
 #[test]

@@ -14,6 +14,8 @@ use super::wire::{self, Splitter, command};
 
 /// Supported link protocol versions. The two sides use the highest common one.
 const VERSIONS: [u16; 2] = [4, 5];
+/// Bytes of versions that a peer may state.
+const LONGEST_VERSIONS: u16 = 1024;
 /// Authentication type: an Ed25519 signature over secrets of the TLS exporter (Ed25519-SHA256-RFC5705).
 const METHOD: u16 = 3;
 const AUTH_NAME: &[u8] = b"AUTH0003";
@@ -221,18 +223,22 @@ impl Handshake {
     /// Collects the peer's VERSIONS cell, the only one with a circuit id of two bytes.
     fn take_versions(&mut self, bytes: &mut &[u8]) -> Result<bool, LinkError> {
         loop {
-            let wanted = match self.early.get(3..5) {
-                Some(length) => 5 + usize::from(length[1]),
-                None => 5,
-            };
+            let stated = self.early.get(3..5).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
+            let wanted = 5 + usize::from(stated.unwrap_or(0));
             let taken = bytes.len().min(wanted - self.early.len());
             self.early.extend_from_slice(&bytes[..taken]);
             *bytes = &bytes[taken..];
-            match self.early[..] {
-                _ if self.early.len() < wanted => return Ok(false),
-                [0, 0, command::VERSIONS, 0, length] if wanted == 5 && length > 0 => {}
-                _ if wanted == 5 => return Err(LinkError::Protocol),
-                _ => return Ok(true),
+            if self.early.len() < wanted {
+                return Ok(false);
+            }
+            if stated.is_some() {
+                return Ok(true);
+            }
+            // The header is whole. Each version has two bytes.
+            let length = u16::from_be_bytes([self.early[3], self.early[4]]);
+            let is_valid = length > 0 && length <= LONGEST_VERSIONS && length % 2 == 0;
+            if self.early[..3] != [0, 0, command::VERSIONS] || !is_valid {
+                return Err(LinkError::Protocol);
             }
         }
     }
