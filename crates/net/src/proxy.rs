@@ -378,7 +378,7 @@ impl Handshake {
         }
         let mut user = String::new();
         for line in lines {
-            let (name, value) = line.split_once(':')?;
+            let Some((name, value)) = line.split_once(':') else { return refuse_http(BAD_REQUEST) };
             match name.to_ascii_lowercase().as_str() {
                 // A browser opens tunnels without these headers. With one of them, a web page made the request.
                 "origin" | "referer" | "sec-fetch-site" => return refuse_http(NOT_A_SERVER),
@@ -558,6 +558,7 @@ mod tests {
             "POST / HTTP/1.1\r\nOrigin: http://evil.example\r\n\r\n",
             "CONNECT a:80 HTTP/1.1\r\nOrigin: http://evil.example\r\n\r\n",
             "CONNECT a HTTP/1.1\r\n\r\n",
+            "CONNECT a:80 HTTP/1.1\r\nFoo\r\n\r\n",
             "CONNECT a b:80 HTTP/1.1\r\n\r\n",
             "CONNECT \u{0}:80 HTTP/1.1\r\n\r\n",
         ] {
