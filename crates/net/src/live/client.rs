@@ -30,13 +30,13 @@ use super::fetch::fetch;
 use super::patience::{self, BuildTimes};
 use super::stream::{self, AtEnd, Local, Locals};
 use crate::admission::{Admission, Used, next_connection};
-use crate::clock;
 use crate::gate::Gate;
 use crate::identity::random;
 use crate::link::within;
 use crate::overlay::{Handle, Overlay, Owner, Unlimited};
 use crate::proxy::{self, Accepts, Handshake, Outcome, Protocol, Step};
 use crate::runtime::Running;
+use crate::{clock, os};
 
 type OnSockets = Overlay<Node<Encrypted>, Unlimited, Rc<Links>>;
 
@@ -67,8 +67,12 @@ const ATTEMPTS: u32 = 8;
 const PAUSE: Span = Span::from_millis(20);
 /// Interval of events about failed requests; the log of level debug has all of them.
 const FAILURES: Span = Span::from_secs(10);
-/// Maximum number of application connections.
+/// Maximum number of application connections, and the part of all file descriptors that they may take. The client needs the
+/// others for its guards and its directory.
 const CONNECTIONS: usize = 4096;
+const PART: u64 = 2;
+/// Descriptors of a process if the system does not say.
+const DESCRIPTORS: u64 = 1024;
 /// Refresh interval of the directory, and the interval after a failed fetch or circuit: relays may have moved.
 const REFRESH: Span = Span::from_secs(30);
 const AGAIN: Span = Span::from_millis(500);
@@ -652,7 +656,9 @@ impl Client {
     }
 
     async fn accept(&self, listener: TcpListener) {
-        let admission = Rc::new(Admission::new(CONNECTIONS));
+        let descriptors = os::raise_descriptors().unwrap_or(DESCRIPTORS);
+        let most = usize::try_from(descriptors / PART).map_or(CONNECTIONS, |most| most.min(CONNECTIONS));
+        let admission = Rc::new(Admission::new(most));
         loop {
             let (tcp, from) = next_connection(&listener).await;
             let (client, admission) = (self.clone(), admission.clone());
