@@ -228,9 +228,9 @@ impl Lines<'_> {
         let (mut value, mut continued) = (String::new(), false);
         loop {
             value.push_str(self.take_while(|c| !matches!(c, '\n' | '#' | '\\')));
-            if self.rest.starts_with("\\\n") {
+            if let Some(end) = ["\\\n", "\\\r\n"].into_iter().find(|end| self.rest.starts_with(end)) {
                 continued = true;
-                self.take(2);
+                self.take(end.len());
             } else if self.rest.starts_with('\\') {
                 value.push_str(self.take(1));
             } else if self.rest.starts_with('#') && continued {
@@ -458,7 +458,7 @@ mod tests {
     #[test]
     fn lines_continue_and_values_are_quoted() {
         let text = "ExitPolicy accept *:80, \\\n# web only\n  accept *:443\nContactInfo \"a \\\"b\\\" \\x21 # c\" # d\nNickname x#y\n\
-            ORPort\t9001 \r\n  RunAsDaemon 1\nHeartbeatPeriod\n";
+            ORPort\t9001 \r\n  RunAsDaemon 1\nHeartbeatPeriod\nExitPolicy accept *:1 \\\r\n, reject *:*\r\n";
         assert_eq!(
             lines(text),
             [
@@ -468,6 +468,7 @@ mod tests {
                 pair("ORPort", "9001"),
                 pair("RunAsDaemon", "1"),
                 pair("HeartbeatPeriod", ""),
+                pair("ExitPolicy", "accept *:1 , reject *:*"),
             ]
         );
         assert_eq!(lines("# only a comment"), []);
