@@ -140,14 +140,18 @@ fn too_many_threads_become_the_most_with_a_notice() {
 fn a_private_network_is_joined_and_a_public_one_is_not() {
     let folder = Folder::new("private");
     let torrc = "TestingTorNetwork 1\nORPort 127.0.0.1:9001\n\
-        DirAuthority a orport=1 no-v2 v3ident=00 127.0.0.1:7000 00\nDirAuthority b orport=1 127.0.0.1:7001 00\n\
-        DirAuthority c orport=1 192.0.2.1:80 00\n";
+        DirAuthority a orport=1 no-v2 v3ident=00 127.0.0.1:7000 00\nDirAuthority b orport=1 v3ident=01 127.0.0.1:7001 00\n\
+        DirAuthority c orport=1 v3ident=02 192.0.2.1:80 00\nDirAuthority bridge v3ident=03 bridge 127.0.0.1:7003 00\n\
+        DirAuthority d orport=1 127.0.0.1:7004 00\n";
     let (config, said) = imported(&folder.write("torrc", torrc));
     assert_eq!(config["tor"]["authority"].as_str(), Some("127.0.0.1:7000"));
     assert_eq!(config["tor"]["further-authorities"], toml::Value::from(vec!["127.0.0.1:7001"]));
+    assert!(said.contains("torrc:6: DirAuthority") && said.contains("an authority of bridges"), "{said}");
+    assert!(said.contains("torrc:7: DirAuthority") && said.contains("no `v3ident`"), "{said}");
     assert_eq!(config["extend-to-private-addresses"].as_bool(), Some(true));
     assert!(said.contains("torrc:5: DirAuthority") && said.contains("--allow-public-authority"), "{said}");
-    let (config, said) = imported(&folder.write("torrc", "ORPort 9001\nDirAuthority a 127.0.0.1:7000 00\n"));
+    let (config, said) =
+        imported(&folder.write("torrc", "ORPort 9001\nDirAuthority a v3ident=00 127.0.0.1:7000 00\n"));
     assert!(!config.contains_key("tor") && said.contains("write `address`"), "{said}");
     assert!(said.contains("imported: ORPort\n"), "an option that is left out is not imported: {said}");
 }
@@ -162,10 +166,10 @@ fn contact_and_family_are_kept_and_keys_of_families_are_found() {
     fs::set_permissions(folder.at("keys/a.secret_family_key"), private).unwrap();
     let member = "0123456789abcdef0123456789ABCDEF01234567";
     let torrc = format!(
-        "ORPort 9001\nContactInfo \"Tide <a@b>\"\nMyFamily ${member},{member}\nDataDirectory {}\nFamilyId *\nFamilyId x\n",
+        "ORPort 9001\nContactInfo \"Tide <a@b>\"\nMyFamily ${member}~nick,{member}\nDataDirectory {}\nFamilyId *\nFamilyId x\n",
         folder.0.display()
     );
-    let network = "Address 127.0.0.1\nDirAuthority a orport=1 127.0.0.1:7000 00\n";
+    let network = "Address 127.0.0.1\nDirAuthority a orport=1 v3ident=00 127.0.0.1:7000 00\n";
     let (config, said) = imported(&folder.write("torrc", &format!("{torrc}{network}")));
     assert!(
         said.contains("imported: Address, ContactInfo, DirAuthority, FamilyId, MyFamily, ORPort"),

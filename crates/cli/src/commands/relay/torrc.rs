@@ -195,6 +195,8 @@ impl<'a> Writer<'a> {
         let mut family = Vec::new();
         for setting in self.options.all("MyFamily") {
             for member in setting.value.split(',').map(|member| member.trim().trim_start_matches('$')) {
+                // A nickname may follow a fingerprint.
+                let member = member.split(['~', '=']).next().unwrap_or_default();
                 match unhex::<20>(member) {
                     Some(_) => family.push(quoted(&member.to_uppercase())),
                     None if member.is_empty() => {}
@@ -399,7 +401,12 @@ impl<'a> Writer<'a> {
         let mut authorities = Vec::new();
         for setting in self.options.all("DirAuthority") {
             let place = setting.value.split_whitespace().find_map(|word| word.parse::<SocketAddr>().ok());
+            // The first word is a nickname.
+            let flags = || setting.value.split_whitespace().skip(1).map(str::to_ascii_lowercase);
             match place {
+                // Relays publish at authorities that vote.
+                _ if flags().any(|flag| flag == "bridge") => self.leave(setting, "it is an authority of bridges"),
+                _ if !flags().any(|flag| flag.starts_with("v3ident=")) => self.leave(setting, "it has no `v3ident`, so it does not vote"),
                 _ if !publishes => self.leave(setting, "`PublishServerDescriptor` forbids to publish the relay"),
                 None => self.leave(setting, "it has no address with a directory port"),
                 Some(_) if !self.is_reachable => self.leave(setting, "write `address`, then add it to [tor]"),
