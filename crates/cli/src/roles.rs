@@ -63,6 +63,14 @@ pub fn cure_of_key_file(path: &Path, create: &str) -> String {
     }
 }
 
+/// What to do if a new file cannot be written.
+pub fn cure_of_new_file(path: &Path) -> &'static str {
+    match path.exists() {
+        true => "name a file that does not exist yet",
+        false => "create its folder, free space, or name a place that can be written",
+    }
+}
+
 /// Reads the token of a private file. `copy_to` says who else needs it: the file is then created if it does not exist.
 pub fn token(path: &Path, copy_to: Option<&'static str>) -> Result<String, Failure> {
     let wrong = |cause| {

@@ -47,6 +47,13 @@ pub struct IdentityError {
     why: String,
 }
 
+impl IdentityError {
+    /// The cause, without the path.
+    pub fn why(&self) -> &str {
+        &self.why
+    }
+}
+
 impl fmt::Display for IdentityError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "identity {}: {}", self.path.display(), self.why)

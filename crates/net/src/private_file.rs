@@ -12,12 +12,16 @@ use crate::os;
 /// Writes a new file.
 ///
 /// # Errors
-/// If it exists (keys are never overwritten) or cannot be written.
+/// If it exists (keys are never overwritten) or cannot be written. A file that cannot be written to its end is removed.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), String> {
-    os::private_file()
-        .and_then(|mut options| options.write(true).create_new(true).open(path))
-        .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
-        .map_err(|cause| format!("cannot be written: {cause}"))
+    let write = || {
+        let mut file = os::private_file()?.write(true).create_new(true).open(path)?;
+        file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).inspect_err(|_| {
+            // The rest of it would block the next attempt.
+            let _ = fs::remove_file(path);
+        })
+    };
+    write().map_err(|cause| format!("cannot be written: {cause}"))
 }
 
 /// The temporary file that [`replace`] writes before it renames it.
@@ -74,8 +78,13 @@ pub fn open_mode(path: &Path) -> Option<u32> {
 }
 
 fn check_mode(path: &Path) -> Result<(), String> {
-    let open = fs::metadata(path).and_then(|about| os::open_to_others(&about));
-    match open.map_err(|cause| format!("cannot be read: {cause}"))? {
+    let fail = |cause: io::Error| format!("cannot be read: {cause}");
+    let about = fs::metadata(path).map_err(fail)?;
+    // Reading a pipe would wait for a writer.
+    if !about.is_file() {
+        return Err("is not a regular file; name a file that holds keys".into());
+    }
+    match os::open_to_others(&about).map_err(fail)? {
         Some(mode) => {
             Err(format!("can be read by others (mode {mode:o}) and holds keys; run chmod 600 on it"))
         }

@@ -57,7 +57,7 @@ use self::bounds::{LARGEST_FAMILY, LEAST_BANDWIDTH, LEAST_MEMORY, LEAST_WAIT, LO
 use self::reload::Difference;
 use self::torrc::Imported;
 use crate::failure::Failure;
-use crate::roles::{cure_of_key_file, is_private, listen_all, run_on_this_thread};
+use crate::roles::{cure_of_key_file, cure_of_new_file, is_private, listen_all, run_on_this_thread};
 
 /// Run a relay of an overlay; its exit policy makes it an exit (see docs/live.md)
 #[derive(clap::Args)]
@@ -744,11 +744,7 @@ fn import(path: &Path, out: Option<&Path>) -> Result<(), InputError> {
     match out {
         None => print!("{text}"),
         Some(out) => write_new(out, &text).map_err(|cause| {
-            InputError::new(
-                &file,
-                format!("cannot be written: {cause}"),
-                "name a file that does not exist yet",
-            )
+            InputError::new(&file, format!("cannot be written: {cause}"), cure_of_new_file(out))
         })?,
     }
     let names = |names: BTreeSet<String>| names.into_iter().collect::<Vec<_>>().join(", ");
@@ -778,11 +774,7 @@ fn write_new(path: &Path, text: &str) -> io::Result<()> {
 pub fn main(arguments: &RelayArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = &arguments.keygen {
         let keys = keys::create(path).map_err(|why| {
-            let cure = match path.exists() {
-                true => "name a file that does not exist yet",
-                false => "create its folder, or name a place that can be written",
-            };
-            Failure::Input(InputError::new(path.display().to_string(), why, cure))
+            Failure::Input(InputError::new(path.display().to_string(), why, cure_of_new_file(path)))
         })?;
         println!("fingerprint = \"{}\"", hex(&keys.fingerprint()));
         println!("identity = \"{}\"", hex(&keys.ed25519()));

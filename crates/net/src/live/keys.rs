@@ -198,6 +198,8 @@ mod tests {
             fs::write(&path, bad).unwrap();
             assert!(load(&path, NOW).err().unwrap().contains("is not a key file"), "{bad:?}");
         }
+        // As a pipe, it would have to wait.
+        assert!(load(&directory, NOW).err().unwrap().contains("is not a regular file"));
         fs::remove_dir_all(&directory).unwrap();
     }
 

@@ -28,7 +28,7 @@ use args::{PathArguments, read_config};
 use roles::Liar;
 
 use crate::failure::Failure;
-use crate::roles::{listen, on_this_thread};
+use crate::roles::{cure_of_new_file, listen, on_this_thread};
 
 /// Measure the capacity of relays with a team of measurers (FlashFlow)
 #[derive(clap::Args)]
@@ -206,7 +206,9 @@ fn read_relay(path: &Path) -> Result<RelayConfig, Failure> {
 
 fn keygen(file: &Path) -> Result<(), Failure> {
     let identity = Identity::generate();
-    identity.save(file).map_err(Failure::other)?;
+    identity.save(file).map_err(|error| {
+        InputError::new(file.display().to_string(), error.why().to_owned(), cure_of_new_file(file))
+    })?;
     let keys = identity.relay_public();
     println!("fingerprint = \"{}\"", hex(&identity.fingerprint()));
     println!("onion-key = \"{}\"", hex(&keys.onion));
