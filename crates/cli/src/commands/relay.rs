@@ -15,7 +15,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -524,7 +524,11 @@ fn check(
     let listen = addresses(&file.listen, source)?;
     let reached = file.address.as_ref().unwrap_or(&file.listen);
     let address = addresses(reached, source)?;
-    if let Some(unspecified) = address.all().into_iter().find(|address| address.ip().is_unspecified())
+    let is_no_host = |address: &SocketAddr| match address.ip() {
+        IpAddr::V4(ip) => ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast(),
+        IpAddr::V6(ip) => ip.is_unspecified() || ip.is_multicast(),
+    };
+    if let Some(wrong) = address.all().into_iter().find(is_no_host)
         && (file.directory.is_some() || file.tor.is_some())
     {
         let cause = format!("{unspecified} is not an address that others can reach");
