@@ -197,6 +197,10 @@ pub fn links(
     let system = SystemConfig::parse(&parts).map_err(fail)?;
     check_on_sockets(table.get_ref(), &system.table).map_err(fail)?;
     system.check(neighbours).map_err(fail)?;
+    if let Some(name) = system.idle(&parts).first() {
+        let cause = format!("system.{name}: has no effect, because no key of [system] chooses this part");
+        return Err(source.error(table.span(), cause, "remove it, or choose the part"));
+    }
     Ok(Config {
         transport: system.transport,
         scheduler: system.scheduler,
@@ -531,7 +535,7 @@ fn check(
     if let Some(wrong) = address.all().into_iter().find(is_no_host)
         && (file.directory.is_some() || file.tor.is_some())
     {
-        let cause = format!("{unspecified} is not an address that others can reach");
+        let cause = format!("{wrong} is not an address that others can reach");
         return Err(source.error(reached.span(), cause, "set `address` to the public address of this relay"));
     }
     if file.tor.is_some() && address.first().is_ipv6() {

@@ -255,6 +255,8 @@ fn mistakes_are_told_with_place_and_cure() {
         ("[system]\nsurvey = { files = 3 }\n", "remove `survey`"),
         ("[system]\nattack = { trick = \"inflate\" }\n", "remove `attack`"),
         ("[system]\nconnection-half-life = \"66 s\"\n", "remove `connection-half-life`"),
+        ("[system]\nkist = { interval = \"5 ms\" }\n", "system.kist: has no effect"),
+        ("[system.eigenspeed]\n", "system.eigenspeed: has no effect"),
         ("[system]\nconflux = \"fast\"\n", "there is no conflux `fast`"),
         ("[system]\nconflux = \"throughput\"\n", "fixed windows are neither"),
         ("[limits]\nmemroy = \"1 MB\"\n", "did you mean `memory`?"),
@@ -272,6 +274,11 @@ fn mistakes_are_told_with_place_and_cure() {
         ("[\"127.0.0.1:0\", \"127.0.0.2:0\"]", "", "expected one address, or one IPv4 and one IPv6 address"),
         ("[]", "", "expected one address"),
         ("\"[::1]:0\"", "[tor]\nauthority = \"127.0.0.1:80\"\n", "every relay needs an IPv4 address"),
+        (
+            "\"127.0.0.1:0\"",
+            "address = \"224.0.0.1:9001\"\n[tor]\nauthority = \"127.0.0.1:80\"\n",
+            "not an address that others can reach",
+        ),
         (
             "\"0.0.0.0:0\"",
             "[directory]\naddress = \"127.0.0.1:80\"\n",

@@ -18,7 +18,7 @@ use tidegate_proto::ending::Ending;
 use tidegate_proto::system::SystemConfig;
 
 use super::download::{Download, fetch};
-use super::own::{CLOCKS, Own};
+use super::own::{Own, clocks};
 use crate::failure::Failure;
 use crate::stage::{Stage, status_of};
 
@@ -99,7 +99,8 @@ fn combinations() -> Vec<Combination> {
         let table = toml::from_str(&keys).expect("the keys above are TOML");
         let refused = SystemConfig::read(&table).err().map(|wrong| wrong.cause);
         let name = names.join("-");
-        let system = format!("[system]\nname = \"{name}\"\n{keys}{CLOCKS}");
+        let clocks = clocks(&keys);
+        let system = format!("[system]\nname = \"{name}\"\n{keys}{clocks}");
         Combination { name, system, refused }
     };
     all.into_iter().map(combination).collect()

@@ -19,8 +19,6 @@ const CONFLUX: [(&str, &str); 3] = [
     ("conflux-by-rate", "conflux = \"by-rate\"\ncontrol = \"predictor\"\n"),
     ("conflux-q-learning", "conflux = \"q-learning\"\ncontrol = \"vegas\"\n"),
 ];
-/// Relays on sockets have independent clocks.
-pub const CLOCKS: &str = "predictor = { clocks = \"own\" }\n";
 /// Number of relays of a demo.
 pub const RELAYS: usize = 5;
 /// Bandwidth of each relay, which PredicTor divides among circuits.
@@ -42,7 +40,16 @@ pub fn system_table(name: &str) -> String {
         (None, Some((part, key))) => format!("{key} = \"{part}\"\n"),
         (None, None) => String::new(),
     };
-    format!("[system]\nname = \"{name}\"\n{choice}{CLOCKS}")
+    let clocks = clocks(&choice);
+    format!("[system]\nname = \"{name}\"\n{choice}{clocks}")
+}
+
+/// What a `[system]` table with these choices says of clocks: those of relays on sockets are independent.
+pub fn clocks(choices: &str) -> &'static str {
+    match choices.contains("control = \"predictor\"") {
+        true => "predictor = { clocks = \"own\" }\n",
+        false => "",
+    }
 }
 
 /// A running relay process.

@@ -14,7 +14,7 @@ use tidegate_net::private_tor::Network;
 
 use super::download::serve_file;
 use super::measured::{Measurement, Team, World, compare};
-use super::own::{CLOCKS, RelaySetup, relay_file};
+use super::own::{RelaySetup, relay_file};
 use super::tor_client::start_client;
 use crate::failure::Failure;
 use crate::stage::Stage;
@@ -54,7 +54,7 @@ fn start_relays(
         let keys = format!("bandwidth = \"{bandwidth}\"\n{more}");
         let tables = format!(
             "[tor]\nauthority = \"{authority}\"\nfurther-authorities = {others:?}\n\n{tables}\
-             [system]\nname = \"vanilla\"\n{CLOCKS}"
+             [system]\nname = \"vanilla\"\n"
         );
         let config = relay_file(&name, "*:*", &keys, &tables);
         let config = stage.write(&format!("relay{number}.toml"), &config)?.display().to_string();
