@@ -14,7 +14,7 @@ use crate::links::Config;
 use crate::node::Source;
 use crate::onion::Onion;
 use flow::Flow;
-pub use stream::Phase;
+pub(crate) use stream::Phase;
 use stream::Stream;
 
 /// Streams of one circuit at one time; more are refused (stream ids have 16 bits).

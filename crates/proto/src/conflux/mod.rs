@@ -17,5 +17,6 @@ mod set;
 pub mod split;
 
 pub use link::{Link, Wish};
-pub use set::{Broken, Linked, MAX_LEGS, Refused, Set};
+pub(crate) use set::Linked;
+pub use set::{Broken, MAX_LEGS, Refused, Set};
 pub use split::Split;

@@ -30,7 +30,7 @@ pub enum Refused {
 
 /// A circuit's role in a set.
 #[derive(Debug)]
-pub enum Linked<M> {
+pub(crate) enum Linked<M> {
     /// The circuit is not in a set.
     No,
     /// The first leg; it holds the set, and the streams refer to it.

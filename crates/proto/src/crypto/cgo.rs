@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 use super::layer::BODY;
 use uiv::{Expanded, KEYS};
-pub use uiv::{Side, TAG};
+pub(crate) use uiv::{Side, TAG};
 
 /// Bytes of key material of one direction: the keys and the first nonce.
 pub(crate) const SEED: usize = KEYS + TAG;

@@ -11,7 +11,7 @@ pub(crate) const HELD_BYTES: u64 = 10 * 509;
 
 /// Phase of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub(crate) enum Phase {
     /// The far side connects (BEGIN was sent).
     Connecting,
     /// A name is looked up (RESOLVE was sent).

@@ -29,7 +29,7 @@ pub use config::{CircuitQueue, Config, Ends, OutputBuffer};
 use kist::{Kist, Socket};
 use leg::Leg;
 pub use limits::Limits;
-pub use moves::Arrival;
+pub(crate) use moves::Arrival;
 use moves::{Moves, Step, Surroundings};
 use news::News;
 pub use queues::QueueFull;

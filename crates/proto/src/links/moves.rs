@@ -19,7 +19,7 @@ const MAX_JOINS: usize = 64;
 
 /// Meaning of a received cell.
 #[derive(Debug)]
-pub enum Arrival<O: Onion> {
+pub(crate) enum Arrival<O: Onion> {
     /// A cell of a circuit, from this side.
     Cell(CircuitKey, Side, Cell<O>),
     /// A cell with a circuit id that is not in use.

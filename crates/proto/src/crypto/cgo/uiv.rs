@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 use crate::crypto::layer::BODY;
 
 /// Bytes of a tag.
-pub const TAG: usize = 16;
+pub(crate) const TAG: usize = 16;
 /// Bytes of all keys: for the tag, AES and POLYVAL; for the rest of the body, AES and POLYVAL.
 pub(crate) const KEYS: usize = 64;
 
@@ -24,7 +24,7 @@ const STREAM_BLOCKS: u128 = 31;
 /// The side of the circuit that a layer is on. Relays encrypt in both directions, because only encryption turns a changed
 /// cell into a random one; clients decrypt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub(crate) enum Side {
     /// The client's.
     Client,
     /// The relay's.
