@@ -15,14 +15,14 @@ pub struct Graph {
     /// Attributes of the graph itself.
     pub attributes: Attributes,
     /// Nodes in the order of the file.
-    pub nodes: Vec<Node>,
+    pub(crate) nodes: Vec<Node>,
     /// Edges in the order of the file.
-    pub edges: Vec<Edge>,
+    pub(crate) edges: Vec<Edge>,
 }
 
 /// A node.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Node {
+pub(crate) struct Node {
     /// Its identifier in the file.
     pub id: String,
     /// Its line in the file.
@@ -33,7 +33,7 @@ pub struct Node {
 
 /// An edge.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Edge {
+pub(crate) struct Edge {
     /// Index of the source node.
     pub source: usize,
     /// Index of the target node.

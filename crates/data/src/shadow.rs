@@ -120,7 +120,7 @@ impl Host {
     }
 
     /// Its role, by its programs and by the names that tornettools and Shadow's examples give.
-    pub fn role(&self) -> Role {
+    pub(crate) fn role(&self) -> Role {
         let (tor, tgen) = (self.runs("tor"), self.runs("tgen"));
         let name = self.name.to_lowercase();
         let is = |part: &str| name.contains(part);
