@@ -21,7 +21,7 @@ const UNKNOWN: f32 = 50_000.0;
 
 /// Estimates of one-way latencies.
 #[derive(Clone, Debug)]
-pub struct Latencies {
+pub(crate) struct Latencies {
     points: Vec<Point>,
     /// Microseconds by pair, negative if unmeasured; empty above [`PAIRS`] peers.
     pairs: Vec<f32>,

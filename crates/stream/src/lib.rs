@@ -52,7 +52,7 @@ pub mod tree;
 pub mod uplink;
 pub mod viewer;
 
-pub use latency::Latencies;
+pub(crate) use latency::Latencies;
 pub use machine::{Input, Output};
 pub use member::Member;
 pub use packet::MAX_SLICES;

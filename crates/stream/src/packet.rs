@@ -91,7 +91,7 @@ pub struct Explore {
 
 impl Video {
     /// Length of the header before the payload.
-    pub const HEAD: usize = 1 + 1 + 1 + 4 + 4;
+    pub(crate) const HEAD: usize = 1 + 1 + 1 + 4 + 4;
 
     /// Encodes the datagram.
     pub fn encode(&self) -> Bytes {

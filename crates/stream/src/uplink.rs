@@ -18,7 +18,7 @@ pub struct Uplink {
 pub const LONGEST: Span = Span::from_millis(250);
 
 /// Size of the bucket, as time at the uplink's rate.
-pub const BURST: Span = Span::from_millis(40);
+pub(crate) const BURST: Span = Span::from_millis(40);
 
 impl Uplink {
     /// An idle uplink.

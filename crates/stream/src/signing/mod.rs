@@ -15,8 +15,9 @@ use sha2::{Digest as _, Sha256};
 
 use crate::packet::{Key, MANIFEST};
 pub use signer::Signer;
+pub(crate) use verifier::Check;
+pub use verifier::SharedChecks;
 pub(crate) use verifier::{Added, Held, Verifier};
-pub use verifier::{Check, SharedChecks};
 
 /// Bytes of a packet's hash in a manifest.
 ///

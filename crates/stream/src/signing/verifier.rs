@@ -32,7 +32,7 @@ const MOST_DISTRUSTED: usize = 64;
 
 /// The result of checking a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Check {
+pub(crate) enum Check {
     /// The server sent it.
     Genuine,
     /// The server sent another packet, or none, at this position.
