@@ -286,7 +286,7 @@ pub struct CoordinatorConfig {
     authorities: Vec<String>,
     /// Source of the network's consensus. Without it, all configured relays count as listed.
     #[serde(skip)]
-    pub network: Option<NetworkSource>,
+    pub(crate) network: Option<NetworkSource>,
     /// Shared random value of the network, mixed into the schedule; zero or 32 bytes.
     #[serde(default, deserialize_with = "shared_random")]
     pub shared_random: Vec<u8>,
@@ -313,9 +313,9 @@ pub struct CoordinatorConfig {
     pub parameters: MeasurementParameters,
     /// The team.
     #[serde(default, rename = "measurer")]
-    pub measurers: Vec<MeasurerEntry>,
+    pub(crate) measurers: Vec<MeasurerEntry>,
     /// How stock Tor relays are measured.
-    pub stock: Option<StockConfig>,
+    pub(crate) stock: Option<StockConfig>,
     /// The relays that may be measured, with their operators' consent.
     #[serde(default, rename = "relay")]
     pub relays: Vec<RelayEntry>,
@@ -402,7 +402,7 @@ fn default_retention() -> Span {
 /// A measurer of the team.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct MeasurerEntry {
+pub(crate) struct MeasurerEntry {
     /// Name in logs.
     pub name: String,
     address: SocketAddr,
@@ -424,7 +424,7 @@ impl MeasurerEntry {
 /// How stock Tor relays are measured: see [`super::stock`].
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct StockConfig {
+pub(crate) struct StockConfig {
     /// The tor program; a name without a slash is looked up in `PATH`.
     #[serde(default = "default_tor")]
     pub tor: PathBuf,
@@ -452,7 +452,7 @@ fn default_clients() -> usize {
 
 /// How a relay is measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
+pub(crate) enum Target {
     /// By echo cells. Holds the certificate's fingerprint and the relay's keys.
     Flashflow(Fingerprint, RelayPublic),
     /// By ordinary circuits through a stock Tor relay: see [`super::stock`].
@@ -480,7 +480,7 @@ pub struct RelayEntry {
     /// Listening address; unspecified until the consensus gives it, if the file does not.
     pub address: SocketAddr,
     /// How it is measured.
-    pub target: Target,
+    pub(crate) target: Target,
     /// Family number: relays with the same number are measured in one slot.
     pub family: Option<u32>,
     /// Average rate in the relay's descriptor.

@@ -17,7 +17,7 @@ use tidegate_data::{microdescriptor, open};
 
 /// Files from which the network is read.
 #[derive(Clone, Debug)]
-pub struct NetworkSource {
+pub(crate) struct NetworkSource {
     /// A consensus, or a folder of them: the last one by name that is already valid counts.
     pub consensus: PathBuf,
     /// The authorities' certificates: a file, a folder of files, or a `.tar.xz` of them.

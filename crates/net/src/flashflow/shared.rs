@@ -18,7 +18,7 @@ use tidegate_control::flashflow::bandwidth_file::relay_name;
 
 /// A running measurement, for the status page.
 #[derive(Clone, Debug, Default)]
-pub struct Current {
+pub(crate) struct Current {
     /// Nickname of the relay.
     pub relay: String,
     /// How it is measured: `Target::name`.
@@ -42,7 +42,7 @@ pub struct CoordinatorState {
     /// Number of the current period and of its current slot.
     pub position: (u64, u32),
     /// Running measurements, by token.
-    pub current: BTreeMap<String, Current>,
+    pub(crate) current: BTreeMap<String, Current>,
     /// The last failures: Unix time, relay, reason.
     pub errors: Vec<(u64, String, String)>,
     /// Unix time at which the daemon started.

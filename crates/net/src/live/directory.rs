@@ -277,7 +277,7 @@ pub struct Directory {
     /// The relays.
     pub relays: Vec<Entry>,
     /// Their measured weights, if they were measured.
-    pub weights: Option<Weights>,
+    pub(crate) weights: Option<Weights>,
 }
 
 impl Directory {

@@ -46,7 +46,7 @@ pub struct Exit {
 }
 
 /// A stream's request, and the holder of its name lookups.
-pub struct Request {
+pub(crate) struct Request {
     /// The stream.
     pub key: StreamKey,
     /// The destination, name or directory.
@@ -79,7 +79,7 @@ impl Request {
 }
 
 /// Serves one stream from its request to its end.
-pub async fn serve(overlay: Exiting, exit: Arc<Exit>, request: Request, local: Rc<Local>) {
+pub(crate) async fn serve(overlay: Exiting, exit: Arc<Exit>, request: Request, local: Rc<Local>) {
     tokio::select! {
         biased;
         () = local.aborted() => {}

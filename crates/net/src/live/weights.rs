@@ -19,7 +19,7 @@ const LONGEST: u64 = 30_000_000;
 
 /// The weights of a bandwidth file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Weights {
+pub(crate) struct Weights {
     /// Time of the file, seconds since 1970.
     pub measured: u64,
     /// Bytes per second, by fingerprint.

@@ -49,7 +49,7 @@ pub struct Status {
     /// Data slices in use.
     pub slices: usize,
     /// The viewers in the trees.
-    pub viewers: Vec<Viewer>,
+    pub(crate) viewers: Vec<Viewer>,
     /// The trees' edges: slice, parent, child.
     pub edges: Vec<(usize, u16, u16)>,
     /// Subtrees without a parent.
@@ -96,7 +96,7 @@ pub struct Status {
 
 /// The server's view of a viewer.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Viewer {
+pub(crate) struct Viewer {
     /// Its peer number.
     pub peer: u16,
     /// Its address.

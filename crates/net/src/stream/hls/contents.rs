@@ -68,7 +68,7 @@ fn contents(tables: &Tables) -> Vec<String> {
 
 impl Hls {
     /// Describes each stream of the program: its format, its language, and how players get it.
-    pub fn contents(&self) -> Vec<String> {
+    pub(crate) fn contents(&self) -> Vec<String> {
         contents(&self.tables)
     }
 }

@@ -80,7 +80,7 @@ fn unknown(streams: &[Stream]) -> Vec<(u8, u16)> {
 
 impl Hls {
     /// Why segments are missing or hold sound only; `None` if they are complete.
-    pub fn problem(&self) -> Option<Problem> {
+    pub(crate) fn problem(&self) -> Option<Problem> {
         let (Some(program), Some(leader)) = (self.tables.program(), &self.leader) else {
             return Some(self.no_program());
         };
