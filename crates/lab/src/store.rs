@@ -38,7 +38,7 @@ const RECORD: &str = "record.json";
 
 /// Origin of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Provenance {
+pub(crate) struct Provenance {
     /// The tool's version.
     pub version: String,
     /// The commit that the tool was built from.
@@ -64,7 +64,7 @@ pub struct Record {
     /// Processor time.
     pub cpu_s: f64,
     /// Its origin.
-    pub provenance: Provenance,
+    pub(crate) provenance: Provenance,
     /// Its metrics.
     pub metrics: Arc<Metrics>,
 }

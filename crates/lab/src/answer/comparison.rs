@@ -13,7 +13,7 @@ const TIE: f64 = 0.01;
 
 /// Whether a part is better than the baseline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// Better, after Holm's correction.
     Helps,
     /// Worse, after Holm's correction.
@@ -37,13 +37,13 @@ impl fmt::Display for Verdict {
 
 /// A part beside the baseline on the same networks: a ratio, or a difference of shares.
 #[derive(Clone, Copy, Debug)]
-pub struct Comparison {
+pub(crate) struct Comparison {
     /// Mean over networks with Student's 95 % interval.
     pub estimate: Estimate,
     /// Anytime-valid p-value of no difference, before Holm's correction.
     pub p_value: f64,
     /// The verdict.
-    pub verdict: Verdict,
+    pub(crate) verdict: Verdict,
     /// Whether the mean is on the better side.
     better: bool,
 }

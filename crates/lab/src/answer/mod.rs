@@ -12,7 +12,7 @@ mod settings;
 use serde_json::{Value, json};
 
 use self::comparison::settle;
-pub use self::comparison::{Comparison, Verdict};
+pub(crate) use self::comparison::{Comparison, Verdict};
 use self::costs::{BIN, Cost, Exposed, exposed};
 pub(crate) use self::parts::BASE;
 pub use self::parts::{ComparedPart, PARTS, Paths, Upgrade};
@@ -27,7 +27,7 @@ use crate::statistics::Estimate;
 
 /// A quantity of users: its key in JSON, its name, its path in a summary, and whether less is better.
 #[derive(Clone, Copy, Debug)]
-pub struct Benefit {
+pub(crate) struct Benefit {
     /// Its key in JSON.
     pub key: &'static str,
     /// Its name in tables.
@@ -57,7 +57,7 @@ impl Benefit {
 
 /// The baseline's values: means over networks.
 #[derive(Clone, Copy, Debug)]
-pub struct Baseline {
+pub(crate) struct Baseline {
     /// In the order of [`BENEFITS`]; NaN if a network is too small for the quantile.
     pub benefits: [Estimate; 3],
     /// Share of streams that the adversary sees at both ends.
@@ -70,15 +70,15 @@ pub struct Baseline {
 
 /// One part beside the baseline.
 #[derive(Clone, Debug)]
-pub struct PartAnswer {
+pub(crate) struct PartAnswer {
     /// The part.
     pub part: &'static ComparedPart,
     /// Ratios in the order of [`BENEFITS`]; `None` if the networks are too small for the quantile.
-    pub benefits: [Option<Comparison>; 3],
+    pub(crate) benefits: [Option<Comparison>; 3],
     /// Ratio of the streams that the adversary sees at both ends; `None` unless streams use two guards.
     pub streams: Option<Estimate>,
     /// Difference of the share of flows that the correlation attack attributes correctly.
-    pub matched: Comparison,
+    pub(crate) matched: Comparison,
     /// Ratio of the packets that relays receive or send per delivered cell.
     pub packets: Estimate,
     /// Optimisation problems that a relay solves per second.
@@ -95,9 +95,9 @@ pub struct Answer {
     /// How it was made, in sentences.
     pub conditions: Vec<String>,
     /// The baseline.
-    pub base: Baseline,
+    pub(crate) base: Baseline,
     /// Every part.
-    pub parts: Vec<PartAnswer>,
+    pub(crate) parts: Vec<PartAnswer>,
     /// The scenario with all defaults, as TOML.
     pub scenario: String,
 }

@@ -17,7 +17,7 @@ pub(crate) struct Flows<'a> {
 
 /// How well entry flows were attributed to exit flows.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Matched {
+pub(crate) struct Matched {
     /// Number of entry flows that were attributed, over all windows.
     pub flows: usize,
     /// Number of pairs of flows of different users.

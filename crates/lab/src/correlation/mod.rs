@@ -20,7 +20,7 @@ use serde::Deserialize;
 use tidegate_control::random::Seed;
 use tidegate_control::units::Span;
 
-pub use self::attack::Matched;
+pub(crate) use self::attack::Matched;
 pub(crate) use self::ends::Ends;
 use crate::input::InputError;
 use crate::jobs;

@@ -34,7 +34,7 @@ pub(super) struct CircuitState {
 }
 
 /// The recorder: takes observations and returns [`super::Metrics`].
-pub struct Fold<'a> {
+pub(crate) struct Fold<'a> {
     pub(super) network: &'a Network,
     pub(super) system: &'a System,
     pub(super) warmup: Time,

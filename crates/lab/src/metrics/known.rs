@@ -7,7 +7,7 @@ use crate::network::Network;
 
 /// A relay's directory entry and its true capacity.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct RelayAbout {
+pub(crate) struct RelayAbout {
     /// Its nickname in the consensus.
     pub nickname: String,
     /// Digest of its identity key in hexadecimal; empty without one.

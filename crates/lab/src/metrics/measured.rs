@@ -31,9 +31,9 @@ pub struct Metrics {
     /// Backlog over time, in bytes.
     pub backlog: Series,
     /// Mean waits of traced cells at exit, middle and guard.
-    pub anatomy: [Anatomy; 3],
+    pub(crate) anatomy: [Anatomy; 3],
     /// Per user.
-    pub users: Vec<UserRow>,
+    pub(crate) users: Vec<UserRow>,
     /// Per relay.
     pub relays: Vec<RelayRow>,
     /// Cells that all relays forwarded or consumed: one curve with bins of a second.
@@ -42,7 +42,7 @@ pub struct Metrics {
 
 /// Mean waits at one hop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Anatomy {
+pub(crate) struct Anatomy {
     /// Number of traced cells.
     pub cells: u64,
     /// Sums of waits in nanoseconds, in the order of [`CAUSES`].
@@ -64,7 +64,7 @@ pub(crate) const CAUSES: [&str; 7] = [
 ];
 
 /// The hops of a data cell towards the client.
-pub const HOPS: [&str; 3] = ["exit", "middle", "guard"];
+pub(crate) const HOPS: [&str; 3] = ["exit", "middle", "guard"];
 
 impl Anatomy {
     pub(super) fn add(&mut self, waits: &Waits) {
@@ -86,7 +86,7 @@ impl Anatomy {
 
 /// One user's row.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct UserRow {
+pub(crate) struct UserRow {
     /// Its name.
     pub name: String,
     /// Its class.
@@ -126,7 +126,7 @@ pub struct RelayRow {
     /// Number of its host in the plan, which transfers refer to.
     pub host: u32,
     /// Its static properties.
-    pub about: RelayAbout,
+    pub(crate) about: RelayAbout,
     pub(super) samples: u64,
     pub(super) queue_cells: u64,
     /// Most cells in circuit queues at a sample.

@@ -18,9 +18,10 @@ pub mod series;
 mod summary;
 pub mod transfers;
 
-pub use fold::Fold;
+pub(crate) use fold::Fold;
 pub(crate) use measured::CAUSES;
-pub use measured::{Anatomy, HOPS, Metrics, RelayRow, UserRow};
+pub(crate) use measured::{Anatomy, HOPS, UserRow};
+pub use measured::{Metrics, RelayRow};
 
 #[cfg(test)]
 pub(crate) mod tests;

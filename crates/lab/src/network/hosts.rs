@@ -16,7 +16,7 @@ use crate::scenario::users::UserFile;
 
 /// Published properties of a relay that the simulation does not use.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Listed {
+pub(crate) struct Listed {
     /// Its name in the consensus.
     pub nickname: String,
     /// Its flags there.

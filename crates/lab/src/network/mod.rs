@@ -27,7 +27,7 @@ use tidegate_sim::tcp::Fidelity;
 
 pub(crate) use capacity::LEAST;
 use hosts::Hosts;
-pub use hosts::Listed;
+pub(crate) use hosts::Listed;
 
 use crate::input::InputError;
 use crate::scenario::Scenario;
@@ -44,7 +44,7 @@ pub struct Network {
     /// `users[i]` names `plan.users[i]`.
     pub users: Vec<String>,
     /// Published properties of relays, by number of their host.
-    pub listed: BTreeMap<u32, Listed>,
+    pub(crate) listed: BTreeMap<u32, Listed>,
 }
 
 /// Draws the network of one run.

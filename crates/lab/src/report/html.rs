@@ -13,7 +13,7 @@ use crate::scoreboard::verdict::{Outcome, count};
 use crate::scoreboard::{Curve, Figure, Scale};
 
 /// The HTML report of a scenario's results.
-pub fn page(results: &Results<'_>) -> String {
+pub(crate) fn page(results: &Results<'_>) -> String {
     let scenario = results.scenario;
     let seeds = results.seeds().len();
     let title = if scenario.file.title.is_empty() { &scenario.file.name } else { &scenario.file.title };

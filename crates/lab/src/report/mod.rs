@@ -15,7 +15,8 @@ mod svg;
 mod table;
 pub mod tables;
 
-pub use html::{IllustratedExperiment, page, page_of_outcomes};
+pub(crate) use html::page;
+pub use html::{IllustratedExperiment, page_of_outcomes};
 pub use part_answers::{answer_page, answer_text};
 pub(crate) use points::points_table;
 pub use svg::svg;

@@ -54,7 +54,7 @@ pub struct ScenarioFile {
     pub system: Vec<Placed<SystemFile>>,
     /// Delay, jitter and loss between hosts.
     #[serde(default)]
-    pub underlay: Underlay,
+    pub(crate) underlay: Underlay,
     /// Relays, one table each.
     #[serde(default)]
     pub relay: Vec<HostFile>,
@@ -70,15 +70,15 @@ pub struct ScenarioFile {
     pub tor: Option<Placed<TorFile>>,
     /// Kinds of traffic in addition to the built-in ones.
     #[serde(default)]
-    pub traffic: BTreeMap<String, TrafficFile>,
+    pub(crate) traffic: BTreeMap<String, TrafficFile>,
     /// Users: what each fetches, and over which relays.
     pub user: Vec<Placed<UserFile>>,
     /// Faults and their times.
     #[serde(default)]
-    pub fault: Vec<Placed<FaultFile>>,
+    pub(crate) fault: Vec<Placed<FaultFile>>,
     /// Relays that go down and come back at random.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub relay_churn: Option<Placed<ChurnFile>>,
+    pub(crate) relay_churn: Option<Placed<ChurnFile>>,
     /// Combinations of `[[combine]]` that do not run, and why.
     #[serde(skip)]
     pub left_out: Vec<(String, String)>,
@@ -127,7 +127,7 @@ pub struct SystemFile {
     /// Gives a share of the clients another system of this file. The two systems may differ only in `control`
     /// (`windows` or `vegas`), `windows` and `paths`.
     #[serde(default)]
-    pub other_clients: Option<OtherClientsFile>,
+    pub(crate) other_clients: Option<OtherClientsFile>,
     /// How clients select relays for circuits.
     #[serde(default)]
     pub paths: PathsFile,
@@ -142,7 +142,7 @@ pub struct SystemFile {
 /// Clients of another system.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct OtherClientsFile {
+pub(crate) struct OtherClientsFile {
     /// Name of the other system; reports append it to the names of these clients' classes.
     pub of: Name,
     /// Share of the clients, drawn per client from the run's seed; a larger share contains all clients of a smaller one.

@@ -39,7 +39,7 @@ pub struct PathsFile {
     /// A path has at most one relay of an IPv4 /16 (tor's `EnforceDistinctSubnets`).
     pub exclude_networks: bool,
     /// A client abandons a circuit that takes longer to build, and builds another: a time, or "never".
-    pub build_timeout: Timeout,
+    pub(crate) build_timeout: Timeout,
     /// Learns the build timeout instead of using `build-timeout` (path-spec 2.4). Users at the same distance from the
     /// relays learn it together, whereas in tor each client learns from its own circuits.
     pub learn_build_timeout: bool,

@@ -16,7 +16,7 @@ use tidegate_sim::plan::QueuePlan;
 
 /// One value, or the two ends of a range to draw from: `"1 s"` or `["1 s", "30 s"]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Between<T> {
+pub(crate) struct Between<T> {
     /// The smallest value.
     pub low: T,
     /// The largest value.
@@ -90,7 +90,7 @@ impl<'de, T: Deserialize<'de> + FromStr<Err: Display> + PartialOrd + Copy> Deser
 
 /// A finite or endless size: `"50 KiB"` or `"endless"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size(pub u64);
+pub(crate) struct Size(pub u64);
 
 impl Size {
     /// A response that never ends.
@@ -119,7 +119,7 @@ impl FromStr for Size {
 
 /// A timeout that may be infinite: `"15 s"` or `"never"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
-pub struct Timeout(pub Span);
+pub(crate) struct Timeout(pub Span);
 
 impl Timeout {
     /// No timeout.

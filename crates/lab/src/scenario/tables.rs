@@ -11,7 +11,7 @@ use super::quantity::{Between, Queue};
 /// Delay, jitter and loss between hosts: uniform, or from a file.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct Underlay {
+pub(crate) struct Underlay {
     /// One-way delay between two machines, half of it at each one's access. Not with `file`. Source: PredicTor's
     /// scenarios (Döpmann et al. 2022).
     pub delay: Span,
@@ -115,12 +115,12 @@ pub struct RandomFile {
     pub relays: u32,
     /// Each relay's link, both ways, drawn uniformly.
     #[schemars(extend("x-range" = "1 bit/s.."))]
-    pub relay_link: Between<Rate>,
+    pub(crate) relay_link: Between<Rate>,
     /// Link of each user's own client and server machines, drawn uniformly; default: they share the machines of the
     /// circuit's guard and exit.
     #[schemars(extend("x-range" = "1 bit/s.."))]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub end_link: Option<Between<Rate>>,
+    pub(crate) end_link: Option<Between<Rate>>,
     /// Queue in front of each direction of every link. Source: Linux's default transmit queue length.
     #[serde(default)]
     pub queue: Queue,
@@ -171,7 +171,7 @@ pub struct TorFile {
     /// the shares of weight of known countries). Source of `drawn`: Jansen, Tracey, Goldberg, "Once is Never Enough",
     /// USENIX Security 2021. `balanced` is our own; `experiments/truth/samples` measures how much less its samples
     /// differ from each other.
-    pub sample: Placed<Sampling>,
+    pub(crate) sample: Placed<Sampling>,
     /// Capacity of relays: `drawn` (from the weight, by ratios measured for its class and weight), `weight` (equal to
     /// the weight), or a table of relays: `relayinfo_staging_*.json`, server descriptors, or the folder of a Shadow
     /// configuration. Except under `weight`, the sample's weights and capacities are scaled: each class of relays
@@ -237,7 +237,7 @@ pub struct TorFile {
 /// How a network's relays are sampled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Sampling {
+pub(crate) enum Sampling {
     /// One relay of each class and bucket of weight.
     #[default]
     Drawn,

@@ -12,13 +12,13 @@ use super::quantity::{Between, Size, Timeout};
 /// One kind of traffic: requests, or Markov models.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct TrafficFile {
+pub(crate) struct TrafficFile {
     /// Requests, of which a user draws one at a time.
     #[serde(default)]
-    pub requests: Vec<RequestFile>,
+    pub(crate) requests: Vec<RequestFile>,
     /// Pause after each response, drawn from the range.
     #[serde(default)]
-    pub pause: Between<Span>,
+    pub(crate) pause: Between<Span>,
     /// Interval between the starts of requests, even if the previous one is not complete; replaces `pause` and
     /// `circuit-lifetime`. Each request has its own circuit, built half an interval earlier.
     #[schemars(extend("x-range" = "2 ms.."))]
@@ -61,9 +61,9 @@ impl TrafficFile {
 /// One kind of request.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct RequestFile {
+pub(crate) struct RequestFile {
     /// Size of the response.
-    pub size: Size,
+    pub(crate) size: Size,
     /// Relative frequency of this request.
     #[schemars(extend("exclusiveMinimum" = 0.0))]
     #[serde(default = "alone")]
@@ -140,7 +140,7 @@ pub struct UserFile {
     pub own_server: bool,
     /// Time of the first request, drawn from the range.
     #[serde(default)]
-    pub start: Between<Span>,
+    pub(crate) start: Between<Span>,
     /// Time after which the user starts no request; default: the end of the run. Responses under way may complete, and
     /// endless ones stop.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -183,7 +183,7 @@ fn yes() -> bool {
 /// Clients notice only through failures, and use other guards while theirs is down.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct ChurnFile {
+pub(crate) struct ChurnFile {
     /// Mean time that a relay is up.
     #[schemars(extend("x-range" = "1 s.."))]
     pub up: Span,
@@ -195,9 +195,9 @@ pub struct ChurnFile {
 /// One fault.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct FaultFile {
+pub(crate) struct FaultFile {
     /// Kind of fault.
-    pub kind: FaultKind,
+    pub(crate) kind: FaultKind,
     /// The two hosts, for faults between hosts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub between: Option<[Name; 2]>,
@@ -225,7 +225,7 @@ pub struct FaultFile {
 /// Kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum FaultKind {
+pub(crate) enum FaultKind {
     /// Packets between two hosts are lost with a probability.
     Drop,
     /// Packets between two hosts have additional delay.

@@ -24,7 +24,7 @@ pub struct CalibrateFile {
     #[serde(default)]
     pub seed: u64,
     /// The free parameters.
-    pub parameter: Vec<FreeParameter>,
+    pub(crate) parameter: Vec<FreeParameter>,
 }
 
 fn default_candidates() -> usize {
@@ -34,7 +34,7 @@ fn default_candidates() -> usize {
 /// A parameter that the publication does not state.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct FreeParameter {
+pub(crate) struct FreeParameter {
     /// Name; `{name}` in overrides stands for its value.
     pub name: String,
     /// Lowest and highest candidate.
@@ -90,7 +90,7 @@ pub struct Calibration {
     /// Seed of the candidates.
     pub seed: u64,
     /// Every candidate with its last measurement; the best fit first.
-    pub trials: Vec<Trial>,
+    pub(crate) trials: Vec<Trial>,
     /// Lowest and highest accepted value of each parameter.
     pub range: Vec<[f64; 2]>,
     /// Points at which predictions are made; the best fit first.
@@ -100,7 +100,7 @@ pub struct Calibration {
 /// A measured candidate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Trial {
+pub(crate) struct Trial {
     /// Values of the parameters.
     pub point: Vec<f64>,
     /// Number of seeds.

@@ -56,7 +56,7 @@ impl fmt::Display for Scale {
 /// Origin of the number that a row compares ours with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum RowKind {
+pub(crate) enum RowKind {
     /// A number or statement in a paper.
     #[default]
     #[serde(alias = "published")]
@@ -103,13 +103,13 @@ pub struct Experiment {
     /// Where to store finished runs of its scenarios, if at all.
     pub keep: Option<KeptRuns>,
     /// Values of its free parameters; without them, the centres of their ranges apply.
-    pub trial: Option<ParameterTrial>,
+    pub(crate) trial: Option<ParameterTrial>,
     pub(super) source: SourceFile,
 }
 
 /// A measurement with given values of the free parameters.
 #[derive(Clone, Debug, Default)]
-pub struct ParameterTrial {
+pub(crate) struct ParameterTrial {
     /// Values by parameter.
     pub values: BTreeMap<String, f64>,
     /// Number of seeds; default: the scale's.
@@ -150,7 +150,7 @@ pub struct ExperimentFile {
     pub runner: Spanned<String>,
     /// Default of the rows' `kind`.
     #[serde(default)]
-    pub kind: RowKind,
+    pub(crate) kind: RowKind,
     /// Default of the rows' `fitted`.
     pub fitted: Option<String>,
     /// Names of presets in quantities. A quantity measured under several presets is one claim.
@@ -189,7 +189,7 @@ pub struct RowFile {
     /// Name of the quantity, for readers.
     pub quantity: String,
     /// Origin of the number; default: [`ExperimentFile::kind`].
-    pub kind: Option<RowKind>,
+    pub(crate) kind: Option<RowKind>,
     /// Which parameter of ours was chosen by looking at the published value, if one was; default:
     /// [`ExperimentFile::fitted`].
     pub fitted: Option<String>,
@@ -211,7 +211,7 @@ pub struct RowFile {
     /// Reason why this row cannot be compared at smoke scale.
     pub not_comparable_at_smoke: Option<String>,
     /// The change of which the number is the effect; such rows are on the page of effects.
-    pub effect: Option<EffectFile>,
+    pub(crate) effect: Option<EffectFile>,
     /// A row that demonstrates why this one differs.
     pub cause: Option<CauseFile>,
     /// Remark for readers.
@@ -234,7 +234,7 @@ pub struct CauseFile {
 /// The change that a row's number belongs to.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct EffectFile {
+pub(crate) struct EffectFile {
     /// The change, such as "KIST instead of Vanilla".
     pub change: String,
     /// The changed quantity, such as "median of 1 MiB downloads".
@@ -248,7 +248,7 @@ pub struct EffectFile {
 /// How a number states an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum EffectForm {
+pub(crate) enum EffectForm {
     /// After over before: 0.8 is a fifth less.
     Ratio,
     /// The ratio less 1: -0.2 is a fifth less.
@@ -296,7 +296,7 @@ pub enum Check {
 /// A published number or statement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Published {
+pub(crate) enum Published {
     /// A number.
     Number(f64),
     /// A statement.

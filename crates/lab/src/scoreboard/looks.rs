@@ -21,7 +21,7 @@ const DEGREES_LOST: usize = 2;
 /// One look at an experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Look {
+pub(crate) struct Look {
     /// Number of seeds, or of runs that depend on the machine.
     pub seeds: usize,
     /// Share of the error probability that this look and the earlier ones spend.

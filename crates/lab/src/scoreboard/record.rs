@@ -63,7 +63,7 @@ pub struct RecordedRow {
     /// Name of the quantity.
     pub quantity: String,
     /// The published number or statement.
-    pub published: Published,
+    pub(crate) published: Published,
     /// Our number.
     pub ours: Option<f64>,
     /// Number of seeds.
@@ -81,7 +81,7 @@ pub struct RecordedRow {
     /// The 95 % interval of the mean of `values` over all looks.
     pub interval: Option<[f64; 2]>,
     /// Origin of the published number.
-    pub kind: RowKind,
+    pub(crate) kind: RowKind,
     /// The verdict.
     pub verdict: Verdict,
     /// Additions of the measurement to the row's note.

@@ -125,9 +125,9 @@ pub struct Outcome {
     /// Its unit.
     pub unit: String,
     /// The published number or statement.
-    pub published: Published,
+    pub(crate) published: Published,
     /// Origin of the published number.
-    pub kind: RowKind,
+    pub(crate) kind: RowKind,
     /// Why a parameter of ours was chosen by looking at the published value, if one was.
     pub fitted: Option<String>,
     /// Our number: the mean over seeds; for a statement, its left side.
