@@ -46,7 +46,11 @@ const BUSY: f64 = 0.9;
 ///
 /// # Errors
 /// [`RunError::Input`] for scenarios that cannot be run; [`RunError::Stopped`] if the user stopped.
-pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
+pub(crate) fn run(
+    experiment: &Experiment,
+    scale: Scale,
+    monitor: &dyn Monitor,
+) -> Result<Measured, RunError> {
     let parameters: BusyExperiment = experiment.parameters(scale)?;
     let mut measured = Measured::default();
     for (name, entry) in &parameters.scenarios {

@@ -41,7 +41,11 @@ struct ConfirmationExperiment {
 ///
 /// # Errors
 /// [`RunError::Input`] for a scenario that cannot be read.
-pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
+pub(crate) fn run(
+    experiment: &Experiment,
+    scale: Scale,
+    monitor: &dyn Monitor,
+) -> Result<Measured, RunError> {
     let parameters: ConfirmationExperiment = experiment.parameters(scale)?;
     let of = (&parameters.scenarios, &parameters.overrides[..], parameters.seeds);
     let begin =

@@ -44,7 +44,11 @@ struct ObserverExperiment {
 ///
 /// # Errors
 /// [`RunError::Input`] for a scenario that cannot be read.
-pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
+pub(crate) fn run(
+    experiment: &Experiment,
+    scale: Scale,
+    monitor: &dyn Monitor,
+) -> Result<Measured, RunError> {
     let parameters: ObserverExperiment = experiment.parameters(scale)?;
     let lags = (parameters.lag.0 / parameters.bin.0.max(1)) as usize;
     let of = (&parameters.scenarios, &parameters.overrides[..], parameters.seeds);

@@ -53,7 +53,11 @@ const BUSY: f64 = 0.9;
 ///
 /// # Errors
 /// [`RunError::Input`] for scenarios without a [tor] table, or networks that cannot be drawn.
-pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
+pub(crate) fn run(
+    experiment: &Experiment,
+    scale: Scale,
+    monitor: &dyn Monitor,
+) -> Result<Measured, RunError> {
     let parameters: SamplesExperiment = experiment.parameters(scale)?;
     let mut measured = Measured::default();
     for (name, entry) in &parameters.scenarios {

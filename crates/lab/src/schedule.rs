@@ -48,7 +48,11 @@ struct ScheduleExperiment {
 ///
 /// # Errors
 /// [`RunError::Input`] for parameters that cannot be run.
-pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
+pub(crate) fn run(
+    experiment: &Experiment,
+    scale: Scale,
+    monitor: &dyn Monitor,
+) -> Result<Measured, RunError> {
     let parameters: ScheduleExperiment = experiment.parameters(scale)?;
     let mut scenario = parameters.scenario.load(experiment, &parameters.overrides)?;
     load::settle(&mut scenario, monitor)?;

@@ -30,7 +30,11 @@ struct ThreadsExperiment {
 ///
 /// # Errors
 /// [`RunError::Input`] for parameters that cannot be run; [`RunError::Unavailable`] if there are fewer cores than threads.
-pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
+pub(crate) fn run(
+    experiment: &Experiment,
+    scale: Scale,
+    monitor: &dyn Monitor,
+) -> Result<Measured, RunError> {
     let parameters: ThreadsExperiment = experiment.parameters(scale)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     if cores < parameters.threads {

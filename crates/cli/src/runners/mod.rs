@@ -39,11 +39,8 @@ mod stream_live;
 #[cfg(feature = "live")]
 mod tool;
 
-use tidegate_lab::scoreboard::{Dependence, Runner, scenario_runner};
-use tidegate_lab::{
-    archive, busy, confirmation, correlation, exposure, flashflow, observer, parallel_paths, samples,
-    schedule, stream, threads,
-};
+use tidegate_lab::runners::RUNNERS;
+use tidegate_lab::scoreboard::{Dependence, Runner};
 
 /// A runner that opens sockets or starts processes that do.
 #[cfg(feature = "live")]
@@ -68,22 +65,15 @@ fn no_sockets(
     Err(tidegate_lab::scoreboard::RunError::Unavailable("this build lacks the feature `live`".into()))
 }
 
-/// All runners, one line each. Error messages list these names.
-pub const RUNNERS: &[(&str, Dependence, Runner)] = &[
+/// All runners. Error messages list their names.
+pub fn all() -> impl Iterator<Item = &'static (&'static str, Dependence, Runner)> {
+    RUNNERS.iter().chain(OWN)
+}
+
+/// Runners of the tool, one line each.
+const OWN: &[(&str, Dependence, Runner)] = &[
     ("command", Dependence::Machine, live!(command::run)),
-    ("scenario", Dependence::Seeds, scenario_runner::run),
-    ("busy-relays", Dependence::Seeds, busy::run),
-    ("confirmation", Dependence::Seeds, confirmation::run),
-    ("correlation", Dependence::Seeds, correlation::run),
-    ("observer", Dependence::Seeds, observer::run),
-    ("exposure", Dependence::Seeds, exposure::runner::run),
-    ("parallel-paths", Dependence::EachSeed, parallel_paths::run),
-    ("q-stream", Dependence::Seeds, stream::run),
     ("q-stream-live", Dependence::Machine, live!(stream_live::run)),
-    ("flashflow", Dependence::Seeds, flashflow::run),
-    ("flashflow-bounds", Dependence::Seeds, flashflow::bounds),
-    ("flashflow-median", Dependence::Seeds, flashflow::median::run),
-    ("flashflow-speed-test", Dependence::Nothing, flashflow::speed_test),
     ("flashflow-cycle", Dependence::Machine, live!(flashflow_cycle::run)),
     ("flashflow-loopback", Dependence::Machine, live!(flashflow_loopback::run)),
     ("lab-real", Dependence::Seeds, live!(lab_real::run)),
@@ -94,8 +84,4 @@ pub const RUNNERS: &[(&str, Dependence, Runner)] = &[
     ("more-hidden", Dependence::Machine, live!(more_hidden::run)),
     ("more-live", Dependence::Machine, live!(more_live::run)),
     ("predictor-open-loop", Dependence::Nothing, predictor_open_loop::run),
-    ("archive", Dependence::Nothing, archive::runner::run),
-    ("samples", Dependence::Seeds, samples::run),
-    ("schedule", Dependence::Machine, schedule::run),
-    ("threads", Dependence::Machine, threads::run),
 ];

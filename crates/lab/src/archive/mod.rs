@@ -9,7 +9,7 @@
 pub mod collect;
 pub mod drawings;
 pub mod errors;
-pub mod runner;
+pub(crate) mod runner;
 mod store;
 pub mod tables;
 

@@ -23,7 +23,11 @@ struct ArchiveExperiment {
 ///
 /// # Errors
 /// If the archive cannot be read.
-pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
+pub(crate) fn run(
+    experiment: &Experiment,
+    scale: Scale,
+    monitor: &dyn Monitor,
+) -> Result<Measured, RunError> {
     let parameters: ArchiveExperiment = experiment.parameters(scale).map_err(RunError::Input)?;
     let archive = experiment.data.join(parameters.archive);
     let work = std::env::temp_dir().join(format!("tidegate-archive-{}", std::process::id()));

@@ -53,7 +53,11 @@ struct CorrelationExperiment {
 ///
 /// # Errors
 /// [`RunError::Input`] for a scenario that cannot be read, or in which users share clients or servers.
-pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
+pub(crate) fn run(
+    experiment: &Experiment,
+    scale: Scale,
+    monitor: &dyn Monitor,
+) -> Result<Measured, RunError> {
     let parameters: CorrelationExperiment = experiment.parameters(scale)?;
     let window = (parameters.window.0 / parameters.bin.0.max(1)) as usize;
     let mut measured = Measured::default();

@@ -9,7 +9,7 @@ mod client;
 mod guards;
 mod network;
 mod report;
-pub mod runner;
+pub(crate) mod runner;
 mod settings;
 mod simulation;
 mod survival;

@@ -103,7 +103,11 @@ impl Case {
 ///
 /// # Errors
 /// [`RunError::Input`] for a file or parameter that cannot be used.
-pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
+pub(crate) fn run(
+    experiment: &Experiment,
+    scale: Scale,
+    monitor: &dyn Monitor,
+) -> Result<Measured, RunError> {
     let parameters: ExposureExperiment = experiment.parameters(scale)?;
     let mut measured = Measured::default();
     for (name, case) in &parameters.cases {

@@ -52,7 +52,11 @@ const LIE: f64 = 1.4;
 ///
 /// # Errors
 /// If its parameters cannot be read.
-pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
+pub(crate) fn run(
+    experiment: &Experiment,
+    scale: Scale,
+    monitor: &dyn Monitor,
+) -> Result<Measured, RunError> {
     let parameters: MedianExperiment = experiment.parameters(scale)?;
     let mut measured = Measured::default();
     for &coordinators in &parameters.coordinators {

@@ -17,7 +17,7 @@
 //! `estimators = true`, `<estimator>.<measure>` has those of other estimators.
 
 mod file;
-pub mod median;
+pub(crate) mod median;
 pub mod network;
 
 use std::collections::BTreeMap;
@@ -42,7 +42,11 @@ use network::{Deployment, Member};
 ///
 /// # Errors
 /// [`RunError::Input`] for parameters that cannot be run.
-pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
+pub(crate) fn run(
+    experiment: &Experiment,
+    scale: Scale,
+    monitor: &dyn Monitor,
+) -> Result<Measured, RunError> {
     let parameters: MeasurementExperiment = experiment.parameters(scale)?;
     let place = experiment.folder.join("experiment.toml").display().to_string();
     let hosts = Hosts::load(&experiment.folder.join(&parameters.hosts))?;
@@ -120,7 +124,7 @@ fn one() -> u32 {
 ///
 /// # Errors
 /// [`RunError::Unavailable`] without that data.
-pub fn bounds(experiment: &Experiment, scale: Scale, _: &dyn Monitor) -> Result<Measured, RunError> {
+pub(crate) fn bounds(experiment: &Experiment, scale: Scale, _: &dyn Monitor) -> Result<Measured, RunError> {
     /// The excess factor in the paper's text.
     const FACTOR_OF_TEXT: f64 = 2.84;
     let BoundsExperiment { seeds } = experiment.parameters(scale)?;
@@ -204,7 +208,7 @@ const SPEED_TESTED: usize = 4867;
 ///
 /// # Errors
 /// [`RunError::Unavailable`] without that data.
-pub fn speed_test(experiment: &Experiment, _: Scale, _: &dyn Monitor) -> Result<Measured, RunError> {
+pub(crate) fn speed_test(experiment: &Experiment, _: Scale, _: &dyn Monitor) -> Result<Measured, RunError> {
     let unavailable = |error: tidegate_data::document::DataError| RunError::Unavailable(error.to_string());
     let file = experiment.data.join("relays/torbwest-pam2021/speedtest.diffs.json.xz");
     let relays = SPEED_TESTS.open(&file).map_err(unavailable)?;

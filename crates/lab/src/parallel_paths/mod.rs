@@ -21,7 +21,11 @@ use file::ParallelPathsExperiment;
 ///
 /// # Errors
 /// [`RunError::Input`] for unknown names and parameters out of range.
-pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
+pub(crate) fn run(
+    experiment: &Experiment,
+    scale: Scale,
+    monitor: &dyn Monitor,
+) -> Result<Measured, RunError> {
     let parameters: ParallelPathsExperiment = experiment.parameters(scale)?;
     let place = experiment.folder.join("experiment.toml").display().to_string();
     let mut jobs = parameters.jobs(&place)?;

@@ -1,8 +1,8 @@
 //! The scoreboard: comparison of published numbers with ours.
 //!
 //! `experiments/<paper>/<figure>/experiment.toml` names a runner and has one row per published number. The runner
-//! measures quantities ([`Measured`]), and rows are expressions over them ([`expression`]). The tool's list `runners`
-//! registers all runners by name.
+//! measures quantities ([`Measured`]), and rows are expressions over them ([`expression`]). The lists
+//! `runners` of this crate and of the tool register all runners by name.
 
 pub mod calibrated;
 pub mod calibration;
@@ -14,7 +14,7 @@ pub mod looks;
 mod measured;
 mod ranking;
 pub mod record;
-pub mod scenario_runner;
+pub(crate) mod scenario_runner;
 pub mod sequence;
 pub mod sweep;
 pub mod verdict;

@@ -67,7 +67,11 @@ fn one() -> u32 {
 }
 
 /// Measures an experiment that consists of scenario files.
-pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
+pub(crate) fn run(
+    experiment: &Experiment,
+    scale: Scale,
+    monitor: &dyn Monitor,
+) -> Result<Measured, RunError> {
     let parameters: ScenarioExperiment = experiment.parameters(scale)?;
     let mut measured = Measured { deterministic: true, ..Measured::default() };
     let trial = experiment.trial.as_ref();
@@ -87,7 +91,6 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         let own = entry.seeds().map(|seeds| seeds + experiment.extra_seeds);
         let own = trial.and_then(|trial| trial.seeds).or(own);
         let tasks = tasks(&scenario, own.unwrap_or(parameters.seeds));
-        let name = name.as_str();
         let stage = Stage {
             monitor,
             name: if alone { "" } else { name },
@@ -140,8 +143,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         largest.find(&mut measured);
     }
     if let Some(sweep) = &parameters.sweep {
-        let curves = sweep.figures(&measured.values);
-        measured.figures.splice(0..0, curves);
+        measured.figures.splice(0..0, sweep.figures(&measured.values));
     }
     Ok(measured)
 }

@@ -16,7 +16,11 @@ use file::{Job, StreamExperiment};
 ///
 /// # Errors
 /// [`RunError::Input`] for unknown names and parameters out of range.
-pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
+pub(crate) fn run(
+    experiment: &Experiment,
+    scale: Scale,
+    monitor: &dyn Monitor,
+) -> Result<Measured, RunError> {
     let parameters: StreamExperiment = experiment.parameters(scale)?;
     let place = experiment.folder.join("experiment.toml").display().to_string();
     let jobs = parameters.jobs(&place)?;

@@ -5,7 +5,7 @@ use tidegate_lab::scoreboard::{Dependence, Experiment, Runner, record};
 
 use crate::console::COMMIT;
 use crate::failure::Failure;
-use crate::runners::RUNNERS;
+use crate::runners;
 
 /// An experiment that can be run.
 pub struct PlannedExperiment {
@@ -21,11 +21,11 @@ pub struct PlannedExperiment {
 
 /// Checks every experiment before the first one runs, because a run can take hours.
 pub fn plan(experiments: Vec<Experiment>, record: bool) -> Result<Vec<PlannedExperiment>, Failure> {
-    let known: Vec<&str> = RUNNERS.iter().map(|(name, ..)| *name).collect();
+    let known: Vec<&str> = runners::all().map(|(name, ..)| *name).collect();
     let mut planned = Vec::new();
     for experiment in experiments {
         let name = experiment.file.runner.get_ref();
-        let found = RUNNERS.iter().find(|(known, ..)| known == name);
+        let found = runners::all().find(|(known, ..)| known == name);
         let (_, dependence, runner) = *found.ok_or_else(|| experiment.unknown_runner(&known))?;
         if record && COMMIT == "unknown" {
             return Err(Failure::Other(
