@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
-use tidegate_control::paths::parameters::CONTROLLERS;
+use tidegate_control::balance::BALANCES;
+use tidegate_control::paths::CONTROLLERS;
 use tidegate_control::registry::{Entry, Origin};
-use tidegate_proto::registry::{BALANCES, CHOICES, CONTROLS, SCHEDULERS, SPLITS};
+use tidegate_proto::registry::{CHOICES, CONTROLS, SCHEDULERS, SPLITS};
 
 use crate::registry::POLICIES;
 

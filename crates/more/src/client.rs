@@ -11,8 +11,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use tidegate_control::machine::Machine;
-use tidegate_control::paths::Peer;
-use tidegate_control::paths::sender::{Path, Sender};
+use tidegate_control::paths::{Path, Peer, Sender};
 use tidegate_control::units::{Span, Time};
 
 use crate::client_route::Route;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_control::paths::sender::Path;
+use tidegate_control::paths::Path;
 use tidegate_control::units::{Span, Time};
 
 use crate::message::Session;

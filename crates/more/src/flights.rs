@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use tidegate_control::paths::relay::SECOND;
-use tidegate_control::paths::sender::{Memos, Path, Sender, Stamps};
-use tidegate_control::paths::{MAX_HOPS, Peer};
+use tidegate_control::paths::{MAX_HOPS, Memos, Path, Peer, Sender, Stamps};
 use tidegate_control::random::Random;
 use tidegate_control::units::{Span, Time};
 

@@ -3,9 +3,8 @@
 use std::collections::VecDeque;
 
 use tidegate_control::machine::Machine;
-use tidegate_control::paths::Peer;
-use tidegate_control::paths::fair_share::FairShareParameters;
 use tidegate_control::paths::relay::PolicingRelay;
+use tidegate_control::paths::{FairShareParameters, Peer};
 use tidegate_control::units::{Span, Time};
 use x25519_dalek::StaticSecret;
 

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use tidegate_control::machine::Machine;
-use tidegate_control::paths::Peer;
-use tidegate_control::paths::sender::Sender;
+use tidegate_control::paths::{Peer, Sender};
 use tidegate_control::units::{Span, Time};
 
 use crate::flights::{Flights, Measures, Progress};

@@ -4,9 +4,7 @@ use crate::common;
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_control::machine::Machine as _;
-use tidegate_control::paths::Peer;
-use tidegate_control::paths::parameters::ControllerParameters;
-use tidegate_control::paths::sender::Sender;
+use tidegate_control::paths::{ControllerParameters, Peer, Sender};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 use tidegate_more::client::{Client, ClientConfig};

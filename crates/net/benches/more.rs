@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sphinx_packet::SphinxPacket;
-use tidegate_control::paths::parameters::ControllerParameters;
+use tidegate_control::paths::ControllerParameters;
 use tidegate_control::units::Span;
 use tidegate_more::directory::{Directory, Hex, PeerEntry};
 use tidegate_more::keys::PeerKeys;
@@ -16,8 +16,7 @@ use tidegate_more::link::{LINK, Links};
 use tidegate_more::onion::{Epoch, build};
 use tidegate_net::clock;
 use tidegate_net::gate::Gate;
-use tidegate_net::more::entropy;
-use tidegate_net::more::{PeerConfig, Role, run};
+use tidegate_net::more::{PeerConfig, Role, entropy, run};
 
 const PACKETS: usize = 4000;
 /// Packets in flight to the relay.

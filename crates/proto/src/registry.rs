@@ -1,15 +1,5 @@
 //! Registries of the parts of a system: one line per part.
 
-use tidegate_control::balance::Balance;
-use tidegate_control::balance::diprober::{self, DiProber};
-use tidegate_control::balance::eigenspeed::{self, EigenSpeed};
-use tidegate_control::balance::mleflow::{self, MleFlow};
-use tidegate_control::balance::peerflow::{self, PeerFlow};
-use tidegate_control::balance::probflow::{self, ProbFlow};
-use tidegate_control::balance::sbws::{self, Sbws};
-use tidegate_control::balance::team::{self, Team};
-use tidegate_control::balance::torflow::{self, TorFlow};
-use tidegate_control::balance::truth::{Given, SelfReports, Truth};
 use tidegate_control::part;
 use tidegate_control::registry::{Origin, Part};
 
@@ -50,21 +40,6 @@ pub const SPLITS: &[Part<dyn Split>] = &[
     part!("blest", Blest, blest::ORIGIN),
     part!("by-rate" = ByRate),
     part!("q-learning", Learnt),
-];
-
-/// Where the weights come from that clients select relays by.
-pub const BALANCES: &[Part<dyn Balance>] = &[
-    part!("given" = Given),
-    part!("self-reports" = SelfReports),
-    part!("torflow", TorFlow, torflow::ORIGIN),
-    part!("sbws", Sbws, sbws::ORIGIN),
-    part!("eigenspeed", EigenSpeed, eigenspeed::ORIGIN),
-    part!("peerflow", PeerFlow, peerflow::ORIGIN),
-    part!("flashflow", Team, team::ORIGIN),
-    part!("mleflow", MleFlow, mleflow::ORIGIN),
-    part!("probflow", ProbFlow, probflow::ORIGIN),
-    part!("diprober", DiProber, diprober::ORIGIN),
-    part!("truth" = Truth),
 ];
 
 /// Published systems that are keys of a system instead of parts: the key with its value, and the origin.

@@ -351,9 +351,9 @@ fn the_estimate_is_conclusive_with_enough_measurers_only() {
     let p = MeasurementParameters::default();
     let outcome = World::new(Cheat::None, 0, 125).run().0.unwrap();
     let verdict = p.judge(outcome.estimate, CAPACITY, outcome.allocated);
-    assert!(matches!(verdict, tidegate_control::flashflow::accept::Verdict::Conclusive(_)), "{verdict:?}");
+    assert!(matches!(verdict, tidegate_control::flashflow::Verdict::Conclusive(_)), "{verdict:?}");
     let scarce = p.judge(outcome.estimate, CAPACITY, Rate(CAPACITY.0 * 2));
-    assert!(matches!(scarce, tidegate_control::flashflow::accept::Verdict::Again { .. }));
+    assert!(matches!(scarce, tidegate_control::flashflow::Verdict::Again { .. }));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! from its source to its destination including its acknowledgement.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use tidegate_control::paths::parameters::ControllerParameters;
+use tidegate_control::paths::ControllerParameters;
 use tidegate_control::random::Seed;
 use tidegate_control::units::Span;
 use tidegate_sim::parallel::plan::Plan;

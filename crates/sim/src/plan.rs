@@ -5,10 +5,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tidegate_control::balance::Balance;
-use tidegate_control::balance::attack::Attack;
-use tidegate_control::balance::survey::Survey;
-use tidegate_control::balance::truth::Given;
+use tidegate_control::balance::{Attack, Balance, Given, Survey};
 use tidegate_control::markov;
 use tidegate_control::units::{Bytes, Rate, Span, Time};
 

@@ -3,15 +3,11 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use tidegate_control::balance::attack::{Attack, Trick};
-use tidegate_control::balance::survey::Survey;
-use tidegate_control::balance::team::Team;
-use tidegate_control::balance::{Asks, Balance, Evidence};
+use tidegate_control::balance::{Asks, Attack, BALANCES, Balance, Evidence, Survey, Team, Trick};
 use tidegate_control::positions::Class;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
 use tidegate_proto::cell::RelayId;
-use tidegate_proto::registry::BALANCES;
 use tidegate_sim::balance::{Balanced, Failure, weigh};
 use tidegate_sim::plan::{
     BucketPlan, Directory, HostPlan, LinkPlan, Path, PathTable, Plan, QueuePlan, RelayEntry, RelayLimits,

@@ -1,7 +1,7 @@
 //! The overlay of per-packet paths: conservation, determinism, limits, bad peers and bad plans.
 
 use proptest::prelude::*;
-use tidegate_control::paths::parameters::{CONTROLLERS, ControllerParameters};
+use tidegate_control::paths::{CONTROLLERS, ControllerParameters};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 use tidegate_sim::parallel::onions::{self, Transfer};

@@ -1,6 +1,6 @@
 //! Streams over routes in simulated time: goodput, and survival of silent relays.
 
-use tidegate_control::paths::parameters::ControllerParameters;
+use tidegate_control::paths::ControllerParameters;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
 use tidegate_more::client::CELL_CHUNK;

@@ -13,7 +13,7 @@ use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Deserialize;
-use tidegate_control::paths::parameters::ControllerParameters;
+use tidegate_control::paths::ControllerParameters;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
 use tidegate_kernel::thread_cpu_s;

@@ -9,7 +9,7 @@ use std::io::Read;
 use std::process::Stdio;
 
 use serde::Deserialize;
-use tidegate_control::paths::parameters::ControllerParameters;
+use tidegate_control::paths::ControllerParameters;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
 use tidegate_lab::input::InputError;

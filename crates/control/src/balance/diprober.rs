@@ -13,7 +13,7 @@ use crate::keys::Parameters;
 use crate::registry::Origin;
 
 /// Source and oracles.
-pub const ORIGIN: Origin = Origin {
+pub(crate) const ORIGIN: Origin = Origin {
     system: "DiProber",
     source: "Darir, Borisov, Dullerud, arXiv 2211.16751",
     oracles: &[],
@@ -23,7 +23,7 @@ pub const ORIGIN: Origin = Origin {
 /// The scanner's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct DiProber {
+pub(crate) struct DiProber {
     /// Pairs of simultaneous downloads through each relay in a round.
     #[schemars(range(min = 1, max = 100))]
     pub pairs: u32,

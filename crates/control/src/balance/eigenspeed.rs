@@ -13,7 +13,7 @@ use crate::keys::Parameters;
 use crate::registry::Origin;
 
 /// Source and oracles.
-pub const ORIGIN: Origin = Origin {
+pub(crate) const ORIGIN: Origin = Origin {
     system: "EigenSpeed",
     source: "Snader and Borisov, IPTPS 2009",
     oracles: &[],
@@ -23,7 +23,7 @@ pub const ORIGIN: Origin = Origin {
 /// Parameters of the power iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct EigenSpeed {
+pub(crate) struct EigenSpeed {
     /// Rounds; in each, clients select by the weights of the previous round.
     #[schemars(range(min = 1, max = 20))]
     pub rounds: u32,

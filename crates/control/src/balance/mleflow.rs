@@ -13,7 +13,7 @@ use crate::keys::Parameters;
 use crate::registry::Origin;
 
 /// Source and oracles.
-pub const ORIGIN: Origin = Origin {
+pub(crate) const ORIGIN: Origin = Origin {
     system: "MLEFlow",
     source: "Darir and others, PoPETs 2022; the authors' notebook",
     oracles: &[
@@ -37,7 +37,7 @@ const TERMS: f64 = 1000.0;
 /// How MLEFlow maximises the likelihood.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Variant {
+pub(crate) enum Variant {
     /// MLEFlow-CF: in closed form, with Stirling's approximation.
     #[default]
     Cf,
@@ -48,7 +48,7 @@ pub enum Variant {
 /// MLEFlow's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct MleFlow {
+pub(crate) struct MleFlow {
     /// MLEFlow-CF (`cf`) or MLEFlow-Q (`q`).
     pub variant: Variant,
     /// MLEFlow-Q: the largest relative error of a measured download speed. Source: the authors' code, 0 or 0.3.

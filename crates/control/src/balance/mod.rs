@@ -4,7 +4,7 @@
 //! [`weighs`](Balance::weigh) the relays, and [`publish`] combines several files as a consensus does.
 //!
 //! ```
-//! use tidegate_control::balance::{Balance, Evidence, publish, truth::Truth};
+//! use tidegate_control::balance::{Balance, Evidence, Truth, publish};
 //! use tidegate_control::positions::Class;
 //!
 //! let evidence = Evidence {
@@ -16,25 +16,31 @@
 //! assert_eq!(publish(&[Truth.weigh(&evidence)], &[]).unwrap(), [3e6, 1e6]);
 //! ```
 
-pub mod attack;
-pub mod diprober;
-pub mod eigenspeed;
+mod attack;
+mod diprober;
+mod eigenspeed;
 mod evidence;
 mod flashflow;
-pub mod mleflow;
-pub mod peerflow;
-pub mod probflow;
-pub mod sbws;
+mod mleflow;
+mod parts;
+mod peerflow;
+mod probflow;
+mod sbws;
 mod speeds;
-pub mod survey;
-pub mod team;
-pub mod torflow;
-pub mod truth;
+mod survey;
+mod team;
+mod torflow;
+mod truth;
 mod users;
 
 use std::fmt;
 
+pub use attack::{Attack, Trick};
 pub use evidence::{Evidence, Round, Seen};
+pub use parts::BALANCES;
+pub use survey::Survey;
+pub use team::Team;
+pub use truth::{Given, Truth};
 
 /// The highest weight of an unmeasured relay (tor: `UNMEASURED_BW_CAP`, 20 kB/s).
 const UNMEASURED: f64 = 20_000.0;
@@ -47,7 +53,7 @@ pub struct Asks {
     /// Additional simultaneous downloads for each probe, over the same path.
     pub beside: u32,
     /// FlashFlow's team, if it measures each relay under full load.
-    pub measurements: Option<team::Team>,
+    pub measurements: Option<Team>,
     /// Rounds; the weights of each determine how clients load relays in the next.
     pub rounds: u32,
 }

@@ -11,7 +11,7 @@ use crate::keys::Parameters;
 use crate::registry::Origin;
 
 /// Source and oracles.
-pub const ORIGIN: Origin = Origin {
+pub(crate) const ORIGIN: Origin = Origin {
     system: "PeerFlow",
     source: "Johnson and others, PoPETs 2017",
     oracles: &[],
@@ -21,7 +21,7 @@ pub const ORIGIN: Origin = Origin {
 /// PeerFlow's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct PeerFlow {
+pub(crate) struct PeerFlow {
     /// Rounds; in each, clients select by the weights of the previous round.
     #[schemars(range(min = 1, max = 20))]
     pub rounds: u32,

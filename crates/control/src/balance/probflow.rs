@@ -13,7 +13,7 @@ use crate::keys::Parameters;
 use crate::registry::Origin;
 
 /// Source and oracles.
-pub const ORIGIN: Origin = Origin {
+pub(crate) const ORIGIN: Origin = Origin {
     system: "ProbFlow",
     source: "Darir and others, NDSS 2023; the authors' prob_prog.py",
     oracles: &[
@@ -29,7 +29,7 @@ const RATIO: f64 = 1.02;
 /// ProbFlow's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct ProbFlow {
+pub(crate) struct ProbFlow {
     /// Downloads through each relay in a round.
     #[schemars(range(min = 1, max = 100))]
     pub downloads: u32,

@@ -13,7 +13,7 @@ use crate::keys::Parameters;
 use crate::registry::Origin;
 
 /// Source and oracles.
-pub const ORIGIN: Origin = Origin {
+pub(crate) const ORIGIN: Origin = Origin {
     system: "sbws",
     source: "v3bwfile.py and scaling.py of sbws, March 2021",
     oracles: &[
@@ -27,7 +27,7 @@ pub const ORIGIN: Origin = Origin {
 /// The scanner's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct Sbws {
+pub(crate) struct Sbws {
     /// Downloads through each relay in a round.
     #[schemars(range(min = 1, max = 100))]
     pub downloads: u32,

@@ -8,7 +8,7 @@ use crate::registry::Origin;
 use crate::units::Rate;
 
 /// Source and oracles.
-pub const ORIGIN: Origin = Origin {
+pub(crate) const ORIGIN: Origin = Origin {
     system: "FlashFlow",
     source: "Traudt, Jansen, Johnson, 2021; proposal 316",
     oracles: &[

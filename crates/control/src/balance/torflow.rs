@@ -12,7 +12,7 @@ use crate::keys::Parameters;
 use crate::registry::Origin;
 
 /// Source and oracles.
-pub const ORIGIN: Origin = Origin {
+pub(crate) const ORIGIN: Origin = Origin {
     system: "TorFlow",
     source: "Perry, HotPETs 2009; aggregate.py of torflow, 2018",
     oracles: &[
@@ -25,7 +25,7 @@ pub const ORIGIN: Origin = Origin {
 /// Parameters of Tor's scanners from 2009 to 2020.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct TorFlow {
+pub(crate) struct TorFlow {
     /// Downloads through each relay in a round.
     #[schemars(range(min = 1, max = 100))]
     pub downloads: u32,

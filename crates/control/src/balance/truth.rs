@@ -22,7 +22,7 @@ impl Balance for Given {
 
 /// Weights are relays' own reports, as in Tor before 2009.
 #[derive(Clone, Copy, Debug)]
-pub struct SelfReports;
+pub(crate) struct SelfReports;
 
 impl Balance for SelfReports {
     fn asks(&self) -> Asks {

@@ -3,13 +3,13 @@
 //! Section numbers are those of the paper; proposal 316 is Tor's wire protocol for it.
 //!
 //! A measurement gives byte counts per second ([`aggregate`]). The estimate is accepted or leads to a larger
-//! attempt ([`accept`]). An attempt reserves measurers' capacity ([`allocate`]) in a slot of the period
+//! attempt (`accept`). An attempt reserves measurers' capacity (`allocate`) in a slot of the period
 //! ([`schedule`]), at most twice a period ([`quota`]). [`bounds`] has the bounds of what an adversary can gain,
 //! and [`bandwidth_file`] formats the results for directory authorities.
 
-pub mod accept;
+mod accept;
 pub mod aggregate;
-pub mod allocate;
+mod allocate;
 pub mod bandwidth_file;
 pub mod bounds;
 pub mod quota;
@@ -18,6 +18,8 @@ pub mod schedule;
 use serde::Deserialize;
 
 use crate::units::{Rate, Span};
+pub use accept::{Bounds, Verdict};
+pub use allocate::{allocate, share_sockets};
 
 /// A share in whole percent below 100: the background ratio `r`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]

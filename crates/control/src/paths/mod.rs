@@ -6,30 +6,36 @@
 //! source keeps one rate `R_i` per peer `i` and sends through peers with some of their rate left in the
 //! current second.
 //!
-//! * [`sender::Sender`] is the source: budgets, random paths, round-trip estimates, one [`Controller`].
+//! * [`Sender`] is the source: budgets, random paths, round-trip estimates, one [`Controller`].
 //! * [`relay::PolicingRelay`] forwards up to its limit, drops the rest and may offer a rate.
-//! * A [`Controller`] turns feedback about packets into rates: [`random`], [`aimd`], [`q_learning`], [`q_signs`],
-//!   [`cubic`], [`explicit`], [`guarded`], [`signs`].
+//! * A [`Controller`] turns feedback about packets into rates: [`random`], `aimd`, `q_learning`, [`q_signs`],
+//!   `cubic`, `explicit`, [`guarded`], `signs`.
 //! * [`perfect::Manager`] replaces all controllers by one manager with complete knowledge.
-//! * [`parameters`] is the registry: one line per controller.
+//! * `parameters` is the registry: one line per controller.
 
-pub mod aimd;
-pub mod cubic;
-pub mod explicit;
-pub mod fair_share;
+mod aimd;
+mod cubic;
+mod explicit;
+mod fair_share;
 pub(crate) mod guarded;
-pub mod kind;
-pub mod latency;
-pub mod parameters;
+mod kind;
+mod latency;
+mod parameters;
 pub mod perfect;
-pub mod q_learning;
+mod q_learning;
 pub(crate) mod q_signs;
 pub(crate) mod random;
 pub mod relay;
-pub mod sender;
-pub mod signs;
+mod sender;
+mod signs;
 
 use crate::units::Time;
+pub use fair_share::FairShareParameters;
+pub use kind::ControllerKind;
+pub use latency::Latencies;
+pub use parameters::{CONTROLLERS, ControllerParameters, schema};
+pub use q_learning::{Exploration, QLearning, QParameters};
+pub use sender::{Memos, Path, Sender, Stamps};
 
 /// A peer of the overlay by number.
 pub type Peer = u16;

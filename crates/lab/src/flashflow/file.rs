@@ -390,7 +390,7 @@ impl MeasurementExperiment {
             wanted.map_or(Rate(most), |wanted| Rate(wanted as u64))
         });
         let rates: Vec<Rate> = rates.collect();
-        let dealt = tidegate_control::flashflow::allocate::share_sockets(sockets, &rates);
+        let dealt = tidegate_control::flashflow::share_sockets(sockets, &rates);
         for ((m, rate), sockets) in team.iter().zip(rates).zip(dealt) {
             shares[*m] = (rate, sockets);
         }

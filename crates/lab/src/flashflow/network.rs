@@ -4,12 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
-use tidegate_control::flashflow::MeasurementParameters;
-use tidegate_control::flashflow::accept::Verdict;
 use tidegate_control::flashflow::quota::PER_PERIOD;
 use tidegate_control::flashflow::schedule::{
     Group, RelayId, Schedule, ScheduledRelay, Secret, guess_for_new, pack, place_shared,
 };
+use tidegate_control::flashflow::{MeasurementParameters, Verdict};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
 

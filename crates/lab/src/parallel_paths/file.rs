@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use tidegate_control::paths::parameters::ControllerParameters;
-use tidegate_control::paths::{MAX_HOPS, Peer};
+use tidegate_control::paths::{ControllerParameters, MAX_HOPS, Peer};
 use tidegate_control::units::{Span, Time};
 use tidegate_sim::parallel::plan::{Change, Conduct, Delays, Plan, Traffic};
 

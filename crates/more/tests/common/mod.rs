@@ -1,8 +1,7 @@
 //! Peers of an overlay, with secrets derived from their numbers.
 
 use tidegate_control::machine::Machine as _;
-use tidegate_control::paths::Peer;
-use tidegate_control::paths::parameters::ControllerParameters;
+use tidegate_control::paths::{ControllerParameters, Peer};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 use tidegate_more::keys::PeerKeys;

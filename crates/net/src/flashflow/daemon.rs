@@ -8,10 +8,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 
-use tidegate_control::flashflow::accept::Verdict;
-use tidegate_control::flashflow::allocate::{allocate, share_sockets};
 use tidegate_control::flashflow::quota::PER_PERIOD;
 use tidegate_control::flashflow::schedule::{Group, Placement, RelayId, group};
+use tidegate_control::flashflow::{Verdict, allocate, share_sockets};
 use tidegate_control::units::{Rate, Span};
 use tidegate_data::document::DataError;
 use tidegate_proto::crypto::ntor::RelayPublic;

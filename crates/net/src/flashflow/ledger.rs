@@ -5,11 +5,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use tidegate_control::flashflow::accept::Verdict;
 use tidegate_control::flashflow::aggregate::{self, Second};
 use tidegate_control::flashflow::bandwidth_file::{BandwidthFile, BandwidthFileError, Line};
 use tidegate_control::flashflow::schedule::RelayId;
-use tidegate_control::flashflow::{MeasurementParameters, Percent};
+use tidegate_control::flashflow::{MeasurementParameters, Percent, Verdict};
 use tidegate_control::units::{Rate, Span};
 use tidegate_proto::flashflow::message::Reason;
 

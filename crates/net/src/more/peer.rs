@@ -7,21 +7,18 @@ use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
 
 use tidegate_control::machine::Machine as _;
-use tidegate_control::paths::Peer;
-use tidegate_control::paths::parameters::ControllerParameters;
-use tidegate_control::paths::sender::Sender;
+use tidegate_control::paths::{ControllerParameters, Peer, Sender};
 use tidegate_control::random::Seed;
 use tidegate_control::shares::network;
 use tidegate_control::units::{Span, Time};
 use tidegate_more::directory::Directory;
-use tidegate_more::download;
 use tidegate_more::flights::Progress;
 use tidegate_more::keys::PeerKeys;
 use tidegate_more::machine::Randomness;
 use tidegate_more::node::{self, Node, NodeConfig};
 use tidegate_more::onion::{Epoch, Opened};
-use tidegate_more::service;
 use tidegate_more::wire::PACKET;
+use tidegate_more::{download, service};
 
 use super::status::Status;
 use crate::gate::Gate;

@@ -2,7 +2,7 @@
 
 use std::net::UdpSocket;
 
-use tidegate_control::paths::parameters::ControllerParameters;
+use tidegate_control::paths::ControllerParameters;
 use tidegate_control::units::Span;
 use tidegate_more::directory::{Directory, Hex, PeerEntry, authority_key};
 use tidegate_more::keys::PeerKeys;

@@ -11,8 +11,7 @@ use std::collections::VecDeque;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_control::keys::Parameters;
-use tidegate_control::paths::q_learning::{Exploration, QLearning, QParameters};
-use tidegate_control::paths::{Controller as _, Feedback, Memo};
+use tidegate_control::paths::{Controller as _, Exploration, Feedback, Memo, QLearning, QParameters};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 

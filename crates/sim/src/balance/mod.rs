@@ -13,9 +13,8 @@ mod watch;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
-use tidegate_control::balance::attack::Trick;
 use tidegate_control::balance::{
-    Evidence, Round, advantage, attackers_share, capacity_error, publish, weight_error,
+    Evidence, Round, Trick, advantage, attackers_share, capacity_error, publish, weight_error,
 };
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};

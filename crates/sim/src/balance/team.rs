@@ -1,11 +1,7 @@
 //! FlashFlow's team in a survey: slots, one after the other, in which relays are measured.
 
-use tidegate_control::balance::Round;
-use tidegate_control::balance::attack::{Attack, Trick};
-use tidegate_control::balance::team::Team;
-use tidegate_control::flashflow::MeasurementParameters;
-use tidegate_control::flashflow::accept::Verdict;
-use tidegate_control::flashflow::allocate::{allocate, share_sockets};
+use tidegate_control::balance::{Attack, Round, Team, Trick};
+use tidegate_control::flashflow::{MeasurementParameters, Verdict, allocate, share_sockets};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
 

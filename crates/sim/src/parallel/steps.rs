@@ -1,7 +1,6 @@
 //! A run that its caller advances step by step and can steer between two events.
 
-use tidegate_control::paths::Controller;
-use tidegate_control::paths::parameters::ControllerParameters;
+use tidegate_control::paths::{Controller, ControllerParameters};
 use tidegate_control::random::Seed;
 use tidegate_control::units::Time;
 

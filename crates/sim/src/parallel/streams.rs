@@ -5,9 +5,7 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use tidegate_control::machine::Machine as _;
-use tidegate_control::paths::Peer;
-use tidegate_control::paths::parameters::ControllerParameters;
-use tidegate_control::paths::sender::Sender;
+use tidegate_control::paths::{ControllerParameters, Peer, Sender};
 use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Span, Time};
 use tidegate_more::client::{Client, ClientConfig};

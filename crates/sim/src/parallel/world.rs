@@ -6,11 +6,11 @@
 
 use std::ops::ControlFlow;
 
-use tidegate_control::paths::parameters::ControllerParameters;
 use tidegate_control::paths::perfect::{Manager, NoPath};
 use tidegate_control::paths::relay::{PolicingRelay, SECOND};
-use tidegate_control::paths::sender::{Memos, Path, Sender, Stamps};
-use tidegate_control::paths::{Controller, MAX_HOPS, Peer};
+use tidegate_control::paths::{
+    Controller, ControllerParameters, MAX_HOPS, Memos, Path, Peer, Sender, Stamps,
+};
 use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Span, Time};
 

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 use slab::Slab;
 use tidegate_control::machine::Machine as _;
-use tidegate_control::paths::fair_share::FairShareParameters;
+use tidegate_control::paths::FairShareParameters;
 use tidegate_control::random::{Random, Seed, mix};
 use tidegate_control::units::{Span, Time};
 use tidegate_stream::message::{Contact, Message};

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use tidegate_control::paths::parameters::{CONTROLLERS, ControllerParameters};
+use tidegate_control::paths::{CONTROLLERS, ControllerParameters};
 use tidegate_control::registry::UnknownPart;
 use tidegate_control::units::{Rate, Span};
 

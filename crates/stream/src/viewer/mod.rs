@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use tidegate_control::machine::Machine;
-use tidegate_control::paths::fair_share::FairShareParameters;
+use tidegate_control::paths::FairShareParameters;
 use tidegate_control::paths::relay::PolicingRelay;
 use tidegate_control::units::{Rate, Span, Time};
 

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::builder::PossibleValuesParser;
-use tidegate_control::paths::Peer;
-use tidegate_control::paths::parameters::{CONTROLLERS, ControllerParameters};
+use tidegate_control::paths::{CONTROLLERS, ControllerParameters, Peer};
 use tidegate_control::random::Seed;
 use tidegate_control::registry::names;
 use tidegate_control::units::{Rate, Span};
