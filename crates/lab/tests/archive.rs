@@ -5,9 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tidegate_lab::archive::collect::Collected;
-use tidegate_lab::archive::errors::weight_error;
-use tidegate_lab::archive::{analyse, drawings, tables};
+use tidegate_lab::archive::{Collected, analyse, drawings, tables, weight_error};
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::report::svg;
 

@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use tidegate_lab::archive::collect::Collected;
-use tidegate_lab::archive::{PERIODS, analyse, drawings, tables};
+use tidegate_lab::archive::{Collected, PERIODS, analyse, drawings, tables};
 use tidegate_lab::input::InputError;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::report::{folder, svg, table_files};

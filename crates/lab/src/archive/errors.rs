@@ -65,7 +65,7 @@ pub struct NetworkErrors {
 /// # Examples
 ///
 /// ```
-/// use tidegate_lab::archive::errors::weight_error;
+/// use tidegate_lab::archive::weight_error;
 /// assert_eq!(weight_error(&[1.0, 1.0], &[30.0, 10.0]), 0.25);
 /// ```
 pub fn weight_error(weights: &[f64], capacities: &[f64]) -> f64 {

@@ -1,23 +1,22 @@
 //! Errors of relays' capacities and weights over years of Tor's archives (FlashFlow, section 3 and appendix A).
 //!
-//! [`collect`] streams descriptors, extra-infos and consensuses into a working folder and can resume. [`errors`]
+//! `collect` streams descriptors, extra-infos and consensuses into a working folder and can resume. `errors`
 //! computes the errors hour by hour; [`tables`] and [`drawings`] present them.
 //!
 //! Memory is bounded by one year of data, about 16 bytes per descriptor and 16 bytes per relay and hour, for archives
 //! of any length.
 
-pub mod collect;
+mod collect;
 pub mod drawings;
-pub mod errors;
+mod errors;
 pub(crate) mod runner;
 mod store;
 pub mod tables;
 
 use crate::input::InputError;
 use crate::monitor::Monitor;
-
-use collect::Collected;
-use errors::{Analysis, Period};
+pub use collect::{Collected, Counts};
+pub use errors::{Analysis, NetworkErrors, Period, weight_error};
 
 /// The paper's periods: a day, a week, a month, a year.
 pub const PERIODS: [Period; 4] = [

@@ -18,7 +18,7 @@
 
 mod file;
 pub(crate) mod median;
-pub mod network;
+mod network;
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ use crate::jobs::run_all;
 use crate::monitor::Monitor;
 use crate::scoreboard::{Curve, Experiment, Figure, Measured, RunError, Scale};
 use file::{Hosts, Job, MeasurementExperiment};
-use network::{Deployment, Member};
+pub use network::{Deployment, Drawn, Member, Newcomers, Repeated, Several};
 
 /// Measures an experiment.
 ///

@@ -8,20 +8,23 @@
 //! cell at the client. `latency_from_departure` starts when the cell leaves the exit's circuit queue, as PredicTor's
 //! prototype measured it. *Backlog* is the number of bytes that servers wrote and clients have not received.
 
-pub mod fairness;
+mod fairness;
 mod fold;
-pub mod histogram;
+pub(crate) mod histogram;
 mod kept;
-pub mod known;
+pub(crate) mod known;
 mod measured;
-pub mod series;
+pub(crate) mod series;
 mod summary;
-pub mod transfers;
+pub(crate) mod transfers;
 
 pub(crate) use fold::Fold;
+pub use histogram::Histogram;
 pub(crate) use measured::CAUSES;
-pub(crate) use measured::{Anatomy, HOPS, UserRow};
+pub(crate) use measured::{Anatomy, HOPS};
 pub use measured::{Metrics, RelayRow};
+pub use series::Series;
+pub use transfers::{Class, Record, Transfers};
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -8,7 +8,7 @@ mod capacity;
 pub(crate) mod demand;
 mod faults;
 mod hosts;
-pub mod inputs;
+pub(crate) mod inputs;
 mod privcount;
 mod random;
 mod tor;
@@ -35,6 +35,7 @@ use crate::scenario::file::Name;
 use crate::scenario::quantity::Between;
 use crate::scenario::users::UserFile;
 use crate::traffic;
+pub use inputs::Inputs;
 
 /// A plan, and names for reports.
 #[derive(Clone, Debug)]

@@ -2,16 +2,16 @@
 
 mod check;
 mod clients;
-pub mod file;
+pub(crate) mod file;
 pub mod keys;
-pub mod paths;
+pub(crate) mod paths;
 mod place;
-pub mod quantity;
+pub(crate) mod quantity;
 mod randomness;
 mod systems;
-pub mod tables;
+pub(crate) mod tables;
 mod tor;
-pub mod users;
+pub(crate) mod users;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -27,10 +27,15 @@ use crate::input::{InputError, SourceFile};
 use crate::network::inputs::Inputs;
 use crate::registry;
 pub(crate) use check::check_folder_name;
-use file::{ScenarioFile, file_name_character};
-use paths::PathsFile;
-use place::{Placed, Places};
+use file::file_name_character;
+pub use file::{ScenarioFile, SystemFile};
+pub use paths::PathsFile;
+use place::Places;
+pub use place::{Name, Placed};
+pub use quantity::Queue;
 use quantity::Timeout;
+pub use tables::{BandwidthFile, HostFile, RandomFile, TorFile};
+pub use users::UserFile;
 
 pub use crate::network::builtin::parameters_of_2024;
 pub use tor::{apply_parameters, models_parameter};
@@ -117,7 +122,7 @@ impl Scenario {
     /// The data files that the scenario names, by key.
     pub fn input_files(&self) -> Vec<(String, PathBuf)> {
         let mut all = Vec::new();
-        let mut add = |key: String, name: &Option<place::Name>| {
+        let mut add = |key: String, name: &Option<Name>| {
             all.extend(name.as_ref().map(|name| (key, self.folder.join(name.get_ref()))));
         };
         if let Some(tor) = &self.file.tor {

@@ -24,7 +24,7 @@ pub struct CalibrateFile {
     #[serde(default)]
     pub seed: u64,
     /// The free parameters.
-    pub(crate) parameter: Vec<FreeParameter>,
+    pub parameter: Vec<FreeParameter>,
 }
 
 fn default_candidates() -> usize {
@@ -34,7 +34,7 @@ fn default_candidates() -> usize {
 /// A parameter that the publication does not state.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct FreeParameter {
+pub struct FreeParameter {
     /// Name; `{name}` in overrides stands for its value.
     pub name: String,
     /// Lowest and highest candidate.

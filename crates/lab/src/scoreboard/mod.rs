@@ -1,27 +1,31 @@
 //! The scoreboard: comparison of published numbers with ours.
 //!
 //! `experiments/<paper>/<figure>/experiment.toml` names a runner and has one row per published number. The runner
-//! measures quantities ([`Measured`]), and rows are expressions over them ([`expression`]). The lists
+//! measures quantities ([`Measured`]), and rows are expressions over them (`expression`). The lists
 //! `runners` of this crate and of the tool register all runners by name.
 
 pub mod calibrated;
-pub mod calibration;
-pub mod drawing;
+mod calibration;
+pub(crate) mod drawing;
 pub mod experiment;
-pub mod expression;
-pub mod largest;
-pub mod looks;
+mod expression;
+mod largest;
+mod looks;
 mod measured;
 mod ranking;
 pub mod record;
 pub(crate) mod scenario_runner;
-pub mod sequence;
-pub mod sweep;
+pub(crate) mod sequence;
+pub(crate) mod sweep;
 pub mod verdict;
 
 use crate::input::InputError;
 use crate::monitor::Monitor;
-pub use experiment::{Experiment, RowKind, Scale};
+pub use calibration::{CalibrateFile, Calibration, FreeParameter};
+pub use drawing::{Banded, Drawing, FigureFile};
+pub use experiment::{Experiment, Scale};
+pub use expression::{Expression, ExpressionError, Relation};
+pub use looks::Looks;
 pub use measured::{Curve, Figure, Measured};
 pub use verdict::{Outcome, Verdict};
 

@@ -11,7 +11,7 @@ use tidegate_control::units::{Rate, Span};
 use tidegate_data::document::DataError;
 use tidegate_data::formats::{self, CONSENSUSES, HOURLY_RELAYS, SPEED_TESTS};
 use tidegate_data::{consensus, speed_test};
-use tidegate_lab::flashflow::network::{Deployment, Member};
+use tidegate_lab::flashflow::{Deployment, Member};
 use tidegate_lab::input::InputError;
 use tidegate_net::clock;
 use tidegate_net::flashflow::config::CoordinatorConfig;

@@ -14,10 +14,9 @@ use tidegate_lab::monitor::Monitor;
 use tidegate_lab::report::folder::{self, Contents};
 use tidegate_lab::report::{IllustratedExperiment, outcome_table, page_of_outcomes, svg};
 use tidegate_lab::scoreboard::experiment::{self, KeptRuns};
-use tidegate_lab::scoreboard::looks::Looks;
 use tidegate_lab::scoreboard::record::{self, Cost, Recorded};
 use tidegate_lab::scoreboard::{
-    Dependence, Experiment, Measured, Outcome, RunError, Scale, Verdict, verdict,
+    Dependence, Experiment, Looks, Measured, Outcome, RunError, Scale, Verdict, verdict,
 };
 
 use super::artifact::Artifact;

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use tidegate_kernel::process_cpu_s;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::scoreboard::experiment::KeptRuns;
-use tidegate_lab::scoreboard::looks::Looks;
-use tidegate_lab::scoreboard::{Dependence, Measured, RunError, Scale, Verdict, calibrated, verdict};
+use tidegate_lab::scoreboard::{Dependence, Looks, Measured, RunError, Scale, Verdict, calibrated, verdict};
 
 use super::planned::PlannedExperiment;
 use crate::console::{COMMIT, Console};
