@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use tidegate_control::machine::Machine as _;
 use tidegate_control::units::Time;
-use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::crypto::ntor::RelaySecret;
 use tidegate_proto::crypto::wire::{Splitter, read_cell};
-use tidegate_proto::crypto::{cert, names};
+use tidegate_proto::crypto::{self, Encrypted, cert};
 use tidegate_proto::flashflow::cell::{parse_create, parse_created};
 use tidegate_proto::flashflow::message::Message;
 use tidegate_proto::links::Config;
@@ -37,7 +36,7 @@ pub fn proto_cells(input: &[u8]) {
 pub fn proto_messages(input: &[u8]) {
     let _ = cert::check_certs(input, None, 1_700_000_000);
     if let Ok(text) = std::str::from_utf8(input) {
-        let _ = names::Target::parse(text, 0);
+        let _ = crypto::Target::parse(text, 0);
     }
     let mut cell = [0; 514];
     let length = input.len().min(cell.len());

@@ -1,9 +1,8 @@
 //! Batches of cells that one write sends.
 
 use tidegate_control::units::{Span, Time};
-use tidegate_proto::crypto::encrypted::Encrypted;
-use tidegate_proto::crypto::wire;
 use tidegate_proto::crypto::wire::FIXED;
+use tidegate_proto::crypto::{Encrypted, wire};
 use tidegate_proto::links::Departure;
 use tidegate_proto::node::{Budget, Sink};
 

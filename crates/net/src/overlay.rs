@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::RelayId;
-use tidegate_proto::crypto::encrypted::Encrypted;
+use tidegate_proto::crypto::Encrypted;
 use tidegate_proto::crypto::wire::{FIXED, Splitter, command, read_cell};
 use tidegate_proto::links::ChannelId;
 use tidegate_proto::node::{Node, Output, Socket};

@@ -7,7 +7,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use tidegate_control::text::hex;
-use tidegate_proto::crypto::names::Target;
+use tidegate_proto::crypto::Target;
 
 pub(crate) mod reverse;
 

@@ -1,8 +1,6 @@
 //! Relays that are reached by IPv6, alone or beside IPv4.
 
-use crate::a_relay;
-use crate::one_hop;
-use crate::skipped;
+use crate::{a_relay, one_hop, skipped};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -24,7 +22,7 @@ use tidegate_net::overlay::Dial as _;
 use tidegate_net::private_tor::{self, Network};
 use tidegate_net::{ports, sockets};
 use tidegate_proto::crypto::cert::RouterKeys;
-use tidegate_proto::crypto::names::{Router, SharedNames};
+use tidegate_proto::crypto::{Router, SharedNames};
 use tidegate_proto::links::{Config, Limits};
 use tidegate_proto::transport::Transport;
 use tokio::net::TcpListener;

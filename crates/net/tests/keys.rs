@@ -1,7 +1,6 @@
 //! A relay renews its keys while circuits come and go.
 
-use crate::a_relay;
-use crate::one_hop;
+use crate::{a_relay, one_hop};
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -18,8 +17,7 @@ use tidegate_net::live::keys;
 use tidegate_net::live::relay::{Announce, Event, RelayConfig, run};
 use tidegate_net::live::renewal::{Change, Keys};
 use tidegate_net::overlay::Dial as _;
-use tidegate_proto::crypto::lifetimes::KeyLifetimes;
-use tidegate_proto::crypto::names::{Router, SharedNames};
+use tidegate_proto::crypto::{KeyLifetimes, Router, SharedNames};
 use tidegate_proto::links::{Config, Limits};
 use tidegate_proto::transport::Transport;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

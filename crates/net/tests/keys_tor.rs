@@ -1,7 +1,6 @@
 //! Relays renew their keys while stock tor's client builds circuits over them. Runs where tor is installed.
 
-use crate::a_relay;
-use crate::skipped;
+use crate::{a_relay, skipped};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -14,8 +13,8 @@ use tidegate_net::live::relay::{Announce, Event, RelayConfig, run};
 use tidegate_net::live::renewal::{Change, Keys};
 use tidegate_net::private_tor::{self, Network};
 use tidegate_net::{clock, ports};
+use tidegate_proto::crypto::KeyLifetimes;
 use tidegate_proto::crypto::cert::RouterKeys;
-use tidegate_proto::crypto::lifetimes::KeyLifetimes;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::{LocalSet, spawn_local};

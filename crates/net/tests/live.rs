@@ -7,7 +7,7 @@ use tidegate_net::clock;
 use tidegate_net::gate::Gate;
 use tidegate_net::live::channel::Links;
 use tidegate_net::live::relay::RelayConfig;
-use tidegate_proto::crypto::names::{Router, SharedNames};
+use tidegate_proto::crypto::{Router, SharedNames};
 use tidegate_proto::links::Limits;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;

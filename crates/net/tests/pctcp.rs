@@ -1,18 +1,14 @@
 //! PCTCP's clients: one connection per circuit to our guard, one connection for all circuits to a stock guard.
 
-use crate::a_relay;
-use crate::one_hop;
-use crate::skipped;
-use crate::stock_relay;
+use crate::{a_relay, one_hop, skipped, stock_relay};
 use std::path::Path;
 
 use one_hop::{OneHop, on_sockets};
 use tidegate_control::units::Span;
-use tidegate_net::clock;
 use tidegate_net::identity::unhex;
 use tidegate_net::live::relay::RelayConfig;
-use tidegate_net::private_tor;
-use tidegate_proto::crypto::names::Router;
+use tidegate_net::{clock, private_tor};
+use tidegate_proto::crypto::Router;
 use tidegate_proto::node::CircuitKey;
 use tidegate_proto::transport::{Sharing, Transport};
 

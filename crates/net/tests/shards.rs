@@ -15,7 +15,7 @@ use tidegate_net::live::relay::{Announce, Order, RelayConfig, Status, not_on_thr
 use tidegate_proto::conflux::Wish;
 use tidegate_proto::control::vegas::VegasParameters;
 use tidegate_proto::crypto::cert::RouterKeys;
-use tidegate_proto::crypto::names::{Router, SharedNames};
+use tidegate_proto::crypto::{Router, SharedNames};
 use tidegate_proto::links::{Config, Limits};
 use tidegate_proto::node::{CircuitKey, Node as _, StreamKey};
 use tidegate_proto::switching::Switching;

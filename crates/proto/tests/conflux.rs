@@ -9,9 +9,9 @@ use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::{Cell, CircId, Command, EndReason, Message, Payload, RelayId, StreamId};
 use tidegate_proto::client::Client;
-use tidegate_proto::conflux::by_time::Throughput;
-use tidegate_proto::conflux::split::{Capacity, Offer};
-use tidegate_proto::conflux::{Broken, Link, MAX_LEGS, Refused, Set, Split, Wish};
+use tidegate_proto::conflux::{
+    Broken, Capacity, Link, MAX_LEGS, Offer, Refused, Set, Split, Throughput, Wish,
+};
 use tidegate_proto::control::vegas::VegasParameters;
 use tidegate_proto::links::{ChannelId, Config, Departure};
 use tidegate_proto::node::{Budget, CircuitKey, Node, Output, Sink};

@@ -14,11 +14,10 @@ use tidegate_proto::flashflow::cell::CELL;
 use tidegate_proto::flashflow::coordinator::{
     Failure, Measurement, Order, Outcome, Output as ToDo, Peer, Timeouts,
 };
-use tidegate_proto::flashflow::echo::{MeasurerEnd, RelayEnd};
 use tidegate_proto::flashflow::measurer::{Measurer, Output as MeasurerOutput};
 use tidegate_proto::flashflow::message::{MeasurerId, Message, Open, Params, Reason};
-use tidegate_proto::flashflow::pace::{Class, Pace};
 use tidegate_proto::flashflow::relay::{Config, Output as RelayOutput, Target};
+use tidegate_proto::flashflow::{Class, MeasurerEnd, Pace, RelayEnd};
 
 const COORDINATOR: [u8; 32] = [1; 32];
 const TEAM: usize = 3;

@@ -9,9 +9,7 @@ use tidegate_proto::links::kist::{KistParameters, Socket};
 use tidegate_proto::links::{ChannelId, Config, Departure, LegId, Limits, Links, Side};
 use tidegate_proto::node::{Budget, CircuitKey, Sink};
 use tidegate_proto::onion::{Clear, ClearBody, Onion, Stamp};
-use tidegate_proto::scheduler::Discipline;
-use tidegate_proto::scheduler::ewma::Ewma;
-use tidegate_proto::scheduler::round_robin::RoundRobin;
+use tidegate_proto::scheduler::{Discipline, Ewma, RoundRobin};
 
 const CHANNELS: usize = 4;
 const CIRCUITS: usize = 3;

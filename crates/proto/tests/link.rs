@@ -6,8 +6,8 @@ use std::sync::{Arc, LazyLock};
 use sha2::{Digest as _, Sha256};
 use tidegate_control::random::Seed;
 use tidegate_control::units::Span;
+use tidegate_proto::crypto::KeyLifetimes;
 use tidegate_proto::crypto::cert::{Certified, Renewal, RouterKeys, Signing};
-use tidegate_proto::crypto::lifetimes::KeyLifetimes;
 use tidegate_proto::crypto::link::{Handshake, LinkError, Peer, Start, Tls};
 use tidegate_proto::crypto::rsa_keys::Invalid;
 

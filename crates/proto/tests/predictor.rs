@@ -7,8 +7,9 @@ use tidegate_control::machine::Machine;
 use tidegate_control::predictor::Formulation;
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::{Cell, CircId, Command};
-use tidegate_proto::control::predictor::trajectory::{About, Trajectory};
-use tidegate_proto::control::predictor::{Measured, Planner, PredictorParameters, Source, wire};
+use tidegate_proto::control::predictor::{
+    About, Measured, Planner, PredictorParameters, Source, Trajectory, wire,
+};
 use tidegate_proto::links::Config;
 use tidegate_proto::node::{CircuitKey, Node};
 use tidegate_proto::onion::{Clear, Onion};

@@ -3,9 +3,7 @@
 use proptest::prelude::*;
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::registry::SCHEDULERS;
-use tidegate_proto::scheduler::ewma::Ewma;
-use tidegate_proto::scheduler::round_robin::RoundRobin;
-use tidegate_proto::scheduler::{Circuits, Discipline};
+use tidegate_proto::scheduler::{Circuits, Discipline, Ewma, RoundRobin};
 use tidegate_proto::transport::DecayingCount;
 
 const CIRCUITS: usize = 12;

@@ -9,9 +9,8 @@ use tidegate_control::machine::Machine as _;
 use tidegate_control::units::Time;
 use tidegate_proto::cell::{Cell, CircId, Command, EndReason, StreamId};
 use tidegate_proto::client::Client;
-use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::crypto::layer::{Body, Layer};
-use tidegate_proto::crypto::names::Target;
+use tidegate_proto::crypto::{Encrypted, Target};
 use tidegate_proto::links::{ChannelId, Limits};
 use tidegate_proto::node::{CircuitKey, Node as _, Output, StreamKey};
 

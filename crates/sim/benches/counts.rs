@@ -17,7 +17,7 @@ use tidegate_control::units::{Rate, Span, Time};
 use tidegate_proto::control::Control;
 use tidegate_proto::links::kist::KistParameters;
 use tidegate_proto::registry::CONTROLS;
-use tidegate_proto::scheduler::ewma::Ewma;
+use tidegate_proto::scheduler::Ewma;
 use tidegate_sim::observe::{Observation, Recorder};
 use tidegate_sim::plan::{Path as PathPlan, PathTable, Plan, QueuePlan, System, Traffic, Transport};
 use tidegate_sim::tcp::Fidelity;

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::NEIGHBOUR_BYTES;
-use tidegate_proto::control::predictor::trajectory::{About, Trajectory};
-use tidegate_proto::control::predictor::wire;
+use tidegate_proto::control::predictor::{About, Trajectory, wire};
 
 use crate::observe::Host;
 use crate::plan::{Fault, FaultKind, Lie};

@@ -11,17 +11,11 @@ use tidegate_control::units::{Bytes, Rate, Span, Time};
 
 pub use tidegate_proto::bucket::BucketPlan;
 use tidegate_proto::cell::RelayId;
-pub use tidegate_proto::conflux::{Split, by_time, q_learning};
-pub use tidegate_proto::control::fixed_rate::FixedRate;
-pub use tidegate_proto::control::windows::{FixedWindows, Windows};
-pub use tidegate_proto::control::{Control, predictor, vegas};
+pub use tidegate_proto::conflux::Split;
+pub use tidegate_proto::control::{Control, FixedRate, FixedWindows, Windows, predictor, vegas};
 pub use tidegate_proto::links::{CircuitQueue, Ends, OutputBuffer, kist};
 pub use tidegate_proto::paths::{self, Directory, RelayEntry};
-pub use tidegate_proto::scheduler::Discipline;
-pub use tidegate_proto::scheduler::ewma::Ewma;
-pub use tidegate_proto::scheduler::longest_queue::LongestQueue;
-pub use tidegate_proto::scheduler::round_robin::RoundRobin;
-pub use tidegate_proto::scheduler::weighted::Weighted;
+pub use tidegate_proto::scheduler::{Discipline, Ewma, LongestQueue, RoundRobin, Weighted};
 pub use tidegate_proto::switching::{Form, Switching};
 pub use tidegate_proto::transport::{Pctcp, Sharing, Transport};
 

@@ -7,11 +7,9 @@ use std::sync::{Arc, LazyLock};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 use tidegate_sim::observe::Observation;
-use tidegate_sim::plan::predictor::PredictorParameters;
-use tidegate_sim::plan::predictor::trajectory::Encoding;
+use tidegate_sim::plan::predictor::{Encoding, PredictorParameters};
 use tidegate_sim::plan::*;
-use tidegate_sim::tcp;
-use tidegate_sim::world;
+use tidegate_sim::{tcp, world};
 
 const SECONDS: u64 = 5;
 const LIAR: u32 = 1;

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use tidegate_control::units::{Rate, Span};
 use tidegate_proto::cell::{CELL_BYTES, DATA_BYTES, RelayId};
 use tidegate_proto::client::Client;
-use tidegate_proto::crypto::encrypted::Encrypted;
+use tidegate_proto::crypto::Encrypted;
 use tidegate_proto::crypto::ntor::RelayPublic;
 use tidegate_proto::links::Config;
 use tidegate_proto::node::{Node as _, Output, Source, StreamKey};

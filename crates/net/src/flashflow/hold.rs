@@ -6,8 +6,8 @@ use std::cell::RefCell;
 use std::io;
 
 use tidegate_control::units::Span;
+use tidegate_proto::flashflow::RelayEnd;
 use tidegate_proto::flashflow::cell::CellBuffer;
-use tidegate_proto::flashflow::echo::RelayEnd;
 use tidegate_proto::flashflow::load::BATCH;
 use tokio::io::{AsyncRead, AsyncWrite};
 

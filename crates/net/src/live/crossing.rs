@@ -4,7 +4,7 @@
 //! shard that sends them, where its scheduler orders them.
 
 use tidegate_proto::cell::Cell;
-use tidegate_proto::crypto::encrypted::Encrypted;
+use tidegate_proto::crypto::Encrypted;
 use tidegate_proto::links::Departure;
 use tidegate_proto::node::{Budget, Node as _, Sink};
 use tidegate_proto::relay::{Between, HandedOver};

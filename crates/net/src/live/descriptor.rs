@@ -8,8 +8,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
+use tidegate_proto::crypto::FamilyKey;
 use tidegate_proto::crypto::cert::{Certified, RouterKeys};
-use tidegate_proto::crypto::family::FamilyKey;
 
 use super::addresses::Addresses;
 use super::history::Line;

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tidegate_control::shares::Shares;
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::EndReason;
-use tidegate_proto::crypto::encrypted::Encrypted;
+use tidegate_proto::crypto::Encrypted;
 use tidegate_proto::node::{CircuitKey, Node as _, StreamKey};
 use tidegate_proto::relay::Relay;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

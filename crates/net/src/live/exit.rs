@@ -7,8 +7,7 @@ use std::sync::Arc;
 
 use tidegate_control::units::Span;
 use tidegate_proto::cell::EndReason;
-use tidegate_proto::crypto::encrypted::Encrypted;
-use tidegate_proto::crypto::names::Target;
+use tidegate_proto::crypto::{Encrypted, Target};
 use tidegate_proto::node::{Node as _, StreamKey};
 use tidegate_proto::relay::Relay;
 use tokio::net::{TcpSocket, TcpStream};

@@ -6,7 +6,7 @@ use std::path::Path;
 use ed25519_dalek::SigningKey;
 use serde::{Deserialize, Serialize};
 use tidegate_proto::crypto::cert::RouterKeys;
-use tidegate_proto::crypto::onion_keys::{OnionKey, OnionKeys};
+use tidegate_proto::crypto::{OnionKey, OnionKeys};
 use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::identity::{fill, hex, random, unhex};
@@ -167,7 +167,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
     use std::path::PathBuf;
 
-    use tidegate_proto::crypto::lifetimes::KeyLifetimes;
+    use tidegate_proto::crypto::KeyLifetimes;
 
     use super::*;
 

@@ -19,7 +19,7 @@ use sha2::{Digest as _, Sha256};
 use tidegate_control::shares::{Shares, network};
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::RelayId;
-use tidegate_proto::crypto::names::SharedNames;
+use tidegate_proto::crypto::SharedNames;
 use tokio::sync::Notify;
 
 use crate::identity::Identity;

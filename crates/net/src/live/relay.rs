@@ -12,9 +12,8 @@ use std::sync::Arc;
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::control::Place;
-use tidegate_proto::crypto::lifetimes::KeyLifetimes;
-use tidegate_proto::crypto::names::SharedNames;
 use tidegate_proto::crypto::negotiation::SENDME_INCREMENT;
+use tidegate_proto::crypto::{KeyLifetimes, SharedNames};
 use tidegate_proto::defence::{Counted, DefenceParameters};
 use tidegate_proto::flashflow::relay::Config as Permissions;
 use tidegate_proto::links::{Config, Limits};
@@ -44,9 +43,8 @@ use crate::gate::Gate;
 use crate::identity::Identity;
 use crate::link::{Carrier, within};
 use crate::overlay::PeerLink;
-use crate::private_file;
 use crate::runtime::Running;
-use crate::{clock, descriptors};
+use crate::{clock, descriptors, private_file};
 
 /// Where a relay publishes itself.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,9 +5,7 @@ use std::path::PathBuf;
 
 use tidegate_control::units::Span;
 use tidegate_proto::crypto::cert::{Certified, Renewal, RouterKeys, Signing};
-use tidegate_proto::crypto::lifetimes::KeyLifetimes;
-use tidegate_proto::crypto::onion_keys::OnionKey;
-use tidegate_proto::crypto::own_keys::OwnKeys;
+use tidegate_proto::crypto::{KeyLifetimes, OnionKey, OwnKeys};
 
 use tokio::sync::Notify;
 

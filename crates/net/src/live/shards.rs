@@ -12,8 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
-use tidegate_proto::crypto::names::SharedNames;
-use tidegate_proto::crypto::own_keys::OwnKeys;
+use tidegate_proto::crypto::{OwnKeys, SharedNames};
 use tidegate_proto::defence;
 use tidegate_proto::links::Config;
 use tokio::net::TcpStream;

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use bytes::{Bytes, BytesMut};
 use tidegate_control::units::{Span, Time};
-use tidegate_proto::crypto::encrypted::Encrypted;
+use tidegate_proto::crypto::Encrypted;
 use tidegate_proto::node::{Node, Source, StreamKey};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;

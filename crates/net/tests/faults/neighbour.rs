@@ -5,16 +5,13 @@ use std::time::Duration;
 
 use rustls::pki_types::ServerName;
 use sha2::{Digest as _, Sha256};
-use tidegate_net::clock;
 use tidegate_net::identity::random;
-use tidegate_net::{link, tls};
+use tidegate_net::{clock, link, tls};
 use tidegate_proto::crypto::cert::{RouterKeys, Signing};
-use tidegate_proto::crypto::fast;
 use tidegate_proto::crypto::layer::{BODY, Layer};
-use tidegate_proto::crypto::lifetimes::KeyLifetimes;
 use tidegate_proto::crypto::link::{EXPORTER, Handshake, Start, Tls};
-use tidegate_proto::crypto::names::Router;
 use tidegate_proto::crypto::wire::{self, Splitter, command};
+use tidegate_proto::crypto::{KeyLifetimes, Router, fast};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;

@@ -10,13 +10,14 @@
 
 pub(crate) mod blest;
 pub(crate) mod by_rate;
-pub mod by_time;
+pub(crate) mod by_time;
 mod link;
-pub mod q_learning;
+pub(crate) mod q_learning;
 mod set;
-pub mod split;
+pub(crate) mod split;
 
+pub use by_time::Throughput;
 pub use link::{Link, Wish};
 pub(crate) use set::Linked;
 pub use set::{Broken, MAX_LEGS, Refused, Set};
-pub use split::Split;
+pub use split::{Capacity, Offer, Split, Splitter};

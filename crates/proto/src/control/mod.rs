@@ -3,13 +3,15 @@
 //! A scenario or configuration chooses a [`Control`] by name. It makes a [`Window`] for each end of a circuit, a
 //! [`Controller`] for each relay, or both. A controller measures and steers circuits through its [`Plant`].
 
-pub mod fixed_rate;
+pub(crate) mod fixed_rate;
 pub mod predictor;
 pub mod vegas;
-pub mod windows;
+pub(crate) mod windows;
 
+pub use fixed_rate::FixedRate;
 use std::fmt::Debug;
 use std::ops::AddAssign;
+pub use windows::{FixedWindows, Windows};
 
 use tidegate_control::units::{Span, Time};
 

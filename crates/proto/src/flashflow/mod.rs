@@ -5,21 +5,25 @@
 //!
 //! A measurement in the order of its messages ([`message`]): coordinator -> relay `Params`; relay ->
 //! coordinator `ParamsOk`; coordinator -> measurers `Open`; each measurer opens its circuits to the relay
-//! ([`cell::CREATE_MEASUREMENT`]) and answers `Ready`; coordinator -> measurers `Go`. Echo cells ([`echo`])
+//! ([`cell::CREATE_MEASUREMENT`]) and answers `Ready`; coordinator -> measurers `Go`. Echo cells (`echo`)
 //! flow for the agreed seconds, while measurers send `Count` and the relay `Background` every second.
 //!
-//! [`coordinator`], [`measurer`] and [`relay`] are the three machines. [`load`] paces a measurer, [`pace`]
-//! schedules what the relay forwards. [`delay_line`] emulates a path for kernels without netem, and [`hold`] is
+//! [`coordinator`], [`measurer`] and [`relay`] are the three machines. [`load`] paces a measurer, `pace`
+//! schedules what the relay forwards. [`delay_line`] emulates a path for kernels without netem, and `hold` is
 //! a lying relay.
 
 pub mod cell;
 pub mod coordinator;
 pub mod delay_line;
-pub mod echo;
-pub mod hold;
+mod echo;
+mod hold;
 pub mod load;
 pub mod measurer;
 pub mod message;
-pub mod pace;
+mod pace;
 pub mod probe;
 pub mod relay;
+
+pub use echo::{EchoError, MeasurerEnd, RelayEnd};
+pub use hold::Hold;
+pub use pace::{Class, Grant, Pace};

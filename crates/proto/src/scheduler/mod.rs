@@ -1,11 +1,15 @@
 //! Schedulers: the order in which the circuits of a channel send cells.
 
-pub mod ewma;
-pub mod longest_queue;
-pub mod round_robin;
-pub mod weighted;
+pub(crate) mod ewma;
+pub(crate) mod longest_queue;
+pub(crate) mod round_robin;
+pub(crate) mod weighted;
 
+pub use ewma::Ewma;
+pub use longest_queue::LongestQueue;
+pub use round_robin::RoundRobin;
 use std::fmt::Debug;
+pub use weighted::Weighted;
 
 use tidegate_control::units::Time;
 

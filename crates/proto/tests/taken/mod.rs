@@ -1,7 +1,7 @@
 //! A sink that takes every cell.
 
 use tidegate_proto::cell::Cell;
-use tidegate_proto::crypto::encrypted::Encrypted;
+use tidegate_proto::crypto::Encrypted;
 use tidegate_proto::links::Departure;
 use tidegate_proto::node::{Budget, Sink};
 

@@ -6,9 +6,8 @@
 use tidegate_control::units::Span;
 use tidegate_proto::cell::{CELL_BYTES, Cell, DATA_BYTES, RelayId};
 use tidegate_proto::ids::{ChannelId, CircuitKey, StreamKey};
-use tidegate_proto::node::Output;
+use tidegate_proto::node::{Output, Socket};
 use tidegate_proto::onion::{Clear, Stamp};
-use tidegate_proto::sink::Socket;
 
 use super::connections::{Attached, ConnectionId, Connections, EndId, Handshake, Reading, Sockets};
 use super::context::Context;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tidegate_control::random::Seed;
 use tidegate_net::live::descriptor::family_id;
-use tidegate_proto::crypto::lifetimes::KeyLifetimes;
+use tidegate_proto::crypto::KeyLifetimes;
 use tidegate_proto::defence::{DefenceParameters, OPTIONS};
 
 use super::*;

@@ -11,7 +11,7 @@ use tidegate_net::identity::unhex;
 use tidegate_net::live::descriptor::family_id;
 use tidegate_net::live::directory::is_nickname;
 use tidegate_net::private_file;
-use tidegate_proto::crypto::family::FamilyKey;
+use tidegate_proto::crypto::FamilyKey;
 use tidegate_proto::defence::OPTIONS;
 
 use super::bounds::{LARGEST_FAMILY, LEAST_BANDWIDTH, LEAST_MEMORY, LONGEST_CONTACT};

@@ -12,10 +12,11 @@ mod delay;
 mod parameters;
 mod planner;
 mod steps;
-pub mod trajectory;
+mod trajectory;
 pub mod wire;
 
 use tidegate_control::registry::Origin;
+pub use trajectory::{About, Encoding, Malformed, Trajectory};
 
 pub use parameters::{Clocks, Exchange, Phases, PredictorParameters, Preset, Reads};
 pub use planner::{Measured, Plan, Planner, Source};

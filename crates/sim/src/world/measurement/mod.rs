@@ -2,7 +2,7 @@
 //!
 //! Measurement circuits do their real handshake, and every echoed cell is encrypted, decrypted and checked; on the
 //! links travel byte counts. Messages between the roles are encoded, take their path's delay, and are decoded.
-//! While a relay is measured, its [`Pace`](tidegate_proto::flashflow::pace::Pace) says what it reads next, instead of
+//! While a relay is measured, its [`Pace`](tidegate_proto::flashflow::Pace) says what it reads next, instead of
 //! its token buckets: echoes, cells of ordinary circuits, or bytes that servers send to an exit.
 
 mod circuit;
@@ -13,10 +13,8 @@ use tidegate_control::machine::Machine as _;
 use tidegate_control::units::{Rate, Span, Time};
 use tidegate_proto::flashflow::cell::CELL;
 use tidegate_proto::flashflow::coordinator::{self, Peer};
-use tidegate_proto::flashflow::hold::Hold;
 use tidegate_proto::flashflow::message::{Message, Open, Reason};
-use tidegate_proto::flashflow::pace::Class;
-use tidegate_proto::flashflow::{measurer, relay};
+use tidegate_proto::flashflow::{Class, Hold, measurer, relay};
 
 use self::circuit::Circuit;
 pub(super) use self::session::Measurement;
