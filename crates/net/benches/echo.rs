@@ -7,17 +7,15 @@
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use tidegate_control::flashflow::Percent;
 use tidegate_control::units::Rate;
-use tidegate_net::flashflow::coordinator::measure;
 use tidegate_net::flashflow::measurer::{self, MeasurerOptions};
-use tidegate_net::flashflow::relay::{Limits, MeasuredRelay};
+use tidegate_net::flashflow::{Limits, MeasuredRelay, measure};
 use tidegate_net::identity::{Contact, Identity, random};
 use tidegate_net::tls;
 use tidegate_proto::crypto::layer::Keystream;

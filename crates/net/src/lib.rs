@@ -1,6 +1,6 @@
 //! Sockets, TLS, UDP, QUIC and timers for the sans-IO machines of the crates below.
 //!
-//! [`clock`] is the only module of this crate that reads a clock. [`driver`] connects a machine with it.
+//! [`clock`] is the only module of this crate that reads a clock. `driver` connects a machine with it.
 //!
 //! - [`overlay`]: drives a node of the onion-routed overlay over TLS or QUIC. [`live`] builds relays, clients and
 //!   directories on it that interoperate with stock tor; [`private_tor`] starts a private Tor network.
@@ -32,7 +32,7 @@ mod buffered_tcp;
 pub mod clock;
 pub(crate) mod controller_time;
 mod descriptors;
-pub mod driver;
+mod driver;
 pub mod flashflow;
 pub mod gate;
 pub mod http;

@@ -6,12 +6,9 @@ use std::num::NonZeroUsize;
 
 use tidegate_net::gate::Gate;
 use tidegate_net::identity::fill;
-use tidegate_net::live::addresses::Addresses;
-use tidegate_net::live::descriptor::Operator;
-use tidegate_net::live::exit::Exit;
-use tidegate_net::live::policy::Policy;
 use tidegate_net::live::relay::{Announce, RelayConfig, Status, run};
 use tidegate_net::live::renewal::Keys;
+use tidegate_net::live::{Addresses, Exit, Operator, Policy};
 use tidegate_proto::crypto::Router;
 use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::links::{Config, Limits};

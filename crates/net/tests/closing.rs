@@ -2,7 +2,7 @@
 
 use tidegate_control::units::Span;
 use tidegate_net::clock;
-use tidegate_net::live::fetch::fetch;
+use tidegate_net::live::fetch;
 use tidegate_net::live::relay::RelayConfig;
 use tidegate_net::overlay::{Connection, RateLimit};
 use tidegate_proto::links::Config;

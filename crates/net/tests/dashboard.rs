@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use tidegate_net::live::fetch::fetch;
+use tidegate_net::live::fetch;
 
 use crate::a_relay;
 use crate::one_hop::on_sockets;

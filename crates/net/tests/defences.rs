@@ -8,7 +8,7 @@ use std::rc::Rc;
 use tidegate_control::units::Span;
 use tidegate_net::clock;
 use tidegate_net::link::within;
-use tidegate_net::live::fetch::fetch;
+use tidegate_net::live::fetch;
 use tidegate_net::live::relay::{Announce, RelayConfig};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};

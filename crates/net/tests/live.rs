@@ -5,7 +5,7 @@ use crate::a_relay;
 use tidegate_control::units::Span;
 use tidegate_net::clock;
 use tidegate_net::gate::Gate;
-use tidegate_net::live::channel::Links;
+use tidegate_net::live::Links;
 use tidegate_net::live::relay::RelayConfig;
 use tidegate_proto::crypto::{Router, SharedNames};
 use tidegate_proto::links::Limits;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use loopback::{PEERS, directory, settings};
 use tidegate_control::units::Span;
 use tidegate_net::clock;
-use tidegate_net::live::fetch::fetch;
+use tidegate_net::live::fetch;
 use tidegate_net::more::{PeerConfig, Role, run};
 
 #[test]

@@ -14,7 +14,7 @@ use tidegate_net::clock;
 use tidegate_net::gate::Gate;
 use tidegate_net::identity::{Identity, fill, random};
 use tidegate_net::link::{Carrier, within};
-use tidegate_net::live::channel::Links;
+use tidegate_net::live::Links;
 use tidegate_net::live::quic::{self, Quic};
 use tidegate_net::overlay::{Dial as _, PeerLink};
 use tidegate_net::quic_stream::QuicStream;

@@ -9,7 +9,7 @@ use tidegate_control::units::Span;
 use tidegate_net::clock;
 use tidegate_net::gate::Gate;
 use tidegate_net::identity::fill;
-use tidegate_net::live::descriptor::Operator;
+use tidegate_net::live::Operator;
 use tidegate_net::live::relay::{Announce, Changes, Event, Order, run};
 use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::crypto::{KeyLifetimes, Router};

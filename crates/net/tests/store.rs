@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use tidegate_net::flashflow::record::Record;
+use tidegate_net::flashflow::Record;
 use tidegate_net::flashflow::store::Store;
 use tidegate_net::identity::{hex, random};
 

@@ -27,19 +27,15 @@ use tidegate_control::keys::{Parameters, Wrong, read};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
 use tidegate_lab::input::{InputError, SourceFile};
-use tidegate_net::flashflow::config::check_permissions;
+use tidegate_net::flashflow::check_permissions;
 use tidegate_net::gate::Gate;
 use tidegate_net::identity::{Identity, fill, hex, random, unhex};
-use tidegate_net::live::addresses::Addresses;
-use tidegate_net::live::descriptor::Operator;
 use tidegate_net::live::directory::is_nickname;
-use tidegate_net::live::exit::Exit;
-use tidegate_net::live::keys;
-use tidegate_net::live::policy::{Policy, Rule};
 use tidegate_net::live::relay::{
     Announce, Changes, Event, Measurement, Order, RelayConfig, Status, not_on_threads, run,
 };
 use tidegate_net::live::renewal::{Change, Keys};
+use tidegate_net::live::{Addresses, Exit, Operator, Policy, Rule, keys};
 use tidegate_net::{clock, os, private_file};
 use tidegate_proto::combinations::{Neighbours, check_on_sockets};
 use tidegate_proto::control::Place;

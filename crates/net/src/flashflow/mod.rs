@@ -2,23 +2,36 @@
 
 pub mod background;
 pub mod capacity;
-pub mod config;
-pub mod coordinator;
-pub mod daemon;
+mod config;
+mod coordinator;
+mod daemon;
 pub mod delay;
 mod hold;
-pub mod ledger;
+mod ledger;
 mod limits;
 mod listed;
-pub mod measured;
+pub(crate) mod measured;
 pub mod measurer;
-pub mod network;
+mod network;
 pub mod plan;
 pub(crate) mod publish;
-pub mod record;
-pub mod relay;
-pub mod shared;
+mod record;
+mod relay;
+mod shared;
 pub mod status;
 pub(crate) mod stock;
 pub mod store;
 mod tor_control;
+
+pub use config::{
+    BackgroundConfig, CapacityConfig, CapacityPeer, ConfigError, ConfigFile, CoordinatorConfig,
+    MeasurerConfig, RelayConfig, RelayEntry, check_permissions,
+};
+pub use coordinator::{Unmeasured, measure};
+pub use daemon::{Daemon, DaemonError};
+pub use ledger::{Ledger, LedgerError};
+pub use measured::Forwarded;
+pub use network::{Listed, Network};
+pub use record::{Described, Record, RecordedParameters};
+pub use relay::{Limits, MeasuredRelay};
+pub use shared::{CoordinatorState, network};

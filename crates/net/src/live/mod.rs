@@ -3,36 +3,43 @@
 //! Connections, circuits and streams speak Tor's protocol, so stock tor interoperates. Between neighbours of this
 //! project, the parts of [`tidegate_proto`] exchange further messages.
 
-pub mod addresses;
+mod addresses;
 pub mod authority;
 pub mod bandwidth;
-pub mod channel;
+mod channel;
 mod choice;
 pub mod client;
 mod consensus;
 mod crossing;
 pub mod demo_page;
-pub mod descriptor;
+mod descriptor;
 pub mod directory;
 pub(crate) mod directory_stream;
 mod division;
 mod document_cache;
 mod ending_log;
-pub mod exit;
-pub mod fetch;
+mod exit;
+mod fetch;
 mod history;
 pub mod keys;
 mod lookups;
 mod microdescriptors;
 pub(crate) mod onion_descriptors;
 mod patience;
-pub mod policy;
+mod policy;
 pub mod quic;
 pub mod relay;
 pub mod renewal;
 mod shard;
 mod shards;
 mod status;
-pub mod stream;
+mod stream;
 mod turn;
 pub mod weights;
+
+pub use addresses::Addresses;
+pub use channel::{Accepted, Links};
+pub use descriptor::{Operator, family_id};
+pub use exit::Exit;
+pub use fetch::fetch;
+pub use policy::{Policy, Rule};

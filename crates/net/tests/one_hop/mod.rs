@@ -8,7 +8,7 @@ use tidegate_control::units::Span;
 use tidegate_net::clock;
 use tidegate_net::gate::Gate;
 use tidegate_net::identity::random;
-use tidegate_net::live::channel::Links;
+use tidegate_net::live::Links;
 use tidegate_net::overlay::{Handle, Overlay, Owner, RateLimit, Unlimited};
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::client::Client;

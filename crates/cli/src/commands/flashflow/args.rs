@@ -4,8 +4,7 @@ use std::path::Path;
 
 use tidegate_control::units::{Span, UnitError};
 use tidegate_lab::input::InputError;
-use tidegate_net::flashflow::config::ConfigFile;
-use tidegate_net::flashflow::delay;
+use tidegate_net::flashflow::{ConfigFile, delay};
 use tidegate_proto::flashflow::message::MAX_SECONDS;
 
 use crate::failure::Failure;

@@ -18,10 +18,9 @@ use tidegate_control::flashflow::bandwidth_file::relay_name;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
 use tidegate_lab::input::{InputError, SourceFile};
-use tidegate_net::flashflow::config::{ConfigFile, CoordinatorConfig, MeasurerConfig, RelayConfig};
-use tidegate_net::flashflow::ledger::Ledger;
-use tidegate_net::flashflow::record::Record;
-use tidegate_net::flashflow::{delay, store};
+use tidegate_net::flashflow::{
+    ConfigFile, CoordinatorConfig, Ledger, MeasurerConfig, Record, RelayConfig, delay, store,
+};
 use tidegate_net::identity::{Identity, hex};
 
 use args::{PathArguments, read_config};

@@ -9,13 +9,11 @@ use serde_json::json;
 use tidegate_control::units::{Rate, Span};
 use tidegate_lab::input::InputError;
 use tidegate_net::clock;
-use tidegate_net::flashflow::config::{
-    BackgroundConfig, CapacityConfig, CoordinatorConfig, MeasurerConfig, RelayConfig,
-};
-use tidegate_net::flashflow::daemon::{Daemon, DaemonError};
 use tidegate_net::flashflow::measurer::MeasurerOptions;
-use tidegate_net::flashflow::relay::{Limits, MeasuredRelay};
-use tidegate_net::flashflow::{background, capacity, measurer, status};
+use tidegate_net::flashflow::{
+    BackgroundConfig, CapacityConfig, CoordinatorConfig, Daemon, DaemonError, Limits, MeasuredRelay,
+    MeasurerConfig, RelayConfig, background, capacity, measurer, status,
+};
 use tidegate_net::identity::Identity;
 use tokio::net::UdpSocket;
 

@@ -14,9 +14,7 @@ use tidegate_data::{consensus, speed_test};
 use tidegate_lab::flashflow::{Deployment, Member};
 use tidegate_lab::input::InputError;
 use tidegate_net::clock;
-use tidegate_net::flashflow::config::CoordinatorConfig;
-use tidegate_net::flashflow::shared::network;
-use tidegate_net::flashflow::{plan, store};
+use tidegate_net::flashflow::{CoordinatorConfig, network, plan, store};
 use tidegate_net::identity::Identity;
 
 use super::args::read_config;

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use tidegate_net::flashflow::config::{ConfigFile as _, CoordinatorConfig, MeasurerConfig};
+use tidegate_net::flashflow::{ConfigFile as _, CoordinatorConfig, MeasurerConfig};
 use tidegate_net::identity::Identity;
 use tidegate_net::live::keys;
 use toml::Table;

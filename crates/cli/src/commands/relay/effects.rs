@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use tidegate_control::random::Seed;
-use tidegate_net::live::descriptor::family_id;
+use tidegate_net::live::family_id;
 use tidegate_proto::crypto::KeyLifetimes;
 use tidegate_proto::defence::{DefenceParameters, OPTIONS};
 

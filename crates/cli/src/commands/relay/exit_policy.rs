@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use tidegate_data::document::DataError;
 use tidegate_data::torrc::Setting;
-use tidegate_net::live::policy::Rule;
+use tidegate_net::live::Rule;
 
 /// The rules that tor appends to a policy that does not end (tor's manual, `ExitPolicy` and `ReducedExitPolicy`).
 const DEFAULT: &str = "reject *:25,reject *:119,reject *:135-139,reject *:445,reject *:563,reject *:1214,\
