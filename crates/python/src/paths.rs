@@ -10,8 +10,7 @@ use self_cell::self_cell;
 use tidegate_control::paths::{Controller, ControllerParameters, Feedback, Memo, Peer};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
-use tidegate_sim::parallel::plan::{Delays, Plan};
-use tidegate_sim::parallel::steps::Steps;
+use tidegate_sim::parallel::{Delays, Plan, Steps};
 
 /// Feedback on packets through a peer: acknowledged, lost, last smoothed round trip in s (0 before the first).
 type Seen = [f64; 3];

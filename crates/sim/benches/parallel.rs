@@ -5,8 +5,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use tidegate_control::paths::ControllerParameters;
 use tidegate_control::random::Seed;
 use tidegate_control::units::Span;
-use tidegate_sim::parallel::plan::Plan;
-use tidegate_sim::parallel::world;
+use tidegate_sim::parallel::{Plan, world};
 
 fn overlay(c: &mut Criterion) {
     let mut group = c.benchmark_group("parallel-paths");

@@ -22,7 +22,7 @@
 pub mod balance;
 mod byzantine;
 pub mod clients;
-pub mod codel;
+mod codel;
 pub mod deployment;
 pub mod digest;
 pub mod division;

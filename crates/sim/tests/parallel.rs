@@ -5,9 +5,7 @@ use tidegate_control::paths::{CONTROLLERS, ControllerParameters};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 use tidegate_sim::parallel::onions::{self, Transfer};
-use tidegate_sim::parallel::plan::{Change, Conduct, Delays, Plan, PlanError, Traffic};
-use tidegate_sim::parallel::report::Report;
-use tidegate_sim::parallel::world;
+use tidegate_sim::parallel::{Change, Conduct, Delays, Plan, PlanError, Report, Traffic, world};
 
 fn run(plan: &Plan, controller: &str, seed: u64) -> Report {
     let parameters = ControllerParameters::named(controller, f64::from(plan.packet)).expect("known");

@@ -4,9 +4,7 @@ use tidegate_control::paths::ControllerParameters;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
 use tidegate_more::client::CELL_CHUNK;
-use tidegate_sim::parallel::plan::Delays;
-use tidegate_sim::parallel::shared::Uplink;
-use tidegate_sim::parallel::streams::{Read, Reading, download};
+use tidegate_sim::parallel::{Delays, Read, Reading, Uplink, download};
 use tidegate_sim::tcp::pair::LinkRule;
 
 fn reading(peers: usize) -> Reading {

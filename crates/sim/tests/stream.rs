@@ -2,9 +2,7 @@
 
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
-use tidegate_sim::stream::plan::{Conduct, Exit, Plan};
-use tidegate_sim::stream::report::Report;
-use tidegate_sim::stream::world;
+use tidegate_sim::stream::{Conduct, Exit, Plan, Report, world};
 use tidegate_stream::message::{Fault, Refusal};
 use tidegate_stream::server::{Overload, ServerConfig};
 use tidegate_stream::viewer::SKIP_AFTER;

@@ -21,8 +21,7 @@ use tidegate_lab::input::InputError;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::scoreboard::{Experiment, Measured, RunError, Scale};
 use tidegate_more::wire::{PACKET, WIRE_SIZE};
-use tidegate_sim::parallel::plan::Delays;
-use tidegate_sim::parallel::streams::{Read, Reading, download};
+use tidegate_sim::parallel::{Delays, Read, Reading, download};
 
 use crate::more_processes::{Processes, Reader, hidden_service, pause, source};
 

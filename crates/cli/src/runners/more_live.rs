@@ -16,8 +16,8 @@ use tidegate_lab::input::InputError;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::scoreboard::{Experiment, Measured, RunError, Scale};
 use tidegate_more::wire::PACKET;
+use tidegate_sim::parallel::Delays;
 use tidegate_sim::parallel::onions::{Transfer, transfer};
-use tidegate_sim::parallel::plan::Delays;
 
 use crate::more_processes::{Processes, pause};
 

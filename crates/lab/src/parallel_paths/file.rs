@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use tidegate_control::paths::{ControllerParameters, MAX_HOPS, Peer};
 use tidegate_control::units::{Span, Time};
-use tidegate_sim::parallel::plan::{Change, Conduct, Delays, Plan, Traffic};
+use tidegate_sim::parallel::{Change, Conduct, Delays, Plan, Traffic};
 
 use crate::input::InputError;
 

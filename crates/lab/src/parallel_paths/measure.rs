@@ -1,7 +1,6 @@
 //! The measures of the thesis' tables, computed from a run's intervals.
 
-use tidegate_sim::parallel::delay::normal_quantile;
-use tidegate_sim::parallel::report::{Counts, Report};
+use tidegate_sim::parallel::{Counts, Report, normal_quantile};
 
 use super::file::Job;
 use crate::scoreboard::Curve;

@@ -9,8 +9,7 @@ mod measure;
 
 use tidegate_control::random::Seed;
 use tidegate_control::units::Time;
-use tidegate_sim::parallel::report::Report;
-use tidegate_sim::parallel::world;
+use tidegate_sim::parallel::{Report, world};
 
 use crate::jobs::run_all;
 use crate::monitor::Monitor;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
-use tidegate_sim::stream::plan::Plan;
+use tidegate_sim::stream::Plan;
 use tidegate_stream::forest::Rule;
 use tidegate_stream::server::{Overload, ServerConfig};
 use tidegate_stream::viewer::SKIP_AFTER;
@@ -178,7 +178,7 @@ impl Stream {
         let leaves = (leaves * count as f64).round() as usize;
         plan.viewers.iter_mut().take(leaves).for_each(|viewer| viewer.forwards = false);
         if let Some((at, share)) = &self.falls {
-            let falls = |(viewer, its): (usize, &tidegate_sim::stream::plan::ViewerPlan)| {
+            let falls = |(viewer, its): (usize, &tidegate_sim::stream::ViewerPlan)| {
                 (Time::ZERO + *at, viewer, Rate((its.uplink.0 as f64 * share) as u64))
             };
             plan.changes = plan.viewers.iter().enumerate().map(falls).collect();

@@ -4,8 +4,7 @@ mod file;
 
 use tidegate_control::random::Seed;
 use tidegate_control::units::Time;
-use tidegate_sim::stream::report::{Report, Second};
-use tidegate_sim::stream::world;
+use tidegate_sim::stream::{Report, Second, world};
 
 use crate::jobs::run_all;
 use crate::monitor::Monitor;

@@ -1,7 +1,10 @@
 //! Q-Stream in simulated time: the machines of [`tidegate_stream`] over uplinks, delays and losses.
 //!
-//! A run is a pure function of a [`plan::Plan`] and a seed; [`world::run`] returns a [`report::Report`].
+//! A run is a pure function of a [`Plan`] and a seed; [`world::run`] returns a [`Report`].
 
-pub mod plan;
-pub mod report;
+mod plan;
+mod report;
 pub mod world;
+
+pub use plan::{Conduct, Exit, Plan, PlanError, ViewerPlan};
+pub use report::{Accounts, Report, Second, Watched};
