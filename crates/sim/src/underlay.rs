@@ -5,6 +5,8 @@
 //! the only events are "reached the downlink" and "left the downlink", and only the first if the downlink
 //! is unlimited. A CoDel link adds one for each packet that waits.
 
+#[cfg(test)]
+mod tests;
 mod trains;
 
 use std::hint::black_box;

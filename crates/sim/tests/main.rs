@@ -12,8 +12,4 @@ mod predictor_byzantine;
 mod quic;
 mod second_leg;
 mod stream;
-mod tcp_behaviour;
-mod tcp_properties;
-mod tcp_sharing;
-mod underlay;
 mod world;

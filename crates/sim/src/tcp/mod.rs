@@ -18,6 +18,8 @@ mod rtt;
 mod segment;
 mod sender;
 mod small_queue;
+#[cfg(test)]
+mod tests;
 
 pub use config::{Buffer, Config, Fidelity};
 pub use congestion::Congestion;

@@ -1,10 +1,10 @@
 //! TCP under random faults: bytes arrive once, in order, and the connection ends; hostile segments do no harm.
 
+use crate::tcp::pair::{LinkRule, Pair};
+use crate::tcp::{Buffer, Config, Congestion, Endpoint, Flags, Segment, State};
 use proptest::prelude::*;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
-use tidegate_sim::tcp::pair::{LinkRule, Pair};
-use tidegate_sim::tcp::{Buffer, Config, Congestion, Endpoint, Flags, Segment, State};
 
 fn congestion() -> impl Strategy<Value = Congestion> {
     prop_oneof![

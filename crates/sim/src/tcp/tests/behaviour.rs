@@ -1,9 +1,9 @@
 //! TCP over known links: goodput against theory, and recovery from loss and reordering.
 
+use crate::tcp::pair::{LinkRule, Pair};
+use crate::tcp::{Buffer, Config, Congestion, Endpoint, Flags, Segment, State};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
-use tidegate_sim::tcp::pair::{LinkRule, Pair};
-use tidegate_sim::tcp::{Buffer, Config, Congestion, Endpoint, Flags, Segment, State};
 
 const MS: u64 = 1_000_000;
 const MSS: u64 = 1448;

@@ -4,11 +4,11 @@ use proptest::prelude::*;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
 
-use tidegate_sim::faults::{Transition, transitions};
-use tidegate_sim::observe::Host;
-use tidegate_sim::plan::{Fault, FaultKind, HostPlan, LinkPlan, Path, PathTable, QueuePlan, Role};
-use tidegate_sim::queue::Queue;
-use tidegate_sim::underlay::{NetEvent, Packet, Underlay};
+use crate::faults::{Transition, transitions};
+use crate::observe::Host;
+use crate::plan::{Fault, FaultKind, HostPlan, LinkPlan, Path, PathTable, QueuePlan, Role};
+use crate::queue::Queue;
+use crate::underlay::{NetEvent, Packet, Underlay};
 
 const DROP_TAIL: QueuePlan = QueuePlan::DropTail { packets: 1000, bytes: u64::MAX };
 const CODEL: QueuePlan =

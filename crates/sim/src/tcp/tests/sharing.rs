@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use crate::tcp::pair::{Link, LinkRule};
+use crate::tcp::{Config, Congestion, Endpoint, Segment};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
-use tidegate_sim::tcp::pair::{Link, LinkRule};
-use tidegate_sim::tcp::{Config, Congestion, Endpoint, Segment};
 
 /// A sender and its receiver.
 struct Flow {
