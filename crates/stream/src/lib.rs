@@ -48,11 +48,12 @@ mod room;
 pub mod server;
 pub mod signing;
 mod source;
+#[cfg(test)]
+mod tests;
 pub mod tree;
 pub mod uplink;
 pub mod viewer;
 
-pub(crate) use latency::Latencies;
 pub use machine::{Input, Output};
 pub use member::Member;
 pub use packet::MAX_SLICES;

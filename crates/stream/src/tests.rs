@@ -1,16 +1,16 @@
 //! Hostile peers: their effect on server and viewer is bounded and counted.
 
+use crate::message::{Contact, Fault, Join, Message, Ping, Refusal, Report, VERSION, Welcome};
+use crate::packet::{self, Explore, Key, Video};
+use crate::server::{Overload, Server, ServerConfig};
+use crate::signing::{SharedChecks, Signer};
+use crate::tree::NOBODY;
+use crate::viewer::{Phase, SKIP_AFTER, Viewer, ViewerConfig};
+use crate::{Input, Output, Peer, SERVER};
 use bytes::Bytes;
 use tidegate_control::machine::Machine as _;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
-use tidegate_stream::message::{Contact, Fault, Join, Message, Ping, Refusal, Report, VERSION, Welcome};
-use tidegate_stream::packet::{self, Explore, Key, Video};
-use tidegate_stream::server::{Overload, Server, ServerConfig};
-use tidegate_stream::signing::{SharedChecks, Signer};
-use tidegate_stream::tree::NOBODY;
-use tidegate_stream::viewer::{Phase, SKIP_AFTER, Viewer, ViewerConfig};
-use tidegate_stream::{Input, Output, Peer, SERVER};
 
 /// The server's secret.
 const SECRET: [u8; 32] = [5; 32];
