@@ -2,6 +2,9 @@
 //!
 //! A new kind is one line of [`KINDS`]. The order matters: specific kinds come first.
 
+#[cfg(test)]
+mod tests;
+
 use crate::document::{DataError, Document};
 use crate::{consensus, gml, graphml, latency_csv, relays, shadow_file, torperf, tpf};
 

@@ -2,5 +2,4 @@
 
 mod common;
 mod fuzz;
-mod kinds;
 mod real_files;

@@ -2,15 +2,15 @@
 
 use std::path::Path;
 
-use tidegate_data::document::{DataError, Document};
-use tidegate_data::formats::{
+use crate::document::{DataError, Document};
+use crate::formats::{
     BANDWIDTH_FILES, CONSENSUSES, DOWNLOADS, Formats, GEOIP, HOURLY_RELAYS, LATENCIES, RELAY_FILES,
     SPEED_TESTS, TRAFFIC_MODELS,
 };
-use tidegate_data::kinds::{self, KINDS};
-use tidegate_data::{microdescriptor, torrc};
+use crate::kinds::{self, KINDS};
+use crate::{microdescriptor, torrc};
 
-const NS: &str = include_str!("../fixtures/consensus-ns");
+const NS: &str = include_str!("../../fixtures/consensus-ns");
 const ID: &str = "000102030405060708090A0B0C0D0E0F10111213";
 
 /// A file of every kind.
@@ -22,7 +22,7 @@ fn samples() -> Vec<(&'static str, String)> {
     vec![
         ("a vote of a directory authority", text("network-status-version 3\nvote-status vote\n")),
         (kinds::CONSENSUS, text(NS)),
-        (kinds::CONSENSUS, text(include_str!("../fixtures/consensus-microdesc"))),
+        (kinds::CONSENSUS, text(include_str!("../../fixtures/consensus-microdesc"))),
         ("a file of detached signatures", format!("consensus-digest {ID}\n")),
         (
             "a key certificate of a directory authority",
@@ -31,12 +31,12 @@ fn samples() -> Vec<(&'static str, String)> {
         ("a document of bridges", text("@type bridge-server-descriptor 1.2\nrouter a 10.0.0.1 9001 0 0\n")),
         (kinds::DESCRIPTORS, text("@type server-descriptor 1.0\nrouter a 10.0.0.1 9001 0 0\nonion-key\n")),
         ("a file of extra-infos", format!("extra-info a {ID}\npublished 2020-01-01 00:00:00\n")),
-        (kinds::MICRODESCRIPTORS, text(include_str!("../fixtures/microdescriptors"))),
+        (kinds::MICRODESCRIPTORS, text(include_str!("../../fixtures/microdescriptors"))),
         (kinds::BANDWIDTH_FILE, format!("1523911758\nversion=1.9.0\n=====\nbw=5 node_id=${ID}\n")),
         (kinds::BANDWIDTH_FILE, format!("946684801\nnode_id=${ID}\tbw=5\tnick=a\n")),
-        (kinds::SHADOW, text(include_str!("../fixtures/shadow.config.yaml"))),
+        (kinds::SHADOW, text(include_str!("../../fixtures/shadow.config.yaml"))),
         (kinds::SHADOW, text("<?xml version='1.0'?>\n<shadow stoptime='9'/>")),
-        (kinds::MARKOV, text(include_str!("../fixtures/markov.graphml"))),
+        (kinds::MARKOV, text(include_str!("../../fixtures/markov.graphml"))),
         // A model without emissions; its reader says what is wrong.
         (
             kinds::MARKOV,
@@ -45,16 +45,16 @@ fn samples() -> Vec<(&'static str, String)> {
                 "<edge source='a' target='a'><data key='a'>transition</data></edge>",
             ),
         ),
-        (kinds::SHADOW1_GRAPH, text(include_str!("../fixtures/network.graphml"))),
+        (kinds::SHADOW1_GRAPH, text(include_str!("../../fixtures/network.graphml"))),
         (kinds::ACTIONS, graphml("recvsize")),
         (kinds::ACTIONS, graphml("serverport")),
-        (kinds::GML, text(include_str!("../fixtures/network.gml"))),
-        (kinds::SUMMARY, text(include_str!("../fixtures/torperf.json"))),
-        (kinds::STAGED, text(include_str!("../fixtures/relayinfo.json"))),
+        (kinds::GML, text(include_str!("../../fixtures/network.gml"))),
+        (kinds::SUMMARY, text(include_str!("../../fixtures/torperf.json"))),
+        (kinds::STAGED, text(include_str!("../../fixtures/relayinfo.json"))),
         (kinds::SPEED_TEST, format!("{{\"{ID}\": {{\"advbw\": {{\"before\": 1, \"after\": 2}}}}}}")),
         (kinds::CHURN, format!("{{\"1546534800.0\": [\"{ID}\"]}}")),
         (kinds::STAGED_USERS, text("{\"de\": 0.5, \"us\": 0.5}")),
-        (kinds::ANALYSIS, text(include_str!("../fixtures/onionperf.json"))),
+        (kinds::ANALYSIS, text(include_str!("../../fixtures/onionperf.json"))),
         (kinds::TPF, text("@type torperf 1.1\nFILESIZE=51200 START=1000.00 DATACOMPLETE=1001.25\n")),
         (kinds::PINGS, text("source,destination,min,avg,max,mdev\n")),
         (kinds::PINGS, text("id,name,title,country\n0,A,Alpha,Germany\n")),
