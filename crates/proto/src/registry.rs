@@ -51,7 +51,7 @@ pub const CHOICES: &[(&str, Origin)] = &[
             source: "Jansen and others, USENIX Security 2014; scheduler_kist.c of tor",
             oracles: &[
                 "crates/proto/src/links/kist.rs: a_socket_accepts_its_free_window_and_one_more_window",
-                "crates/proto/tests/kist.rs: a_run_uses_every_socket_up_to_its_limit",
+                "crates/proto/src/links/tests.rs: a_run_uses_every_socket_up_to_its_limit",
             ],
             deviation: "",
         },

@@ -11,9 +11,9 @@ pub(crate) const ORIGIN: Origin = Origin {
     system: "Conflux",
     source: "proposal 329; conflux.c of tor 0.4.8",
     oracles: &[
-        "crates/proto/tests/conflux.rs: a_link_goes_over_the_wire_as_proposal_329_has_it",
-        "crates/proto/tests/conflux.rs: a_set_survives_the_loss_of_a_leg_as_in_tor",
-        "crates/proto/tests/conflux.rs: with_one_leg_data_waits_and_with_several_it_uses_the_next",
+        "crates/proto/src/conflux/tests.rs: a_link_goes_over_the_wire_as_proposal_329_has_it",
+        "crates/proto/src/conflux/tests.rs: a_set_survives_the_loss_of_a_leg_as_in_tor",
+        "crates/proto/src/conflux/tests.rs: with_one_leg_data_waits_and_with_several_it_uses_the_next",
     ],
     deviation: "",
 };

@@ -15,6 +15,8 @@ mod link;
 pub(crate) mod q_learning;
 mod set;
 pub(crate) mod split;
+#[cfg(test)]
+mod tests;
 
 pub use by_time::Throughput;
 pub use link::{Link, Wish};

@@ -8,14 +8,14 @@ pub mod predictor;
 pub mod vegas;
 pub(crate) mod windows;
 
-pub use fixed_rate::FixedRate;
 use std::fmt::Debug;
 use std::ops::AddAssign;
-pub use windows::{FixedWindows, Windows};
 
 use tidegate_control::units::{Span, Time};
 
 use crate::ids::{CircId, CircuitKey, Side};
+pub use fixed_rate::FixedRate;
+pub use windows::{FixedWindows, Windows};
 
 /// One way of controlling circuits.
 pub trait Control: Debug + Send + Sync {

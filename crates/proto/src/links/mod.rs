@@ -19,6 +19,8 @@ mod limits;
 mod moves;
 mod news;
 mod queues;
+#[cfg(test)]
+mod tests;
 mod waiting;
 
 use tidegate_control::units::{Span, Time};

@@ -12,14 +12,16 @@ mod delay;
 mod parameters;
 mod planner;
 mod steps;
+#[cfg(test)]
+mod tests;
 mod trajectory;
 pub mod wire;
 
 use tidegate_control::registry::Origin;
-pub use trajectory::{About, Encoding, Malformed, Trajectory};
 
 pub use parameters::{Clocks, Exchange, Phases, PredictorParameters, Preset, Reads};
 pub use planner::{Measured, Plan, Planner, Source};
+pub use trajectory::{About, Encoding, Malformed, Trajectory};
 
 /// Source and oracles.
 pub(crate) const ORIGIN: Origin = Origin {

@@ -3,21 +3,19 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::cell::{Cell, CircId, Command, EndReason, Message, Payload, RelayId, StreamId};
+use crate::client::Client;
+use crate::conflux::{Broken, Capacity, Link, MAX_LEGS, Offer, Refused, Set, Split, Throughput, Wish};
+use crate::control::vegas::VegasParameters;
+use crate::links::{ChannelId, Config, Departure};
+use crate::node::{Budget, CircuitKey, Node, Output, Sink};
+use crate::onion::{Clear, ClearBody, Onion as _, Stamp};
+use crate::registry::SPLITS;
+use crate::relay::Relay;
 use proptest::prelude::*;
 use tidegate_control::machine::Machine as _;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
-use tidegate_proto::cell::{Cell, CircId, Command, EndReason, Message, Payload, RelayId, StreamId};
-use tidegate_proto::client::Client;
-use tidegate_proto::conflux::{
-    Broken, Capacity, Link, MAX_LEGS, Offer, Refused, Set, Split, Throughput, Wish,
-};
-use tidegate_proto::control::vegas::VegasParameters;
-use tidegate_proto::links::{ChannelId, Config, Departure};
-use tidegate_proto::node::{Budget, CircuitKey, Node, Output, Sink};
-use tidegate_proto::onion::{Clear, ClearBody, Onion as _, Stamp};
-use tidegate_proto::registry::SPLITS;
-use tidegate_proto::relay::Relay;
 
 /// Maximum number of messages that a set holds.
 const MOST: u64 = 16 << 20;
@@ -367,7 +365,7 @@ fn a_violation_on_one_leg_ends_both_legs_only() {
             assert_eq!(peer.say(A, 0, Payload::Switch(1)), []);
             peer.say(B, 0, Payload::Switch(2))
         }),
-        ("a LEAVE", |peer| peer.say(B, 0, Payload::Leave(tidegate_proto::cell::Nonce([1; 8])))),
+        ("a LEAVE", |peer| peer.say(B, 0, Payload::Leave(crate::cell::Nonce([1; 8])))),
         ("a third leg that has missed something", |peer| {
             let link = Link { nonce: [1; 32], sent: 9, delivered: 0, wish: Wish::None };
             peer.say(C, 0, Payload::Link(Box::new(link)))

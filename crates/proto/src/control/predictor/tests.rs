@@ -2,18 +2,16 @@
 
 use std::sync::Arc;
 
+use crate::cell::{Cell, CircId, Command};
+use crate::control::predictor::{About, Measured, Planner, PredictorParameters, Source, Trajectory, wire};
+use crate::links::Config;
+use crate::node::{CircuitKey, Node};
+use crate::onion::{Clear, Onion};
+use crate::relay::Relay;
 use proptest::prelude::*;
 use tidegate_control::machine::Machine;
 use tidegate_control::predictor::Formulation;
 use tidegate_control::units::{Span, Time};
-use tidegate_proto::cell::{Cell, CircId, Command};
-use tidegate_proto::control::predictor::{
-    About, Measured, Planner, PredictorParameters, Source, Trajectory, wire,
-};
-use tidegate_proto::links::Config;
-use tidegate_proto::node::{CircuitKey, Node};
-use tidegate_proto::onion::{Clear, Onion};
-use tidegate_proto::relay::Relay;
 
 const STEP: Span = Span::from_millis(40);
 /// 1000 cells of 512 bytes per second, of which circuits get 850.

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
+use crate::cell::{Cell, CircId, Command, DestroyReason, StreamId};
+use crate::links::kist::{KistParameters, Socket};
+use crate::links::{ChannelId, Config, Departure, LegId, Limits, Links, Side};
+use crate::node::{Budget, CircuitKey, Sink};
+use crate::onion::{Clear, ClearBody, Onion, Stamp};
+use crate::scheduler::{Discipline, Ewma, RoundRobin};
 use proptest::prelude::*;
 use tidegate_control::units::{Span, Time};
-use tidegate_proto::cell::{Cell, CircId, Command, DestroyReason, StreamId};
-use tidegate_proto::links::kist::{KistParameters, Socket};
-use tidegate_proto::links::{ChannelId, Config, Departure, LegId, Limits, Links, Side};
-use tidegate_proto::node::{Budget, CircuitKey, Sink};
-use tidegate_proto::onion::{Clear, ClearBody, Onion, Stamp};
-use tidegate_proto::scheduler::{Discipline, Ewma, RoundRobin};
 
 const CHANNELS: usize = 4;
 const CIRCUITS: usize = 3;
