@@ -29,6 +29,7 @@
 //! ```
 
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 mod bucket;
 pub mod explorer;

@@ -20,7 +20,7 @@ enum End {
 
 /// Packets at both ends of all users' circuits.
 #[derive(Debug)]
-pub struct Ends {
+pub(crate) struct Ends {
     bin: Span,
     from: Time,
     bins: usize,

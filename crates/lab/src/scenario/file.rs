@@ -14,7 +14,7 @@ use tidegate_sim::plan::{Packaging, Tls};
 use tidegate_sim::tcp;
 
 use super::paths::PathsFile;
-pub use super::place::{Name, Placed};
+pub(crate) use super::place::{Name, Placed};
 use super::tables::{HostFile, RandomFile, TorFile, Underlay};
 use super::users::{ChurnFile, FaultFile, TrafficFile, UserFile};
 

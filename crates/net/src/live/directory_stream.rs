@@ -56,7 +56,7 @@ type OnSockets = Overlay<Relay<Encrypted>, Limit, Rc<Links>>;
 type Connected = (StreamKey, u64);
 
 /// The connections of streams to the directory, by the neighbour and the circuit of the stream.
-pub struct Connections {
+pub(crate) struct Connections {
     places: Shares<Option<IpAddr>, CircuitKey, Connected>,
     last: u64,
 }
@@ -101,7 +101,7 @@ impl Place {
 }
 
 /// A directory stream.
-pub struct DirectoryStream<'a> {
+pub(crate) struct DirectoryStream<'a> {
     /// Its key.
     pub key: StreamKey,
     /// The neighbour that it came by.
@@ -275,7 +275,7 @@ fn act(overlay: &OnSockets, stream: &DirectoryStream<'_>, asked: Option<Asked>) 
 
 /// Serves a directory stream from its request to its end. The first of the directories that can be reached answers what
 /// the relay does not keep; `connect` connects to it.
-pub async fn serve<C: Future<Output = Result<TcpStream, EndReason>>>(
+pub(crate) async fn serve<C: Future<Output = Result<TcpStream, EndReason>>>(
     overlay: &OnSockets,
     directories: &[SocketAddr],
     served: DirectoryStream<'_>,

@@ -116,7 +116,7 @@ impl Drop for Fetch {
 
 /// The answers.
 #[derive(Default)]
-pub struct DocumentCache {
+pub(crate) struct DocumentCache {
     entries: BTreeMap<Wanted, Entry>,
     /// Bytes of the answers with their requests.
     bytes: usize,

@@ -199,7 +199,7 @@ impl History {
 /// The last overload of a relay: memory was short, ports for exit streams were, or it refused too many handshakes. Its
 /// threads share it.
 #[derive(Clone, Debug, Default)]
-pub struct Overload(Arc<AtomicU64>);
+pub(super) struct Overload(Arc<AtomicU64>);
 
 impl Overload {
     /// Notes an overload at `now`.

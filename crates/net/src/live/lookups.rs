@@ -22,7 +22,7 @@ pub(crate) type Holder = (Option<IpAddr>, CircuitKey);
 
 /// Running and waiting lookups.
 #[derive(Default)]
-pub struct Lookups {
+pub(super) struct Lookups {
     circuits: RefCell<BTreeMap<CircuitKey, Weak<Semaphore>>>,
     neighbours: NeighbourLookups,
 }

@@ -110,7 +110,7 @@ struct Stored {
 }
 
 /// The stored descriptors.
-pub struct Descriptors {
+pub(crate) struct Descriptors {
     stored: BTreeMap<BlindedKey, Stored>,
     /// Their places, by the neighbour that they came through.
     places: Shares<IpAddr, IpAddr, BlindedKey>,

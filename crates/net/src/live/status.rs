@@ -33,7 +33,7 @@ impl Counts {
 ///
 /// # Errors
 /// If the listener is not on loopback.
-pub async fn serve(
+pub(super) async fn serve(
     listener: TcpListener,
     nickname: &str,
     shows_circuits: bool,

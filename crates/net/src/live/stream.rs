@@ -41,7 +41,7 @@ enum Held {
 
 /// A stream's local end. The overlay's owner fills it; [`run`] moves the data.
 #[derive(Default)]
-pub struct Local {
+pub(crate) struct Local {
     incoming: RefCell<VecDeque<Bytes>>,
     /// Bytes of `incoming`, as [`cost`] counts them.
     waiting: Cell<u64>,
@@ -203,7 +203,7 @@ impl Source<Encrypted> for Read {
 
 /// The effect of a socket's end of input.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum AtEnd {
+pub(super) enum AtEnd {
     /// The stream is closed (a server behind an exit).
     End,
     /// The application may still receive. Tor's streams cannot be half-closed, so the far end is not told. Received
@@ -226,7 +226,7 @@ pub(crate) const UNSENT: u32 = 128 << 10;
 const LINGER: Span = Span::from_secs(60);
 
 /// Moves data between a socket and a stream until one of them ends. `first` was read already.
-pub async fn run<N, G, D>(
+pub(super) async fn run<N, G, D>(
     overlay: &Overlay<N, G, D>,
     key: StreamKey,
     local: &Local,

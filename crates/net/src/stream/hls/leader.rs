@@ -36,7 +36,7 @@ pub(crate) struct Leader {
 
 /// The reason why a stream does not begin a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// The first frame has not begun.
     Silent,
     /// The last frame cannot be read.

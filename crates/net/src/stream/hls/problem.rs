@@ -8,7 +8,7 @@ use super::program::{Role, Stream};
 
 /// A cause, shown to players.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Problem {
+pub(crate) enum Problem {
     /// Not one TS packet has arrived.
     Silence,
     /// The program association table is missing.

@@ -25,7 +25,7 @@ pub(crate) struct Stream {
 
 /// The content of an elementary stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub(super) enum Role {
     Video(Codec),
     Audio {
         adts: bool,

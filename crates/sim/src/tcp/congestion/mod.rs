@@ -34,28 +34,28 @@ macro_rules! algorithms {
 
         impl Control {
             /// The state at the beginning of a connection.
-            pub fn new(congestion: Congestion) -> Control {
+            pub(super) fn new(congestion: Congestion) -> Control {
                 match congestion {
                     $(Congestion::$name => Control::$name(<$state>::default()),)+
                 }
             }
 
             /// Data was acknowledged.
-            pub fn on_ack(&mut self, window: &mut Window, sample: &Sample) {
+            pub(super) fn on_ack(&mut self, window: &mut Window, sample: &Sample) {
                 match self {
                     $(Control::$name(state) => state.on_ack(window, sample),)+
                 }
             }
 
             /// Segments were lost; returns the window at the end of recovery.
-            pub fn threshold_after_loss(&mut self, window: &Window) -> u32 {
+            pub(super) fn threshold_after_loss(&mut self, window: &Window) -> u32 {
                 match self {
                     $(Control::$name(state) => state.threshold_after_loss(window),)+
                 }
             }
 
             /// The retransmission timer fired, with so many segments left in the network.
-            pub fn on_timeout(
+            pub(super) fn on_timeout(
                 &mut self,
                 window: &mut Window,
                 now: Time,
@@ -68,42 +68,42 @@ macro_rules! algorithms {
             }
 
             /// Segments were lost, `total` having been delivered; see [`Algorithm::on_loss`].
-            pub fn on_loss(&mut self, window: &Window, now: Time, total: u64, loss: &Loss) {
+            pub(super) fn on_loss(&mut self, window: &Window, now: Time, total: u64, loss: &Loss) {
                 match self {
                     $(Control::$name(state) => state.on_loss(window, now, total, loss),)+
                 }
             }
 
             /// A loss was none: `prior` was the window before it.
-            pub fn on_undo(&mut self, window: &mut Window, prior: u32) {
+            pub(super) fn on_undo(&mut self, window: &mut Window, prior: u32) {
                 match self {
                     $(Control::$name(state) => state.on_undo(window, prior),)+
                 }
             }
 
             /// Sending begins again after a pause.
-            pub fn on_restart(&mut self, window: &mut Window, restart: &Restart) {
+            pub(super) fn on_restart(&mut self, window: &mut Window, restart: &Restart) {
                 match self {
                     $(Control::$name(state) => state.on_restart(window, restart),)+
                 }
             }
 
             /// Whether the algorithm alone moves the window.
-            pub fn has_own_window(&self) -> bool {
+            pub(super) fn has_own_window(&self) -> bool {
                 match self {
                     $(Control::$name(_) => <$state>::OWN_WINDOW,)+
                 }
             }
 
             /// Whether the algorithm needs rate samples and sets a pacing rate.
-            pub fn goes_by_rate(&self) -> bool {
+            pub(super) fn goes_by_rate(&self) -> bool {
                 match self {
                     $(Control::$name(_) => <$state>::BY_RATE,)+
                 }
             }
 
             /// Payload bytes per second at which bursts leave; zero: as fast as the window allows.
-            pub fn pacing_rate(&self) -> f64 {
+            pub(super) fn pacing_rate(&self) -> f64 {
                 match self {
                     $(Control::$name(state) => state.pacing_rate(),)+
                 }

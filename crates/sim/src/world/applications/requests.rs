@@ -165,7 +165,7 @@ pub(in crate::world) struct Schedule {
 const MAX_PACKETS: u32 = 1_000_000;
 
 impl Schedule {
-    pub fn new(model: &Arc<markov::Model>, seed: u64, from_server: bool) -> Schedule {
+    pub(crate) fn new(model: &Arc<markov::Model>, seed: u64, from_server: bool) -> Schedule {
         let random = Seed::root(seed).random();
         Schedule { model: Arc::clone(model), walk: model.packets.walk(), random, from_server }
     }
