@@ -33,7 +33,7 @@ use crate::units::Time;
 pub use fair_share::FairShareParameters;
 pub use kind::ControllerKind;
 pub use latency::Latencies;
-pub use parameters::{CONTROLLERS, ControllerParameters, schema};
+pub use parameters::{CONTROLLERS, ControllerParameters};
 pub use q_learning::{Exploration, QLearning, QParameters};
 pub use sender::{Memos, Path, Sender, Stamps};
 

@@ -125,7 +125,7 @@ impl ControllerParameters {
 }
 
 /// The JSON Schema of a controller's symbols, those of the round-trip estimate included.
-pub fn schema(part: &Part<dyn ControllerKind>) -> Value {
+pub(crate) fn schema(part: &Part<dyn ControllerKind>) -> Value {
     let mut all = keys::schema::<RoundTripSymbols>();
     let own = part.schema.map_or(Value::Null, |schema| schema());
     for (symbol, keywords) in own["properties"].as_object().into_iter().flatten() {
