@@ -286,7 +286,7 @@ pub struct DestroyReason(pub u8);
 
 impl DestroyReason {
     /// Unspecified.
-    pub const NONE: DestroyReason = DestroyReason(0);
+    pub(crate) const NONE: DestroyReason = DestroyReason(0);
     /// The neighbour violated the protocol.
     pub(crate) const PROTOCOL: DestroyReason = DestroyReason(1);
     /// The relay is shutting down.

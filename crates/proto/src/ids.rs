@@ -46,7 +46,7 @@ impl ChannelId {
 
 /// One node's id of a leg, which is one circuit on one channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct LegId(pub(crate) u32);
+pub(crate) struct LegId(pub(crate) u32);
 
 impl LegId {
     #[inline]

@@ -24,7 +24,7 @@ pub(crate) struct MinLatency;
 
 /// All legs up to their windows, the one with the least round-trip time first.
 #[derive(Clone, Copy, Debug)]
-pub struct Throughput;
+pub(crate) struct Throughput;
 
 /// The default behaviour of a set.
 #[derive(Debug)]

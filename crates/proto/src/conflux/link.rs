@@ -33,7 +33,7 @@ impl Link {
     pub(crate) const BYTES: usize = 50;
 
     /// The wire format, version 1.
-    pub fn write(&self) -> [u8; Link::BYTES] {
+    pub(crate) fn write(&self) -> [u8; Link::BYTES] {
         let mut bytes = [0; Link::BYTES];
         bytes[0] = 1;
         bytes[1..33].copy_from_slice(&self.nonce);
@@ -44,7 +44,7 @@ impl Link {
     }
 
     /// Parses the wire format; `None` if it is too short or of another version.
-    pub fn read(bytes: &[u8]) -> Option<Link> {
+    pub(crate) fn read(bytes: &[u8]) -> Option<Link> {
         let bytes: &[u8; Link::BYTES] = bytes.first_chunk()?;
         let [1, ..] = bytes else { return None };
         let number = |at: usize| Some(u64::from_be_bytes(*bytes[at..].first_chunk()?));

@@ -18,8 +18,7 @@ pub(crate) mod split;
 #[cfg(test)]
 mod tests;
 
-pub use by_time::Throughput;
 pub use link::{Link, Wish};
 pub(crate) use set::Linked;
-pub use set::{Broken, MAX_LEGS, Refused, Set};
-pub use split::{Capacity, Offer, Split, Splitter};
+pub(crate) use set::{Broken, MAX_LEGS, Refused, Set};
+pub use split::{Offer, Split, Splitter};

@@ -9,7 +9,7 @@ use super::split::{Capacity, Offer, Splitter};
 use crate::ids::CircuitKey;
 
 /// The most legs of a set (tor: `cfx_max_legs_set`).
-pub const MAX_LEGS: usize = 8;
+pub(crate) const MAX_LEGS: usize = 8;
 /// Memory of one message in the reorder buffer, bytes. The buffer's limit is the data of a leg at 100 Mbit/s while
 /// another takes a second longer.
 const HELD_COST: u64 = 640;
@@ -17,11 +17,11 @@ const MAX_HELD: u64 = 16 << 20;
 
 /// The peer broke the protocol: all legs of its set end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Broken;
+pub(crate) struct Broken;
 
 /// The reason why a leg cannot be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub(crate) enum Refused {
     /// The set is full; only this leg ends.
     TooMany,
     /// A removed leg lost messages; all legs end.
@@ -41,7 +41,7 @@ pub(crate) enum Linked<M> {
 
 /// The legs of one client's streams at one end. `M` is a message in the reorder buffer.
 #[derive(Debug)]
-pub struct Set<M> {
+pub(crate) struct Set<M> {
     nonce: [u8; 32],
     /// Whether the other side wants a single leg.
     single: bool,
@@ -70,7 +70,7 @@ struct Leg {
 
 impl<M> Set<M> {
     /// A set without legs; `split` divides our messages.
-    pub fn new(nonce: [u8; 32], split: Box<dyn Splitter>) -> Set<M> {
+    pub(crate) fn new(nonce: [u8; 32], split: Box<dyn Splitter>) -> Set<M> {
         Set {
             nonce,
             single: false,
@@ -94,7 +94,7 @@ impl<M> Set<M> {
     }
 
     /// The LINK message for a leg that is added now.
-    pub fn link(&self, wish: Wish) -> Link {
+    pub(crate) fn link(&self, wish: Wish) -> Link {
         Link { nonce: self.nonce, sent: self.sent(), delivered: self.delivered, wish }
     }
 
@@ -108,7 +108,7 @@ impl<M> Set<M> {
 
     /// Adds a leg, on which the caller sends [`link`](Self::link) now. `theirs`: the messages that the peer's LINK
     /// counts, if the peer was first.
-    pub fn add(&mut self, now: Time, circuit: CircuitKey, theirs: u64) -> Result<(), Refused> {
+    pub(crate) fn add(&mut self, now: Time, circuit: CircuitKey, theirs: u64) -> Result<(), Refused> {
         if theirs > self.delivered {
             return Err(Refused::Lost);
         }
@@ -124,7 +124,7 @@ impl<M> Set<M> {
     ///
     /// # Errors
     /// If it was answered before.
-    pub fn answered(&mut self, now: Time, circuit: CircuitKey) -> Result<(), Broken> {
+    pub(crate) fn answered(&mut self, now: Time, circuit: CircuitKey) -> Result<(), Broken> {
         let leg = self.leg(circuit)?;
         let asked = leg.asked.take().ok_or(Broken)?;
         leg.round_trip = Some(now.since(asked));
@@ -142,7 +142,7 @@ impl<M> Set<M> {
     }
 
     /// Follows the other side's wish; the latest counts (tor's `conflux_choose_algorithm`).
-    pub fn follow(&mut self, wish: Wish) {
+    pub(crate) fn follow(&mut self, wish: Wish) {
         self.single = !matches!(wish, Wish::None | Wish::Throughput);
     }
 
@@ -175,7 +175,7 @@ impl<M> Set<M> {
     ///
     /// A single leg is not left for another while it lacks room (proposal 329, 3.1). Otherwise the split's preference
     /// counts, then the least round-trip time (3.2).
-    pub fn choose(&self, capacity: impl Fn(CircuitKey) -> Capacity) -> Option<(Offer, u32)> {
+    pub(crate) fn choose(&self, capacity: impl Fn(CircuitKey) -> Capacity) -> Option<(Offer, u32)> {
         let rank = |leg: &Offer| if self.single { 0.0 } else { self.split.rank(leg) };
         let key = |leg: &Offer| (leg.round_trip, leg.circuit);
         let open = self.offers(capacity).filter(|(_, room)| *room > 0);
@@ -185,12 +185,12 @@ impl<M> Set<M> {
     }
 
     /// Cells that all eligible legs accept now.
-    pub fn room(&self, capacity: impl Fn(CircuitKey) -> Capacity) -> u32 {
+    pub(crate) fn room(&self, capacity: impl Fn(CircuitKey) -> Capacity) -> u32 {
         self.offers(capacity).fold(0, |sum: u32, (_, room)| sum.saturating_add(room))
     }
 
     /// The leg for messages outside of windows: as [`choose`](Self::choose), otherwise the last leg.
-    pub fn choose_any(&self, capacity: impl Fn(CircuitKey) -> Capacity) -> Option<CircuitKey> {
+    pub(crate) fn choose_any(&self, capacity: impl Fn(CircuitKey) -> Capacity) -> Option<CircuitKey> {
         let fastest = || self.usable().map(|(time, leg)| (time, leg.circuit)).min().map(|(_, leg)| leg);
         let chosen = self.choose(capacity).map(|(leg, _)| leg.circuit);
         chosen.or(self.current).or_else(fastest).or(self.legs.first().map(|leg| leg.circuit))
@@ -200,7 +200,7 @@ impl<M> Set<M> {
     ///
     /// # Panics
     /// If the leg was not chosen.
-    pub fn send_data(&mut self, now: Time, leg: &Offer) -> Option<u32> {
+    pub(crate) fn send_data(&mut self, now: Time, leg: &Offer) -> Option<u32> {
         if !self.single {
             self.split.sent(now, leg);
         }
@@ -212,7 +212,7 @@ impl<M> Set<M> {
     ///
     /// # Panics
     /// If the leg was not chosen.
-    pub fn send(&mut self, circuit: CircuitKey) -> Option<u32> {
+    pub(crate) fn send(&mut self, circuit: CircuitKey) -> Option<u32> {
         let sent = self.sent();
         let before = self.current.replace(circuit);
         let leg = self.leg(circuit).expect("it was chosen");
@@ -222,7 +222,13 @@ impl<M> Set<M> {
     }
 
     /// A SENDME for `cells` arrived on a leg; updates its round-trip time.
-    pub fn acknowledged(&mut self, now: Time, circuit: CircuitKey, cells: u32, round_trip: Option<Span>) {
+    pub(crate) fn acknowledged(
+        &mut self,
+        now: Time,
+        circuit: CircuitKey,
+        cells: u32,
+        round_trip: Option<Span>,
+    ) {
         if let Ok(leg) = self.leg(circuit) {
             leg.in_flight = leg.in_flight.saturating_sub(cells);
             leg.round_trip = round_trip.or(leg.round_trip);
@@ -234,7 +240,7 @@ impl<M> Set<M> {
     ///
     /// # Errors
     /// If it skips messages that cannot arrive on another leg.
-    pub fn switched(&mut self, circuit: CircuitKey, missed: u32) -> Result<(), Broken> {
+    pub(crate) fn switched(&mut self, circuit: CircuitKey, missed: u32) -> Result<(), Broken> {
         let leg = self.leg(circuit)?;
         leg.received = leg.received.checked_add(missed.into()).ok_or(Broken)?;
         if self.is_torn() { Err(Broken) } else { Ok(()) }
@@ -249,7 +255,12 @@ impl<M> Set<M> {
     ///
     /// # Errors
     /// If its number repeats, or the reorder buffer is full.
-    pub fn receive(&mut self, now: Time, circuit: CircuitKey, message: M) -> Result<Option<M>, Broken> {
+    pub(crate) fn receive(
+        &mut self,
+        now: Time,
+        circuit: CircuitKey,
+        message: M,
+    ) -> Result<Option<M>, Broken> {
         let leg = self.leg(circuit)?;
         leg.received = leg.received.checked_add(1).ok_or(Broken)?;
         let number = leg.received;
@@ -265,14 +276,14 @@ impl<M> Set<M> {
     }
 
     /// Takes the next message in order from the reorder buffer.
-    pub fn next_due(&mut self) -> Option<M> {
+    pub(crate) fn next_due(&mut self) -> Option<M> {
         let first = self.held.first_entry().filter(|first| *first.key() == self.delivered + 1)?;
         self.delivered += 1;
         Some(first.remove())
     }
 
     /// Bytes in the reorder buffer.
-    pub fn held_bytes(&self) -> u64 {
+    pub(crate) fn held_bytes(&self) -> u64 {
         self.held.len() as u64 * HELD_COST
     }
 
@@ -283,7 +294,7 @@ impl<M> Set<M> {
 
     /// Removes a leg; returns whether the others can continue. They cannot if it was in use or may have lost cells, because
     /// messages are not retransmitted (tor's `cfx_del_leg`). `increment`: cells per SENDME.
-    pub fn remove(&mut self, circuit: CircuitKey, increment: u32) -> bool {
+    pub(crate) fn remove(&mut self, circuit: CircuitKey, increment: u32) -> bool {
         let Some(at) = self.legs.iter().position(|leg| leg.circuit == circuit) else { return false };
         let gone = self.legs.remove(at);
         self.split.removed(circuit);

@@ -21,7 +21,7 @@ pub trait Split: Debug + Send + Sync {
 
 /// How much one end of a circuit can send.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Capacity {
+pub(crate) struct Capacity {
     /// Cells that it accepts now.
     pub room: u32,
     /// Cells that its window alone would allow.
@@ -38,7 +38,7 @@ pub struct Offer {
     /// The leg.
     pub circuit: CircuitKey,
     /// How much it can send.
-    pub capacity: Capacity,
+    pub(crate) capacity: Capacity,
     /// Data cells without a SENDME yet.
     pub in_flight: u32,
     /// Its round-trip time.

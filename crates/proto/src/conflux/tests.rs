@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use crate::cell::{Cell, CircId, Command, EndReason, Message, Payload, RelayId, StreamId};
 use crate::client::Client;
-use crate::conflux::{Broken, Capacity, Link, MAX_LEGS, Offer, Refused, Set, Split, Throughput, Wish};
+use crate::conflux::by_time::Throughput;
+use crate::conflux::split::Capacity;
+use crate::conflux::{Broken, Link, MAX_LEGS, Offer, Refused, Set, Split, Wish};
 use crate::control::vegas::VegasParameters;
 use crate::links::{ChannelId, Config, Departure};
 use crate::node::{Budget, CircuitKey, Node, Output, Sink};

@@ -34,13 +34,14 @@ pub use limits::Limits;
 pub(crate) use moves::Arrival;
 use moves::{Moves, Step, Surroundings};
 use news::News;
-pub use queues::QueueFull;
+pub(crate) use queues::QueueFull;
 use queues::Queues;
 
 use crate::cell::{CELL_BYTES, Cell, Command, DestroyReason};
 pub use crate::control::Clock;
 use crate::control::{Route, Timer};
-pub use crate::ids::{ChannelId, LegId, Side};
+pub(crate) use crate::ids::LegId;
+pub use crate::ids::{ChannelId, Side};
 use crate::ids::{CircId, CircuitKey, RelayId};
 use crate::onion::Onion;
 pub use crate::sink::Departure;
@@ -49,7 +50,7 @@ use crate::switching::MoveTimes;
 
 /// All channels and legs of a node.
 #[derive(Debug)]
-pub struct Links<O: Onion> {
+pub(crate) struct Links<O: Onion> {
     config: Config,
     /// Cells that a new leg to the client may send before a controller's first step; `None` without a controller.
     first_allowance: Option<f64>,
@@ -63,7 +64,7 @@ pub struct Links<O: Onion> {
 impl<O: Onion> Links<O> {
     /// A node without channels. `first_allowance`: the cells that a leg may send before a controller's first step, if
     /// a controller steers legs.
-    pub fn new(config: Config, first_allowance: Option<f64>) -> Links<O> {
+    pub(crate) fn new(config: Config, first_allowance: Option<f64>) -> Links<O> {
         Links {
             first_allowance,
             channels: Channels::default(),
@@ -93,7 +94,7 @@ impl<O: Onion> Links<O> {
     }
 
     /// A neighbour connected to us.
-    pub fn accept(&mut self, peer: Option<RelayId>) -> ChannelId {
+    pub(crate) fn accept(&mut self, peer: Option<RelayId>) -> ChannelId {
         self.add_channel(peer, false)
     }
 
@@ -181,7 +182,7 @@ impl<O: Onion> Links<O> {
     }
 
     /// Whether the neighbour leaves more cells unread than [`Config::unread_limit`] allows.
-    pub fn is_flooded(&self, id: ChannelId) -> bool {
+    pub(crate) fn is_flooded(&self, id: ChannelId) -> bool {
         // KIST fills the output buffer as far as the kernel has room, megabytes on a fast connection. Those cells are
         // bounded by windows and by the memory limit, so they say nothing about the neighbour.
         self.queues.unqueued(id) > self.config.unread_limit
@@ -210,7 +211,13 @@ impl<O: Onion> Links<O> {
     }
 
     /// Adds a leg for a circuit that we begin on a channel. `at_guard`: this node is the circuit's guard.
-    pub fn begin_leg(&mut self, id: ChannelId, circuit: CircuitKey, side: Side, at_guard: bool) -> LegId {
+    pub(crate) fn begin_leg(
+        &mut self,
+        id: ChannelId,
+        circuit: CircuitKey,
+        side: Side,
+        at_guard: bool,
+    ) -> LegId {
         let circ = self.channels.channel_mut(id).fresh_circ();
         self.add_leg(id, circ, circuit, side, at_guard)
     }
@@ -247,7 +254,7 @@ impl<O: Onion> Links<O> {
     }
 
     /// Tells the neighbour that a circuit id is not, or no longer, in use here.
-    pub fn refuse(&mut self, now: Time, id: ChannelId, circ: CircId, reason: DestroyReason) {
+    pub(crate) fn refuse(&mut self, now: Time, id: ChannelId, circ: CircId, reason: DestroyReason) {
         let cell = Cell { circ, command: Command::Destroy, body: O::destroy(reason) };
         self.queues.buffer(now, id, cell);
     }
@@ -305,7 +312,13 @@ impl<O: Onion> Links<O> {
     }
 
     /// Queues a cell on a leg.
-    pub fn push(&mut self, now: Time, id: LegId, command: Command, body: O::Body) -> Result<(), QueueFull> {
+    pub(crate) fn push(
+        &mut self,
+        now: Time,
+        id: LegId,
+        command: Command,
+        body: O::Body,
+    ) -> Result<(), QueueFull> {
         self.push_run(now, id, (command, body), 1)
     }
 
@@ -381,13 +394,14 @@ impl<O: Onion> Links<O> {
     }
 
     /// Cells in a channel's output buffer.
-    pub fn ready(&self, id: ChannelId) -> u64 {
+    #[cfg(test)]
+    pub(crate) fn ready(&self, id: ChannelId) -> u64 {
         self.queues.ready(id).into()
     }
 
     /// Writes a channel's cells as far as its driver takes them; true if the channel is spent with
     /// them.
-    pub fn drain(&mut self, now: Time, id: ChannelId, sink: &mut dyn Sink<O>) -> bool {
+    pub(crate) fn drain(&mut self, now: Time, id: ChannelId, sink: &mut dyn Sink<O>) -> bool {
         let mut spent = false;
         // The driver may not know yet that a channel is closed.
         if !self.has(id) {
@@ -448,7 +462,7 @@ impl<O: Onion> Links<O> {
     }
 
     /// A channel that has cells since the driver last emptied it.
-    pub fn next_flushable(&mut self) -> Option<ChannelId> {
+    pub(crate) fn next_flushable(&mut self) -> Option<ChannelId> {
         self.queues.next_flushable()
     }
 
@@ -562,22 +576,22 @@ impl<O: Onion> Links<O> {
     }
 
     /// When KIST's next run is due.
-    pub fn next_run(&self) -> Option<Timer> {
+    pub(crate) fn next_run(&self) -> Option<Timer> {
         self.kist.due()
     }
 
     /// Begins KIST's run if one is due. [`next_inspection`](Self::next_inspection) asks for the sockets first.
-    pub fn begin_run(&mut self, now: Time) {
+    pub(crate) fn begin_run(&mut self, now: Time) {
         self.kist.begin(&self.config, now, &mut self.queues);
     }
 
     /// A channel with a socket that the run wants to know the state of.
-    pub fn next_inspection(&mut self) -> Option<ChannelId> {
+    pub(crate) fn next_inspection(&mut self) -> Option<ChannelId> {
         self.kist.next_inspection()
     }
 
     /// The state of a channel's socket; `None` if it is unknown. The last answer finishes the run.
-    pub fn inspected(&mut self, now: Time, id: ChannelId, socket: Option<Socket>) {
+    pub(crate) fn inspected(&mut self, now: Time, id: ChannelId, socket: Option<Socket>) {
         // The channel may have closed since the driver was asked.
         if self.has(id) {
             self.kist.inspected(&self.config, id, socket, self.queues.ready(id));

@@ -19,7 +19,7 @@ use crate::transport::LOUDNESS_HALF_LIFE;
 
 /// A circuit queue is full: the circuit must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueueFull;
+pub(crate) struct QueueFull;
 
 /// The sending side of one channel: its scheduler and its output buffer.
 #[derive(Debug)]

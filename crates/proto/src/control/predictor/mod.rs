@@ -20,7 +20,6 @@ pub mod wire;
 use tidegate_control::registry::Origin;
 
 pub use parameters::{Clocks, Exchange, Phases, PredictorParameters, Preset, Reads};
-pub use planner::{Measured, Plan, Planner, Source};
 pub use trajectory::{About, Encoding, Malformed, Trajectory};
 
 /// Source and oracles.

@@ -13,7 +13,7 @@ use crate::ids::CircuitKey;
 
 /// The origin of a circuit's cells.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Source {
+pub(crate) enum Source {
     /// A relay, which sends trajectories.
     Relay,
     /// A server, with an estimate of the remaining cells.
@@ -22,20 +22,20 @@ pub enum Source {
 
 /// A relay's measurements of a circuit.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Measured {
+pub(crate) struct Measured {
     /// The circuit.
     pub circuit: CircuitKey,
     /// Its cells in the circuit queue and the output buffer.
     pub queue: f64,
     /// The origin of its cells.
-    pub source: Source,
+    pub(crate) source: Source,
     /// The next node is the client, which accepts everything.
     pub to_client: bool,
 }
 
 /// The plan for one circuit.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan<'a> {
+pub(crate) struct Plan<'a> {
     /// The circuit.
     pub circuit: CircuitKey,
     /// Rates in, cells/s, by step.
@@ -50,7 +50,7 @@ pub struct Plan<'a> {
 
 /// Makes one relay's plans.
 #[derive(Debug)]
-pub struct Planner {
+pub(crate) struct Planner {
     parameters: PredictorParameters,
     beliefs: Beliefs,
     problem: Problem,
@@ -63,7 +63,7 @@ pub struct Planner {
 
 impl Planner {
     /// A relay with this bandwidth, in bytes per second (infinite: no limit known).
-    pub fn new(parameters: PredictorParameters, bytes_per_s: f64) -> Planner {
+    pub(crate) fn new(parameters: PredictorParameters, bytes_per_s: f64) -> Planner {
         let mut problem = Problem::new(parameters.problem, 0.0);
         problem.s_max = parameters.s_max;
         problem.scaling = parameters.scaling;
@@ -98,7 +98,7 @@ impl Planner {
 
     /// Stores a neighbour's trajectory; returns false if it is refused. `from_predecessor`: the neighbour sends
     /// us cells.
-    pub fn receive(
+    pub(crate) fn receive(
         &mut self,
         now: Time,
         circuit: CircuitKey,
@@ -109,7 +109,7 @@ impl Planner {
     }
 
     /// Begins a new step; messages took `message_bytes` in the last one.
-    pub fn begin(&mut self, message_bytes: u64) {
+    pub(crate) fn begin(&mut self, message_bytes: u64) {
         self.problem.clear();
         self.rows.clear();
         let messages = message_bytes as f64 / 512.0 / self.problem.dt;
@@ -118,7 +118,7 @@ impl Planner {
 
     /// Adds a circuit to this step's problem. Returns false for an idle circuit, which is left out: its rates
     /// are zero.
-    pub fn add(&mut self, now: Time, measured: &Measured) -> bool {
+    pub(crate) fn add(&mut self, now: Time, measured: &Measured) -> bool {
         let PredictorParameters { horizon, step, problem, local_ends, leave_out_idle, .. } = self.parameters;
         let index = self.beliefs.index(measured.circuit);
         let beliefs = &self.beliefs;
@@ -185,7 +185,7 @@ impl Planner {
     }
 
     /// Solves for the circuits added and returns their number; then [`plan`](Self::plan) has the results.
-    pub fn solve(&mut self) -> usize {
+    pub(crate) fn solve(&mut self) -> usize {
         let (horizon, n) = (self.parameters.horizon, self.rows.len());
         let Problem { vsrc, first_hop, fixed, capacity, s_max, .. } = &mut self.problem;
         let PredictorParameters { s_max_time, .. } = self.parameters;
@@ -250,7 +250,7 @@ impl Planner {
     }
 
     /// The plan for circuit number `row` of the last solve.
-    pub fn plan(&self, row: usize) -> Option<Plan<'_>> {
+    pub(crate) fn plan(&self, row: usize) -> Option<Plan<'_>> {
         let horizon = self.parameters.horizon;
         let at = row * horizon..(row + 1) * horizon;
         let Solution { v_in, v_out, vv_out, s, .. } = &self.solution;

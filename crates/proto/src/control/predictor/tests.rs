@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::cell::{Cell, CircId, Command};
-use crate::control::predictor::{About, Measured, Planner, PredictorParameters, Source, Trajectory, wire};
+use crate::control::predictor::planner::{Measured, Planner, Source};
+use crate::control::predictor::{About, PredictorParameters, Trajectory, wire};
 use crate::links::Config;
 use crate::node::{CircuitKey, Node};
 use crate::onion::{Clear, Onion};
