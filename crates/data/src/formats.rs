@@ -37,7 +37,8 @@ pub struct Format<T: 'static> {
 pub struct Formats<T: 'static> {
     /// Contents, for error messages.
     pub contents: &'static str,
-    kinds: &'static [&'static str],
+    /// The kinds of files that are in these formats, by [`kinds`].
+    pub(crate) kinds: &'static [&'static str],
     formats: &'static [Format<T>],
 }
 
@@ -80,7 +81,7 @@ pub static LATENCIES: Formats<LatencyTable> = Formats {
 };
 
 /// Relays and their capacities in one file.
-pub static RELAY_FILES: Formats<Relays> = Formats {
+pub(crate) static RELAY_FILES: Formats<Relays> = Formats {
     contents: "a table of relays",
     kinds: &[kinds::STAGED, kinds::DESCRIPTORS, kinds::SHADOW],
     formats: &[
@@ -196,11 +197,6 @@ pub static HOURLY_RELAYS: Formats<BTreeMap<u64, Vec<Identity>>> = Formats {
 };
 
 impl<T> Formats<T> {
-    /// The kinds of files that are in these formats, by [`kinds`].
-    pub fn kinds(&self) -> &'static [&'static str] {
-        self.kinds
-    }
-
     /// Opens and reads a file, plain, .xz or .gz.
     ///
     /// # Errors

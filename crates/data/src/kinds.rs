@@ -18,15 +18,15 @@ pub struct Kind {
 }
 
 /// Names of kinds that readers outside this crate expect.
-pub const CONSENSUS: &str = "a network consensus of Tor";
+pub(crate) const CONSENSUS: &str = "a network consensus of Tor";
 /// As [`CONSENSUS`].
 pub const BANDWIDTH_FILE: &str = "a bandwidth file";
 /// As [`CONSENSUS`].
-pub const MICRODESCRIPTORS: &str = "a file of microdescriptors";
+pub(crate) const MICRODESCRIPTORS: &str = "a file of microdescriptors";
 /// As [`CONSENSUS`].
 pub const DESCRIPTORS: &str = "a file of server descriptors";
 /// As [`CONSENSUS`].
-pub const SHADOW: &str = "a configuration of Shadow";
+pub(crate) const SHADOW: &str = "a configuration of Shadow";
 /// As [`CONSENSUS`].
 pub const GML: &str = "a network graph in GML";
 /// As [`CONSENSUS`].
@@ -36,25 +36,25 @@ pub const MARKOV: &str = "a Markov model of tgen";
 /// As [`CONSENSUS`].
 pub const ACTIONS: &str = "an action graph of tgen";
 /// As [`CONSENSUS`].
-pub const ANALYSIS: &str = "an analysis of OnionPerf or tgentools";
+pub(crate) const ANALYSIS: &str = "an analysis of OnionPerf or tgentools";
 /// As [`CONSENSUS`].
-pub const SUMMARY: &str = "a yearly summary of Tor's downloads";
+pub(crate) const SUMMARY: &str = "a yearly summary of Tor's downloads";
 /// As [`CONSENSUS`].
-pub const TPF: &str = "a `.tpf` file of Torperf";
+pub(crate) const TPF: &str = "a `.tpf` file of Torperf";
 /// As [`CONSENSUS`].
 pub const STAGED: &str = "a `relayinfo_staging_*.json` of tornettools";
 /// As [`CONSENSUS`].
-pub const GEOIP: &str = "a `geoip` file of Tor";
+pub(crate) const GEOIP: &str = "a `geoip` file of Tor";
 /// As [`CONSENSUS`].
-pub const PINGS: &str = "a table of WonderProxy";
+pub(crate) const PINGS: &str = "a table of WonderProxy";
 /// As [`CONSENSUS`].
-pub const RIPE: &str = "a table of country pairs of RIPE Atlas";
+pub(crate) const RIPE: &str = "a table of country pairs of RIPE Atlas";
 /// As [`CONSENSUS`].
-pub const MATRIX: &str = "a matrix of numbers";
+pub(crate) const MATRIX: &str = "a matrix of numbers";
 /// As [`CONSENSUS`].
-pub const SPEED_TEST: &str = "a `speedtest.diffs.json`";
+pub(crate) const SPEED_TEST: &str = "a `speedtest.diffs.json`";
 /// As [`CONSENSUS`].
-pub const CHURN: &str = "a `relay-churn-*.json`";
+pub(crate) const CHURN: &str = "a `relay-churn-*.json`";
 
 /// As [`CONSENSUS`].
 pub const SCENARIO: &str = "a scenario";
@@ -76,7 +76,7 @@ macro_rules! kind {
 }
 
 /// All kinds, specific ones first.
-pub static KINDS: &[Kind] = &[
+pub(crate) static KINDS: &[Kind] = &[
     // Its examples look like files of other kinds.
     kind!("a text in Markdown", "no command reads it; copy an example from it to a file", |d| has_line(
         d, "```"
