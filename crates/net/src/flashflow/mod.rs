@@ -31,7 +31,7 @@ pub use coordinator::{Unmeasured, measure};
 pub use daemon::{Daemon, DaemonError};
 pub use ledger::{Ledger, LedgerError};
 pub use measured::Forwarded;
-pub use network::{Listed, Network};
+pub use network::Network;
 pub use record::{Described, Record, RecordedParameters};
 pub use relay::{Limits, MeasuredRelay};
 pub use shared::{CoordinatorState, network};

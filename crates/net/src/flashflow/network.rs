@@ -36,14 +36,14 @@ pub struct Network {
     /// The shared random value; empty if the consensus lacks it.
     pub shared_random: Vec<u8>,
     /// The running relays.
-    pub relays: BTreeMap<RelayId, Listed>,
+    pub(crate) relays: BTreeMap<RelayId, Listed>,
     /// Number of trusted authorities that signed it.
     pub signatures: usize,
 }
 
 /// A running relay.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Listed {
+pub(crate) struct Listed {
     /// Consensus weight, with kB/s converted to a bit rate.
     pub weight: Rate,
     /// Address for overlay connections.

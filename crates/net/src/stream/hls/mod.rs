@@ -68,7 +68,7 @@ pub struct Hls {
 
 /// What happens to a segment as it grows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
+pub(crate) enum Part {
     /// It begins. Decoding can begin here.
     Begin,
     /// It grows by these packets.
