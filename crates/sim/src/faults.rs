@@ -8,7 +8,7 @@ use crate::plan::{Fault, FaultKind};
 
 /// A host stops or comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transition {
+pub(crate) struct Transition {
     /// When.
     pub at: Time,
     /// Which.
@@ -19,7 +19,7 @@ pub struct Transition {
 
 /// When hosts stop ([`FaultKind::HostDown`]) and come back, in order of time and host. Faults of one host
 /// that overlap or touch are one.
-pub fn transitions(faults: &[Fault]) -> Vec<Transition> {
+pub(crate) fn transitions(faults: &[Fault]) -> Vec<Transition> {
     let mut hosts: Vec<u32> = faults
         .iter()
         .filter_map(|fault| match fault.kind {

@@ -110,7 +110,7 @@ pub(crate) struct Departure {
 
 /// A link's counters at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LinkTotals {
+pub(crate) struct LinkTotals {
     /// Bytes of packets that have left completely.
     pub sent_bytes: u64,
     /// Packets dropped by the queue or lost when the link went down.

@@ -185,7 +185,7 @@ impl<E> Queue<E> {
     }
 
     /// The time of the last event taken.
-    pub fn now(&self) -> Time {
+    pub(crate) fn now(&self) -> Time {
         self.now
     }
 
@@ -201,7 +201,7 @@ impl<E> Queue<E> {
     }
 
     /// Events taken since the start.
-    pub fn popped(&self) -> u64 {
+    pub(crate) fn popped(&self) -> u64 {
         self.popped
     }
 

@@ -48,11 +48,11 @@ enum Step {
 
 /// A host's traffic up to a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HostTraffic {
+pub(crate) struct HostTraffic {
     /// The link out of the host.
-    pub up: LinkTotals,
+    pub(crate) up: LinkTotals,
     /// The link into the host.
-    pub down: LinkTotals,
+    pub(crate) down: LinkTotals,
     /// Packets lost after they left the uplink, plus those that found this host down.
     pub lost: u64,
 }
@@ -470,7 +470,7 @@ impl<T> Underlay<T> {
     }
 
     /// A host's traffic up to `now`, which must not decrease or precede the last event.
-    pub fn traffic(&mut self, host: Host, now: Time) -> HostTraffic {
+    pub(crate) fn traffic(&mut self, host: Host, now: Time) -> HostTraffic {
         let access = self.places[host.0 as usize].access;
         let site = &mut self.sites[access as usize];
         site.is_linked(now, &mut self.under_way);
@@ -484,7 +484,8 @@ impl<T> Underlay<T> {
     }
 
     /// Number of packets in flight.
-    pub fn in_flight(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn in_flight(&self) -> usize {
         self.under_way.len()
     }
 }

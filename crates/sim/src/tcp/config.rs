@@ -121,7 +121,8 @@ impl Default for Config {
 impl Config {
     /// Shadow 3's own TCP: Reno with a window that shrinks only on loss, without timestamps. An idle download of 50 KiB
     /// over it takes four round trips more than a byte: its slow start begins with two segments.
-    pub fn shadow() -> Config {
+    #[cfg(test)]
+    pub(crate) fn shadow() -> Config {
         Config {
             mss: 1460,
             header_bytes: 40,

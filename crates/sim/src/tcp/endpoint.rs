@@ -23,7 +23,7 @@ pub struct Endpoint {
 
 /// Where a connection stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub(crate) enum State {
     /// Not begun: an active end before `connect`, a passive one before a SYN.
     Idle,
     /// The handshake is under way.
@@ -51,7 +51,7 @@ pub struct Arrival {
 
 /// State of a connection, as the kernel reports it (TCP_INFO, SIOCOUTQNSD).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Info {
+pub(crate) struct Info {
     /// Congestion window in segments.
     pub cwnd: u32,
     /// Slow start ends here, in segments.
@@ -125,7 +125,7 @@ impl Endpoint {
     }
 
     /// Bytes that have arrived in order and have not been read.
-    pub fn readable(&self) -> u64 {
+    pub(crate) fn readable(&self) -> u64 {
         self.receiver.in_order() - self.receiver.consumed
     }
 
@@ -248,7 +248,7 @@ impl Endpoint {
     }
 
     /// A segment of so many payload bytes will have left the host's uplink at `departs`.
-    pub fn queued(&mut self, departs: Time, bytes: u32) {
+    pub(crate) fn queued(&mut self, departs: Time, bytes: u32) {
         if let Some(uplink) = self.sender.uplink.as_mut().filter(|_| bytes > 0) {
             uplink.push(departs, bytes);
         }
@@ -286,32 +286,32 @@ impl Endpoint {
     }
 
     /// No more bytes will be written; a FIN follows the last one.
-    pub fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.sender.close();
     }
 
     /// Where the connection stands.
-    pub fn state(&self) -> State {
+    pub(crate) fn state(&self) -> State {
         self.state
     }
 
     /// Offset up to which bytes have been written.
-    pub fn written(&self) -> u64 {
+    pub(crate) fn written(&self) -> u64 {
         self.sender.written()
     }
 
     /// Offset up to which bytes have been sent at least once.
-    pub fn transmitted(&self) -> u64 {
+    pub(crate) fn transmitted(&self) -> u64 {
         self.sender.flight.next.min(self.sender.written())
     }
 
     /// Offset up to which the peer has acknowledged.
-    pub fn acknowledged(&self) -> u64 {
+    pub(crate) fn acknowledged(&self) -> u64 {
         self.sender.flight.una.min(self.sender.written())
     }
 
     /// Offset up to which the peer's bytes have arrived in order.
-    pub fn delivered_in_order(&self) -> u64 {
+    pub(crate) fn delivered_in_order(&self) -> u64 {
         self.receiver.in_order()
     }
 
@@ -326,7 +326,7 @@ impl Endpoint {
     }
 
     /// The connection in figures.
-    pub fn info(&self, config: &Config) -> Info {
+    pub(crate) fn info(&self, config: &Config) -> Info {
         let sender = &self.sender;
         Info {
             cwnd: sender.window.cwnd,

@@ -23,5 +23,7 @@ mod tests;
 
 pub use config::{Buffer, Config, Fidelity};
 pub use congestion::Congestion;
-pub use endpoint::{Arrival, Endpoint, Info, State};
-pub use segment::{Flags, Segment};
+pub use endpoint::{Arrival, Endpoint};
+pub(crate) use endpoint::{Info, State};
+pub(crate) use segment::Flags;
+pub use segment::Segment;

@@ -193,12 +193,13 @@ impl Pair {
     }
 
     /// Changes the link from end `i`.
-    pub fn set_rule(&mut self, end: usize, rule: LinkRule) {
+    #[cfg(test)]
+    pub(crate) fn set_rule(&mut self, end: usize, rule: LinkRule) {
         self.links[end].rule = rule;
     }
 
     /// Lets the application of an end act and sends what it may.
-    pub fn drive(&mut self, which: usize) {
+    pub(crate) fn drive(&mut self, which: usize) {
         let now = self.now;
         let end = &mut self.ends[which];
         if end.reading {
@@ -233,7 +234,7 @@ impl Pair {
     }
 
     /// Runs to a point in time, or until nothing is left to happen.
-    pub fn run_until(&mut self, until: Time) {
+    pub(crate) fn run_until(&mut self, until: Time) {
         self.drive(0);
         self.drive(1);
         let _ = run_until(self, until);

@@ -23,32 +23,32 @@ pub struct Segment {
     /// How many of `sack` are used.
     pub blocks: u8,
     /// SYN, ACK, FIN, and whether `sack[0]` reports a duplicate (RFC 2883).
-    pub flags: Flags,
+    pub(crate) flags: Flags,
 }
 
 /// The flags of a [`Segment`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flags(pub u8);
+pub(crate) struct Flags(pub u8);
 
 impl Flags {
     /// Opens a connection.
-    pub const SYN: Flags = Flags(1);
+    pub(crate) const SYN: Flags = Flags(1);
     /// `ack` is valid.
-    pub const ACK: Flags = Flags(2);
+    pub(crate) const ACK: Flags = Flags(2);
     /// The last byte has been sent.
     pub(crate) const FIN: Flags = Flags(4);
     /// The first selective acknowledgement reports bytes received twice.
-    pub const DUPLICATE: Flags = Flags(8);
+    pub(crate) const DUPLICATE: Flags = Flags(8);
     /// Asks for an acknowledgement: a probe of a closed window.
     pub(crate) const PROBE: Flags = Flags(16);
 
     /// Whether all flags of `other` are set.
-    pub const fn has(self, other: Flags) -> bool {
+    pub(crate) const fn has(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
     /// These flags and those of `other`.
     #[must_use]
-    pub const fn with(self, other: Flags) -> Flags {
+    pub(crate) const fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
     }
 }
