@@ -36,7 +36,7 @@ const OF_MANIFEST: u8 = 0x80;
 
 impl Key {
     /// The key that requests the manifest which lists this packet.
-    pub fn of_manifest(self) -> Key {
+    pub(crate) fn of_manifest(self) -> Key {
         Key { slice: self.slice | OF_MANIFEST, ..self }
     }
 
@@ -94,7 +94,7 @@ impl Video {
     pub(crate) const HEAD: usize = 1 + 1 + 1 + 4 + 4;
 
     /// Encodes the datagram.
-    pub fn encode(&self) -> Bytes {
+    pub(crate) fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(Video::HEAD + self.payload.len());
         out.put_u8(VIDEO);
         out.put_u8(self.key.slice);
@@ -154,7 +154,7 @@ impl Explore {
 }
 
 /// Encodes a request for repair of at most `MAX_NACKS` packets.
-pub fn nack(keys: &[Key]) -> Bytes {
+pub(crate) fn nack(keys: &[Key]) -> Bytes {
     let mut out = BytesMut::with_capacity(1 + 5 * keys.len());
     out.put_u8(NACK);
     for key in keys {

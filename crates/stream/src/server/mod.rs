@@ -176,7 +176,7 @@ impl Server {
     }
 
     /// Rate on the wire of one slice to one child, bit/s.
-    pub fn slice_rate(&self) -> f64 {
+    pub(crate) fn slice_rate(&self) -> f64 {
         self.rate().slice
     }
 

@@ -56,7 +56,7 @@ impl Signer {
     }
 
     /// Group of the last packet that left.
-    pub fn newest(&self) -> u32 {
+    pub(crate) fn newest(&self) -> u32 {
         self.newest
     }
 
