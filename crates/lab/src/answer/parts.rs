@@ -12,16 +12,16 @@ pub struct ComparedPart {
     /// Keys of its `[[system]]`.
     pub(super) keys: &'static str,
     /// Nodes that must upgrade for the simulated effect.
-    pub upgrade: Upgrade,
+    pub(crate) upgrade: Upgrade,
     /// Where this is stated.
     pub source: &'static str,
     /// Effect on the guards and exits of a stream.
-    pub paths: Paths,
+    pub(crate) paths: Paths,
 }
 
 /// Effect on the guards and exits of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Paths {
+pub(crate) enum Paths {
     /// They are those of the baseline.
     Same,
     /// Streams use two guards.
@@ -32,7 +32,7 @@ pub enum Paths {
 
 /// Nodes that must upgrade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Upgrade {
+pub(crate) enum Upgrade {
     /// Each relay decides alone, and only its own traffic changes.
     EachRelay,
     /// Both ends of a connection between relays.
@@ -49,7 +49,7 @@ pub enum Upgrade {
 
 impl Upgrade {
     /// In words.
-    pub fn text(self) -> &'static str {
+    pub(crate) fn text(self) -> &'static str {
         match self {
             Upgrade::EachRelay => "each relay, alone",
             Upgrade::PairsOfRelays => "pairs of relays",

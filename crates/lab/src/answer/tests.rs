@@ -1,5 +1,6 @@
 use tidegate_control::units::Span;
 
+use super::parts::Upgrade;
 use super::*;
 use crate::report::{answer_page, answer_text};
 

@@ -57,15 +57,15 @@ pub struct ScenarioFile {
     pub(crate) underlay: Underlay,
     /// Relays, one table each.
     #[serde(default)]
-    pub relay: Vec<HostFile>,
+    pub(crate) relay: Vec<HostFile>,
     /// Servers, one table each.
     #[serde(default)]
-    pub server: Vec<HostFile>,
+    pub(crate) server: Vec<HostFile>,
     /// Clients, one table each.
     #[serde(default)]
-    pub client: Vec<HostFile>,
+    pub(crate) client: Vec<HostFile>,
     /// Relays with random link rates.
-    pub random: Option<Placed<RandomFile>>,
+    pub(crate) random: Option<Placed<RandomFile>>,
     /// Relays sampled from a consensus, or from the built-in model of Tor.
     pub tor: Option<Placed<TorFile>>,
     /// Kinds of traffic in addition to the built-in ones.
@@ -130,7 +130,7 @@ pub struct SystemFile {
     pub(crate) other_clients: Option<OtherClientsFile>,
     /// How clients select relays for circuits.
     #[serde(default)]
-    pub paths: PathsFile,
+    pub(crate) paths: PathsFile,
     /// The parts; their keys stand in the same table.
     #[serde(skip)]
     pub parts: SystemConfig,

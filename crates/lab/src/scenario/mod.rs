@@ -29,12 +29,11 @@ use crate::registry;
 pub(crate) use check::check_folder_name;
 use file::file_name_character;
 pub use file::{ScenarioFile, SystemFile};
-pub use paths::PathsFile;
+pub(crate) use paths::PathsFile;
 use place::Places;
 pub use place::{Name, Placed};
-pub use quantity::Queue;
 use quantity::Timeout;
-pub use tables::{BandwidthFile, HostFile, RandomFile, TorFile};
+pub use tables::TorFile;
 pub use users::UserFile;
 
 pub use crate::network::builtin::parameters_of_2024;

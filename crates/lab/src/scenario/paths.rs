@@ -11,7 +11,7 @@ use super::quantity::Timeout;
 /// How a system's clients select paths. Users with a `path` of their own ignore it.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct PathsFile {
+pub(crate) struct PathsFile {
     /// How relays are weighed: `tor` (consensus weights by position), `uniform`, `bandwidth-file` or `pinned`. Two more
     /// weigh as `tor` and compare several paths per circuit: `latency-aware` uses the one with the least delay between
     /// its relays; `congestion-aware` builds all and uses the one with the shortest queues.

@@ -145,7 +145,7 @@ impl FromStr for Timeout {
 /// A link's queue: `"1000 packets"`, `"64 KiB"`, `"codel"`, `"codel 5 ms 100 ms 1000 packets"`, or
 /// `"shadow"`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Queue(pub QueuePlan);
+pub(crate) struct Queue(pub QueuePlan);
 
 impl Queue {
     /// Drop-tail with a limit in packets.

@@ -37,7 +37,7 @@ impl Default for Underlay {
 /// A named relay, server or client.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct HostFile {
+pub(crate) struct HostFile {
     /// Name that users and faults refer to.
     pub name: Name,
     /// Places the host on the machine of this relay, without delay between the two. A relay also shares the machine's
@@ -58,10 +58,10 @@ pub struct HostFile {
     pub down: Option<Rate>,
     /// Queue in front of each direction. Source: Linux's default transmit queue length.
     #[serde(default)]
-    pub queue: Queue,
+    pub(crate) queue: Queue,
     /// Queue in front of the direction into the host, if it differs from `queue`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub queue_down: Option<Queue>,
+    pub(crate) queue_down: Option<Queue>,
     /// One-way delay of the access; default: half of the underlay's `delay`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub access_delay: Option<Span>,
@@ -70,7 +70,7 @@ pub struct HostFile {
     pub location: Option<Name>,
     /// A relay's token bucket. Clients and servers cannot have one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub bandwidth: Option<BandwidthFile>,
+    pub(crate) bandwidth: Option<BandwidthFile>,
     /// A relay's processor time per cell. Clients and servers cannot have it.
     #[serde(default)]
     pub cell_cost: Span,
@@ -79,7 +79,7 @@ pub struct HostFile {
 /// A relay's token bucket. Source: tor's `BandwidthRate` and `BandwidthBurst`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct BandwidthFile {
+pub(crate) struct BandwidthFile {
     /// Sustained rate, finite.
     #[schemars(extend("x-range" = "8 bit/s.."))]
     pub rate: Placed<Rate>,
@@ -109,7 +109,7 @@ fn refill() -> Span {
 /// section 5.3.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct RandomFile {
+pub(crate) struct RandomFile {
     /// Number of relays.
     #[schemars(range(min = 3, max = 10_000))]
     pub relays: u32,
@@ -123,10 +123,10 @@ pub struct RandomFile {
     pub(crate) end_link: Option<Between<Rate>>,
     /// Queue in front of each direction of every link. Source: Linux's default transmit queue length.
     #[serde(default)]
-    pub queue: Queue,
+    pub(crate) queue: Queue,
     /// Relays' token buckets.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub bandwidth: Option<BandwidthFile>,
+    pub(crate) bandwidth: Option<BandwidthFile>,
     /// Throttling: gives each relay a token bucket with this share of its link's rate; 1 adds none.
     #[schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0))]
     #[serde(default = "whole")]
@@ -227,11 +227,11 @@ pub struct TorFile {
     #[schemars(extend("x-range" = "1 bit/s.."))]
     pub server_link: Rate,
     /// Queue in front of each direction of every link. Source: Linux's default transmit queue length.
-    pub queue: Queue,
+    pub(crate) queue: Queue,
     /// Queue in front of the directions into hosts, if it differs from `queue`. Shadow queues outgoing packets without
     /// loss (`queue = "shadow"`) and incoming ones with CoDel (`queue-down = "codel"`).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub queue_down: Option<Queue>,
+    pub(crate) queue_down: Option<Queue>,
 }
 
 /// How a network's relays are sampled.

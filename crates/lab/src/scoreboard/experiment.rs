@@ -179,13 +179,13 @@ pub struct ExperimentFile {
     pub figure: Vec<Spanned<FigureFile>>,
     /// The published numbers.
     #[serde(default)]
-    pub row: Vec<Spanned<RowFile>>,
+    pub(crate) row: Vec<Spanned<RowFile>>,
 }
 
 /// A published number or statement.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct RowFile {
+pub(crate) struct RowFile {
     /// Name of the quantity, for readers.
     pub quantity: String,
     /// Origin of the number; default: [`ExperimentFile::kind`].
@@ -201,7 +201,7 @@ pub struct RowFile {
     /// The published number.
     pub published: Option<f64>,
     /// Permitted distance of ours: `"10 %"`, or a number in the row's unit.
-    pub tolerance: Option<Tolerance>,
+    pub(crate) tolerance: Option<Tolerance>,
     /// A statement instead of a number: `latency_1000 <= 1.3 * latency_10`.
     pub relation: Option<String>,
     /// How the published number was derived, if the paper's text does not contain it.
@@ -213,7 +213,7 @@ pub struct RowFile {
     /// The change of which the number is the effect; such rows are on the page of effects.
     pub(crate) effect: Option<EffectFile>,
     /// A row that demonstrates why this one differs.
-    pub cause: Option<CauseFile>,
+    pub(crate) cause: Option<CauseFile>,
     /// Remark for readers.
     #[serde(default)]
     pub note: String,
@@ -222,7 +222,7 @@ pub struct RowFile {
 /// A cause, and the row that demonstrates it if it holds.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct CauseFile {
+pub(crate) struct CauseFile {
     /// The cause.
     pub why: String,
     /// The row's experiment, as `paper/figure`; default: this one.
@@ -272,14 +272,14 @@ impl EffectForm {
 #[derive(Clone, Debug)]
 pub struct PublishedRow {
     /// The row as written.
-    pub file: RowFile,
+    pub(crate) file: RowFile,
     /// The parsed comparison.
-    pub check: Check,
+    pub(crate) check: Check,
 }
 
 /// The comparison of a row.
 #[derive(Clone, Debug)]
-pub enum Check {
+pub(crate) enum Check {
     /// A number with a published value.
     Number {
         /// The expression for our number.
@@ -349,7 +349,7 @@ pub(crate) fn joined<'a>(remarks: impl IntoIterator<Item = &'a str>) -> String {
 
 /// Permitted distance from a published number.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Tolerance {
+pub(crate) enum Tolerance {
     /// Share of the published number.
     Relative(f64),
     /// In the row's unit.

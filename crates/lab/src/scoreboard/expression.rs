@@ -9,17 +9,17 @@ use std::str::FromStr;
 
 /// An arithmetic expression.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Expression(Node);
+pub(crate) struct Expression(Node);
 
 /// Two expressions compared.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Relation {
+pub(crate) struct Relation {
     text: String,
     /// The left side; reports show its value as ours.
-    pub left: Expression,
+    pub(crate) left: Expression,
     comparison: Comparison,
     /// The right side.
-    pub right: Expression,
+    pub(crate) right: Expression,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,7 +65,7 @@ impl Function {
 
 /// Why a text is not a valid expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExpressionError(String);
+pub(crate) struct ExpressionError(String);
 
 impl fmt::Display for ExpressionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

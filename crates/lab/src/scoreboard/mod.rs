@@ -24,7 +24,6 @@ use crate::monitor::Monitor;
 pub use calibration::{CalibrateFile, Calibration, FreeParameter};
 pub use drawing::{Banded, Drawing, FigureFile};
 pub use experiment::{Experiment, Scale};
-pub use expression::{Expression, ExpressionError, Relation};
 pub use looks::Looks;
 pub use measured::{Curve, Figure, Measured};
 pub use verdict::{Outcome, Verdict};
