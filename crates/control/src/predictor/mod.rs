@@ -13,7 +13,6 @@
 mod cholesky;
 mod circuit;
 mod dual;
-pub mod exchange;
 mod form;
 mod four;
 mod inside;

@@ -133,8 +133,8 @@ impl Adverts {
 
 #[cfg(test)]
 mod tests {
+    use super::super::exchange::align;
     use proptest::prelude::*;
-    use tidegate_control::predictor::exchange::align;
 
     use super::*;
 

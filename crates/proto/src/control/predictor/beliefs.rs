@@ -1,6 +1,6 @@
 //! The trajectories of its neighbours that a relay accepts.
 
-use tidegate_control::predictor::exchange::{believe, last};
+use super::exchange::{believe, last};
 use tidegate_control::units::Time;
 
 use super::delay::Delay;

@@ -12,7 +12,7 @@
 //! Numbers are in base 128, lowest first, and the high bit of a byte announces another one; signed steps are
 //! zigzag-coded. A cell does not refer to earlier cells, so a lost or late one does not spoil later ones.
 
-use tidegate_control::predictor::exchange::align;
+use super::exchange::align;
 use tidegate_control::units::{Span, Time};
 
 use super::trajectory::{About, Malformed, Trajectory};

@@ -9,6 +9,7 @@ mod beliefs;
 mod compact;
 mod controller;
 mod delay;
+mod exchange;
 mod parameters;
 mod planner;
 mod steps;

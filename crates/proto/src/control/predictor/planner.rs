@@ -2,7 +2,7 @@
 //!
 //! The input is the relay's measurements and its neighbours' trajectories.
 
-use tidegate_control::predictor::exchange::{align, share_fixed, source};
+use super::exchange::{align, share_fixed, source};
 use tidegate_control::predictor::{Formulation, Problem, Solution, Solver};
 use tidegate_control::units::{Span, Time};
 

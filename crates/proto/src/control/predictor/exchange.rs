@@ -8,7 +8,7 @@
 ///
 /// Each of our steps gets the average over its time. The last value continues past the end. A trajectory that has not
 /// begun counts as begun (the prototype uses zero, but the case never occurs in its setting).
-pub fn align(heard: &[f64], elapsed: f64, ours: &mut [f64]) {
+pub(crate) fn align(heard: &[f64], elapsed: f64, ours: &mut [f64]) {
     let Some(&last) = heard.last() else { return ours.fill(0.0) };
     let elapsed = elapsed.clamp(-(ours.len() as f64), heard.len() as f64);
     let whole = libm::floor(elapsed);
@@ -25,7 +25,7 @@ pub fn align(heard: &[f64], elapsed: f64, ours: &mut [f64]) {
 ///
 /// Without this, a plan ends when the neighbour's queue would be full, although the neighbour keeps forwarding. Both sides
 /// of a link then plan to stop soon, and grant each other less than they could.
-pub fn last(grants: &mut [f64], fixed: usize) {
+pub(crate) fn last(grants: &mut [f64], fixed: usize) {
     if let Some([first, rest @ ..]) = grants.get_mut(fixed..)
         && let Some(second) = rest.first()
     {
@@ -35,7 +35,7 @@ pub fn last(grants: &mut [f64], fixed: usize) {
 }
 
 /// Cuts values to `0..=most`; returns false if one is not a number.
-pub fn believe(values: &mut [f64], most: f64) -> bool {
+pub(crate) fn believe(values: &mut [f64], most: f64) -> bool {
     let sound = values.iter().all(|value| !value.is_nan());
     for value in values {
         *value = if sound { value.clamp(0.0, most) } else { 0.0 };
@@ -48,7 +48,7 @@ pub fn believe(values: &mut [f64], most: f64) -> bool {
 ///
 /// Otherwise fixed rates above the capacity would make a problem infeasible, and a neighbour could displace the others by
 /// large claims.
-pub fn share_fixed(
+pub(crate) fn share_fixed(
     claims: &mut [f64],
     stride: usize,
     first: usize,
@@ -81,7 +81,14 @@ pub fn share_fixed(
 /// Assumes a server's plan from its `remaining` cells, at most `most`, where the data enters the overlay.
 ///
 /// `rates` is our own previous wish `before` while the data lasts; `queue` is the rest of the data.
-pub fn source(before: &[f64], remaining: f64, most: f64, dt: f64, rates: &mut [f64], queue: &mut [f64]) {
+pub(crate) fn source(
+    before: &[f64],
+    remaining: f64,
+    most: f64,
+    dt: f64,
+    rates: &mut [f64],
+    queue: &mut [f64],
+) {
     let mut left = libm::floor(remaining);
     for (step, rate) in rates.iter_mut().enumerate() {
         *rate = before.get(step).copied().unwrap_or(0.0).min(left / dt).max(0.0);
