@@ -21,8 +21,8 @@ use tidegate_net::tls;
 use tidegate_proto::crypto::layer::Keystream;
 use tidegate_proto::flashflow::cell::{CELL, HEADER};
 use tidegate_proto::flashflow::coordinator::{Order, Timeouts};
-use tidegate_proto::flashflow::message::{MeasurerId, Open, Params};
 use tidegate_proto::flashflow::relay::Config;
+use tidegate_proto::flashflow::{MeasurerId, Open, Params};
 use tokio::sync::watch;
 
 /// `cargo test` also runs benches, once and short.

@@ -15,8 +15,8 @@ use tidegate_net::live::relay::{Measurement, RelayConfig, run};
 use tidegate_proto::crypto::Router;
 use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::flashflow::coordinator::{Failure, Order, Outcome, Peer, Timeouts};
-use tidegate_proto::flashflow::message::{MeasurerId, Open, Params, Reason};
 use tidegate_proto::flashflow::relay::Config;
+use tidegate_proto::flashflow::{MeasurerId, Open, Params, Reason};
 use tidegate_proto::links;
 use tidegate_proto::transport::Transport;
 use tokio::io::AsyncWriteExt as _;
@@ -440,8 +440,8 @@ fn silent_connections_do_not_lock_out_a_coordinator() {
 fn garbage_on_a_measurement_circuit_ends_it() {
     use tidegate_net::link;
     use tidegate_proto::crypto::ntor::ClientHandshake;
+    use tidegate_proto::flashflow::Message;
     use tidegate_proto::flashflow::cell::{self, CELL};
-    use tidegate_proto::flashflow::message::Message;
 
     let mut team = team(0, Rate::UNLIMITED);
     let measurer = Identity::generate();

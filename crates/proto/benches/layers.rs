@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use tidegate_proto::cell::{Message, Payload, RelayId, StreamId};
 use tidegate_proto::crypto::layer::Body;
-use tidegate_proto::crypto::negotiation::Wishes;
 use tidegate_proto::crypto::ntor::RelaySecret;
-use tidegate_proto::crypto::{Encrypted, Hop, OwnKeys};
+use tidegate_proto::crypto::{Encrypted, Hop, OwnKeys, Wishes};
 use tidegate_proto::onion::Onion as _;
 
 /// Cells that are prepared before a measured stretch.

@@ -15,9 +15,10 @@ use tidegate_proto::flashflow::coordinator::{
     Failure, Measurement, Order, Outcome, Output as ToDo, Peer, Timeouts,
 };
 use tidegate_proto::flashflow::measurer::{Measurer, Output as MeasurerOutput};
-use tidegate_proto::flashflow::message::{MeasurerId, Message, Open, Params, Reason};
 use tidegate_proto::flashflow::relay::{Config, Output as RelayOutput, Target};
-use tidegate_proto::flashflow::{Class, MeasurerEnd, Pace, RelayEnd};
+use tidegate_proto::flashflow::{
+    Class, MeasurerEnd, MeasurerId, Message, Open, Pace, Params, Reason, RelayEnd,
+};
 
 const COORDINATOR: [u8; 32] = [1; 32];
 const TEAM: usize = 3;

@@ -11,9 +11,8 @@ use tidegate_proto::cell::{
     Cell, CircId, Command, Message, Nonce, Payload, RelayId, ServiceCommand, StreamId,
 };
 use tidegate_proto::crypto::layer::Body;
-use tidegate_proto::crypto::negotiation::Wishes;
 use tidegate_proto::crypto::ntor::RelaySecret;
-use tidegate_proto::crypto::{Encrypted, Hop, OwnKeys, SharedNames, Target};
+use tidegate_proto::crypto::{Encrypted, Hop, OwnKeys, SharedNames, Target, Wishes};
 use tidegate_proto::links::{ChannelId, Config, Limits};
 use tidegate_proto::node::Node as _;
 use tidegate_proto::onion::Onion as _;

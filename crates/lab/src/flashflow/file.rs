@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Deserialize;
 use tidegate_control::units::{Rate, Span};
 use tidegate_proto::flashflow::cell::CELL;
-use tidegate_proto::flashflow::message::{MAX_MEASURERS, MAX_SECONDS};
+use tidegate_proto::flashflow::{MAX_MEASURERS, MAX_SECONDS};
 use tidegate_sim::flashflow::{BackgroundPlan, GuestsPlan, MeasurerPlan, Plan, RelayPlan};
 use tidegate_sim::plan::{LinkPlan, QueuePlan};
 use tidegate_sim::tcp::{Buffer, Config};

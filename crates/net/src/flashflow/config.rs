@@ -15,8 +15,7 @@ use tidegate_control::text::{read_hex, read_hex_list};
 use tidegate_control::units::{Rate, Span};
 use tidegate_proto::cell::RelayId as RelayNumber;
 use tidegate_proto::crypto::ntor::RelayPublic;
-use tidegate_proto::flashflow::message::{Fingerprint, MAX_MEASURERS, MAX_SECONDS};
-use tidegate_proto::flashflow::relay;
+use tidegate_proto::flashflow::{Fingerprint, MAX_MEASURERS, MAX_SECONDS, relay};
 
 use super::network::NetworkSource;
 use crate::identity::{Contact, Identity};

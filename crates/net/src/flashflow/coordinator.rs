@@ -9,7 +9,7 @@ use tidegate_control::units::{Span, Time};
 use tidegate_proto::flashflow::coordinator::{
     Failure, Measurement, Order, Outcome, Output, Peer, SecondRecord,
 };
-use tidegate_proto::flashflow::message::{Message, Reason};
+use tidegate_proto::flashflow::{Message, Reason};
 use tokio::sync::{mpsc, watch};
 
 use crate::driver::{Driver, Handler};

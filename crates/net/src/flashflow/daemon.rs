@@ -15,7 +15,7 @@ use tidegate_control::units::{Rate, Span};
 use tidegate_data::document::DataError;
 use tidegate_proto::crypto::ntor::RelayPublic;
 use tidegate_proto::flashflow::coordinator::{Failure, Order, Outcome, Peer, SecondRecord, Timeouts};
-use tidegate_proto::flashflow::message::{MeasurerId, Open, Params, Reason};
+use tidegate_proto::flashflow::{MeasurerId, Open, Params, Reason};
 use tokio::sync::watch;
 
 use super::config::{CoordinatorConfig, RelayEntry, Target};

@@ -10,7 +10,7 @@ use tidegate_control::flashflow::bandwidth_file::{BandwidthFile, BandwidthFileEr
 use tidegate_control::flashflow::schedule::RelayId;
 use tidegate_control::flashflow::{MeasurementParameters, Percent, Verdict};
 use tidegate_control::units::{Rate, Span};
-use tidegate_proto::flashflow::message::Reason;
+use tidegate_proto::flashflow::Reason;
 
 use super::record::{Described, Record, RecordedParameters};
 use crate::identity::unhex;

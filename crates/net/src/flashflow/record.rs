@@ -65,7 +65,7 @@ pub enum Record {
         id: String,
         /// Time.
         unix: u64,
-        /// [`tidegate_proto::flashflow::message::Reason::name`]
+        /// [`tidegate_proto::flashflow::Reason::name`]
         reason: String,
         /// `relay`, a measurer's name, or `coordinator`.
         by: String,

@@ -16,7 +16,7 @@ use tidegate_control::turns::Sharing;
 use tidegate_control::units::Rate;
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::crypto::{Encrypted, wire};
-use tidegate_proto::flashflow::message::Fingerprint;
+use tidegate_proto::flashflow::Fingerprint;
 use tidegate_proto::flashflow::relay::Config;
 use tidegate_proto::links;
 use tidegate_proto::node::{Node as _, Output as Asked};

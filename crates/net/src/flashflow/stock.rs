@@ -14,14 +14,13 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use subtle::ConstantTimeEq as _;
-use tidegate_control::flashflow::Percent;
-use tidegate_control::flashflow::aggregate;
 use tidegate_control::flashflow::schedule::RelayId;
+use tidegate_control::flashflow::{Percent, aggregate};
 use tidegate_control::units::{Rate, Span, Time};
+use tidegate_proto::flashflow::Reason;
 use tidegate_proto::flashflow::cell::CELL;
 use tidegate_proto::flashflow::coordinator::{Failure, Outcome, Peer, SecondRecord};
 use tidegate_proto::flashflow::load::{BATCH, Load, Turn};
-use tidegate_proto::flashflow::message::Reason;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream, VarInt};
 use tidegate_control::shares::{Shares, network};
 use tidegate_control::units::{Span, Time};
-use tidegate_proto::flashflow::message::Fingerprint;
+use tidegate_proto::flashflow::Fingerprint;
 use tidegate_stream::message::{Contact, LONGEST, Message};
 use tidegate_stream::packet::{self, Datagram, Share, WIRE};
 use tidegate_stream::{Input, Output, Peer, SERVER};
@@ -18,10 +18,9 @@ use tokio::sync::mpsc;
 
 use super::path::{Path, Socket};
 use super::quic;
-use crate::clock;
 use crate::gate::Gate;
 use crate::identity::Identity;
-use crate::tls;
+use crate::{clock, tls};
 
 /// An event of a connection.
 pub(crate) enum Event {

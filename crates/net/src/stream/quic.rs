@@ -8,10 +8,10 @@ use quinn::congestion::{Controller, ControllerFactory};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{
     AckFrequencyConfig, ClientConfig, Connection, Endpoint, EndpointConfig, ServerConfig, TokioRuntime,
+    TransportConfig, VarInt,
 };
-use quinn::{TransportConfig, VarInt};
 use rustls::pki_types::CertificateDer;
-use tidegate_proto::flashflow::message::Fingerprint;
+use tidegate_proto::flashflow::Fingerprint;
 
 use super::path::Socket;
 use crate::identity::{Identity, fingerprint};

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tidegate_control::units::{Span, Time};
-use tidegate_proto::flashflow::message::Fingerprint;
+use tidegate_proto::flashflow::Fingerprint;
 use tidegate_stream::lag::Lags;
 use tidegate_stream::message::Refusal;
 use tidegate_stream::packet::{self, Share};

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use super::cell::{self, CELL, HEADER, MEASUREMENT, Token};
 use crate::crypto::ntor::RelayPublic;
 
-pub use crate::crypto::cert::Fingerprint;
+use crate::crypto::cert::Fingerprint;
 
 /// Largest number of measurers of one measurement (proposal 316).
 pub const MAX_MEASURERS: usize = 10;

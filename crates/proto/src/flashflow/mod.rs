@@ -3,7 +3,7 @@
 //! A coordinator lets measurers load a relay and adds up what comes back. `docs/flashflow.md` explains our
 //! decisions where paper and proposal leave things open.
 //!
-//! A measurement in the order of its messages ([`message`]): coordinator -> relay `Params`; relay ->
+//! A measurement in the order of its messages (`message`): coordinator -> relay `Params`; relay ->
 //! coordinator `ParamsOk`; coordinator -> measurers `Open`; each measurer opens its circuits to the relay
 //! ([`cell::CREATE_MEASUREMENT`]) and answers `Ready`; coordinator -> measurers `Go`. Echo cells (`echo`)
 //! flow for the agreed seconds, while measurers send `Count` and the relay `Background` every second.
@@ -19,11 +19,14 @@ mod echo;
 mod hold;
 pub mod load;
 pub mod measurer;
-pub mod message;
+mod message;
 mod pace;
 pub mod probe;
 pub mod relay;
 
 pub use echo::{EchoError, MeasurerEnd, RelayEnd};
 pub use hold::Hold;
+pub use message::{MAX_MEASURERS, MAX_SECONDS, MeasurerId, Message, MessageError, Open, Params, Reason};
 pub use pace::{Class, Grant, Pace};
+
+pub use crate::crypto::cert::Fingerprint;

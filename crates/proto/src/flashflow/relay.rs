@@ -14,7 +14,8 @@ use tidegate_control::text::read_hex_list;
 use tidegate_control::units::{Span, Time};
 
 use super::cell::Token;
-use super::message::{Fingerprint, Message, Params, Reason};
+use super::message::{Message, Params, Reason};
+use crate::crypto::cert::Fingerprint;
 
 /// Permissions of the relay's operator (proposal 316).
 #[derive(Clone, Debug, PartialEq, Deserialize)]

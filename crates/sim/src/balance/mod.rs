@@ -18,7 +18,7 @@ use tidegate_control::balance::{
 };
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
-use tidegate_proto::flashflow::message::Reason;
+use tidegate_proto::flashflow::Reason;
 use tidegate_proto::paths::Selector;
 
 use crate::plan::{Directory, Plan, RelayEntry, System, UserPlan};

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_control::balance::{Round, Seen};
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::CELL_BYTES;
-use tidegate_proto::flashflow::message::Reason;
+use tidegate_proto::flashflow::Reason;
 
 use crate::observe::{Host, Observation, Recorder};
 use crate::plan::{Directory, Plan};

@@ -11,9 +11,9 @@ use std::ops::ControlFlow;
 
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
+use tidegate_proto::flashflow::Reason;
 use tidegate_proto::flashflow::cell::CELL;
 use tidegate_proto::flashflow::coordinator::Failure;
-use tidegate_proto::flashflow::message::Reason;
 
 pub use plan::{BackgroundPlan, GuestsPlan, MeasurerPlan, Plan, RelayPlan, RelayReport, Report, Stopped};
 

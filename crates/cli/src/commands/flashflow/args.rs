@@ -5,7 +5,7 @@ use std::path::Path;
 use tidegate_control::units::{Span, UnitError};
 use tidegate_lab::input::InputError;
 use tidegate_net::flashflow::{ConfigFile, delay};
-use tidegate_proto::flashflow::message::MAX_SECONDS;
+use tidegate_proto::flashflow::MAX_SECONDS;
 
 use crate::failure::Failure;
 

@@ -5,8 +5,7 @@ use tidegate_control::units::Time;
 use tidegate_proto::crypto::ntor::{self, ClientHandshake, RelaySecret};
 use tidegate_proto::flashflow::cell::{self, CELL, Token};
 use tidegate_proto::flashflow::load::{BATCH, Load, Turn};
-use tidegate_proto::flashflow::message::Open;
-use tidegate_proto::flashflow::{EchoError, MeasurerEnd, RelayEnd};
+use tidegate_proto::flashflow::{EchoError, MeasurerEnd, Open, RelayEnd};
 
 use crate::tcp::Arrival;
 use crate::world::connections::{EndId, Sockets};

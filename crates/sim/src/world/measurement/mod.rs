@@ -13,8 +13,7 @@ use tidegate_control::machine::Machine as _;
 use tidegate_control::units::{Rate, Span, Time};
 use tidegate_proto::flashflow::cell::CELL;
 use tidegate_proto::flashflow::coordinator::{self, Peer};
-use tidegate_proto::flashflow::message::{Message, Open, Reason};
-use tidegate_proto::flashflow::{Class, Hold, measurer, relay};
+use tidegate_proto::flashflow::{Class, Hold, Message, Open, Reason, measurer, relay};
 
 use self::circuit::Circuit;
 pub(super) use self::session::Measurement;

@@ -9,9 +9,8 @@ use tidegate_control::units::{Rate, Span, Time};
 use tidegate_proto::crypto::ntor::RelaySecret;
 use tidegate_proto::flashflow::cell::CELL;
 use tidegate_proto::flashflow::coordinator::{self, Order, Peer, Timeouts};
-use tidegate_proto::flashflow::message::{Fingerprint, MeasurerId, Open, Params};
 use tidegate_proto::flashflow::relay::{self, Target};
-use tidegate_proto::flashflow::{Hold, Pace};
+use tidegate_proto::flashflow::{Fingerprint, Hold, MeasurerId, Open, Pace, Params};
 
 use super::circuit::{self, Circuit};
 use super::member::Member;
