@@ -1,6 +1,6 @@
 //! Kinds of files, by their contents: a refusal says what a file is, and which command reads it.
 //!
-//! A new kind is one line of [`KINDS`]. The order matters: specific kinds come first.
+//! A new kind is one line of `KINDS`. The order matters: specific kinds come first.
 
 #[cfg(test)]
 mod tests;
@@ -17,50 +17,50 @@ pub struct Kind {
     detect: fn(&Document) -> bool,
 }
 
-/// Names of kinds that readers outside this crate expect.
+/// Name of a kind that readers expect.
 pub(crate) const CONSENSUS: &str = "a network consensus of Tor";
-/// As [`CONSENSUS`].
+/// Name of a kind that readers expect.
 pub const BANDWIDTH_FILE: &str = "a bandwidth file";
-/// As [`CONSENSUS`].
+/// Name of a kind that readers expect.
 pub(crate) const MICRODESCRIPTORS: &str = "a file of microdescriptors";
-/// As [`CONSENSUS`].
+/// Name of a kind that readers expect.
 pub const DESCRIPTORS: &str = "a file of server descriptors";
-/// As [`CONSENSUS`].
+/// Name of a kind that readers expect.
 pub(crate) const SHADOW: &str = "a configuration of Shadow";
-/// As [`CONSENSUS`].
+/// Name of a kind that readers expect.
 pub const GML: &str = "a network graph in GML";
-/// As [`CONSENSUS`].
+/// Name of a kind that readers expect.
 pub const SHADOW1_GRAPH: &str = "a network graph of Shadow 1";
-/// As [`CONSENSUS`].
+/// Name of a kind that readers expect.
 pub const MARKOV: &str = "a Markov model of tgen";
-/// As [`CONSENSUS`].
+/// Name of a kind that readers expect.
 pub const ACTIONS: &str = "an action graph of tgen";
-/// As [`CONSENSUS`].
+/// Name of a kind that readers expect.
 pub(crate) const ANALYSIS: &str = "an analysis of OnionPerf or tgentools";
-/// As [`CONSENSUS`].
+/// Name of a kind that readers expect.
 pub(crate) const SUMMARY: &str = "a yearly summary of Tor's downloads";
-/// As [`CONSENSUS`].
+/// Name of a kind that readers expect.
 pub(crate) const TPF: &str = "a `.tpf` file of Torperf";
-/// As [`CONSENSUS`].
+/// Name of a kind that readers expect.
 pub const STAGED: &str = "a `relayinfo_staging_*.json` of tornettools";
-/// As [`CONSENSUS`].
+/// Name of a kind that readers expect.
 pub(crate) const GEOIP: &str = "a `geoip` file of Tor";
-/// As [`CONSENSUS`].
+/// Name of a kind that readers expect.
 pub(crate) const PINGS: &str = "a table of WonderProxy";
-/// As [`CONSENSUS`].
+/// Name of a kind that readers expect.
 pub(crate) const RIPE: &str = "a table of country pairs of RIPE Atlas";
-/// As [`CONSENSUS`].
+/// Name of a kind that readers expect.
 pub(crate) const MATRIX: &str = "a matrix of numbers";
-/// As [`CONSENSUS`].
+/// Name of a kind that readers expect.
 pub(crate) const SPEED_TEST: &str = "a `speedtest.diffs.json`";
-/// As [`CONSENSUS`].
+/// Name of a kind that readers expect.
 pub(crate) const CHURN: &str = "a `relay-churn-*.json`";
 
-/// As [`CONSENSUS`].
+/// Name of a kind that readers expect.
 pub const SCENARIO: &str = "a scenario";
-/// As [`CONSENSUS`].
+/// Name of a kind that readers expect.
 pub const TORRC: &str = "a torrc of tor";
-/// As [`CONSENSUS`].
+/// Name of a kind that readers expect.
 pub const STAGED_USERS: &str = "a `userinfo_staging_*.json` of tornettools";
 
 const ARCHIVE: &str = "`tidegate archive FILE` counts it";

@@ -280,7 +280,7 @@ impl EndReason {
     pub const NOT_DIRECTORY: EndReason = EndReason(14);
 }
 
-/// Why a circuit ended (tor-spec, "Tearing down circuits"). Clients always send [`NONE`](DestroyReason::NONE).
+/// Why a circuit ended (tor-spec, "Tearing down circuits"). Clients always send `NONE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DestroyReason(pub u8);
 

@@ -314,7 +314,7 @@ pub struct MeasurementPlan {
     pub background_percent: u8,
     /// One echoed cell in this many is checked.
     pub check_one_in: u32,
-    /// The relay cheats: it holds cells back and claims background traffic ([`tidegate_proto::flashflow::hold`]).
+    /// The relay cheats: it holds cells back and claims background traffic ([`tidegate_proto::flashflow::Hold`]).
     pub holds: bool,
     /// The share of the seconds, evenly spread, in which a cell costs the relay's processor twice as much.
     pub slow: f64,

@@ -214,7 +214,7 @@ impl<E> Queue<E> {
     /// Schedules an event.
     ///
     /// # Panics
-    /// If `at` lies before [`Queue::now`].
+    /// If `at` lies before `Queue::now`.
     #[inline]
     pub fn push(&mut self, at: Time, event: E) {
         assert!(at >= self.now, "an event in the past: {at} is before {}", self.now);
@@ -258,7 +258,7 @@ impl<E> Queue<E> {
         }
     }
 
-    /// Takes the next event and moves [`Queue::now`] to its time.
+    /// Takes the next event and moves `Queue::now` to its time.
     pub fn pop(&mut self) -> Option<(Time, E)> {
         self.pop_until(Time::NEVER, |_| ())
     }

@@ -1,6 +1,6 @@
 //! Metrics as folds over a run's observations.
 //!
-//! [`Fold`] is a [`Recorder`](tidegate_sim::observe::Recorder) that aggregates observations as they come. Its memory
+//! `Fold` is a [`Recorder`](tidegate_sim::observe::Recorder) that aggregates observations as they come. Its memory
 //! grows with users, relays and transfers, not with cells. All metrics except curves over time cover the time after
 //! the warm-up.
 //!

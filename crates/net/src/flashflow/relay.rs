@@ -102,7 +102,7 @@ impl MeasuredRelay {
 
     /// Makes the relay decrypt at `rate` and lie about it, for demonstrations.
     ///
-    /// See [`tidegate_proto::flashflow::hold`].
+    /// See [`tidegate_proto::flashflow::Hold`].
     pub fn hold_back(&self, rate: Rate) {
         self.measured.hold_back(rate);
     }

@@ -6,7 +6,7 @@
 //! with each leg. Before a sender changes to another leg it sends SWITCH there, with the number of messages that it sent over
 //! other legs since the last one on this leg. With these numbers the receiver restores the order.
 //!
-//! A [`Set`] is one side's view of a client's legs; the client and the exit have one each. The [`Split`] chooses the leg.
+//! A `Set` is one side's view of a client's legs; the client and the exit have one each. The [`Split`] chooses the leg.
 
 pub(crate) mod blest;
 pub(crate) mod by_rate;

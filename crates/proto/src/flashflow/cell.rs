@@ -11,7 +11,7 @@ pub const HEADER: usize = 5;
 pub(crate) const RELAY: u8 = 3;
 /// Tor's CREATED2, which also answers [`CREATE_MEASUREMENT`].
 pub(crate) const CREATED2: u8 = 11;
-/// Command of messages between roles ([`super::message`]), on circuit 0.
+/// Command of messages between roles ([`Message`](super::Message)), on circuit 0.
 ///
 /// Tor assigned no numbers to proposal 316; 96 and up are free among the commands of fixed-size cells.
 pub const MEASUREMENT: u8 = 96;

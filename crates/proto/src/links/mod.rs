@@ -4,7 +4,7 @@
 //! wait to leave there. Cells move from a leg's queue to the channel's output buffer in the order of the channel's
 //! scheduler, and from there to the driver's connection in order.
 //!
-//! [`Links`] is the only type that knows all parts; no part calls back:
+//! `Links` is the only type that knows all parts; no part calls back:
 //!
 //! - `channels`: neighbours and circuit ids; `queues`: circuit queues (`leg`), schedulers and output buffers;
 //! - [`kist`]: when and how far KIST moves cells; `moves`: legs that move from channel to channel;

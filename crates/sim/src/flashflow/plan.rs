@@ -39,7 +39,7 @@ pub struct RelayPlan {
     /// The share of the measurement's seconds, evenly spread, in which a cell costs twice as much.
     pub slow: f64,
     /// Whether it holds cells back and claims background that does not exist, see
-    /// [`tidegate_proto::flashflow::hold`].
+    /// [`tidegate_proto::flashflow::Hold`].
     pub holds: bool,
     /// Clients' traffic through it.
     pub background: BackgroundPlan,

@@ -1,7 +1,7 @@
 //! PredicTor (Döpmann et al. 2022): relays agree on rates per circuit and hop by solving an optimal control problem.
 //!
 //! Only the direction from exit to client is controlled, so a circuit's *predecessor* is the relay nearer to
-//! the exit. Once per step a relay measures its circuits, solves ([`Planner`]), sends the plans to its neighbours
+//! the exit. Once per step a relay measures its circuits, solves (`Planner`), sends the plans to its neighbours
 //! ([`wire`]), and sets each circuit's allowance. Fixed windows bound the cells in flight.
 
 mod adverts;
