@@ -54,7 +54,7 @@ pub(crate) struct Facts<'a> {
     pub address: Addresses,
     /// The rate limit, bytes per second.
     pub bandwidth: u64,
-    /// What the relay observed.
+    /// The relay's observations.
     pub reported: Reported,
     /// Time since the relay's start, seconds.
     pub uptime: u64,
@@ -68,7 +68,7 @@ pub(crate) struct Facts<'a> {
     pub history: [Option<Line>; 2],
 }
 
-/// What a relay observed until it published.
+/// Observations of a relay until it published.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reported {
     /// Publication time, seconds since 1970.

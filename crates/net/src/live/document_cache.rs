@@ -120,7 +120,7 @@ pub(crate) struct DocumentCache {
     entries: BTreeMap<Wanted, Entry>,
     /// Bytes of the answers with their requests.
     bytes: usize,
-    /// What each neighbour may still have fetched.
+    /// The remaining allowance of each neighbour for fetches.
     allowances: BTreeMap<Option<IpAddr>, TokenBucket>,
     uses: u64,
     /// When the network votes again, if it is known.
@@ -204,7 +204,7 @@ impl DocumentCache {
         Arc::new(Answer { bytes: bytes.into(), held: self.held.clone() })
     }
 
-    /// Keeps an answer that a neighbour's stream asked for. If there is no room, the neighbour with the most loses the answer that
+    /// Keeps an answer that a neighbour's stream asked for. Without room, the neighbour with the most loses the answer that
     /// it has not used for the longest time.
     pub(crate) fn keep(
         &mut self,

@@ -199,7 +199,7 @@ struct RelayLoop {
     /// Publication time of the last descriptor. The next one needs a later second, or an authority takes it for the
     /// same.
     published: Rc<Cell<u64>>,
-    /// What the last documents say.
+    /// The report in the last documents.
     reported: Rc<Cell<Option<Reported>>>,
     /// Whether the consensus lacks the relay.
     unlisted: Rc<Cell<bool>>,
@@ -706,7 +706,7 @@ impl RelayLoop {
         fetch(at, "/relay", Some(format!("{token}{proof}\n{line}\n").as_bytes())).await
     }
 
-    /// What documents of `now` report.
+    /// The report for documents of `now`.
     fn report(&self, now: u64) -> Reported {
         Reported {
             published: now,
