@@ -629,23 +629,27 @@ impl RelayLoop {
         });
     }
 
-    /// Notes every second what the relay carried, and stores it every hour. Also notes if it refuses too many handshakes.
+    /// Notes every second what the relay carried and whether it is overloaded, and stores the history every hour.
     async fn note_bytes(&self, on_event: &dyn Fn(Event)) {
         let mut stored = clock::now();
         let mut assessment = HandshakeAssessment::new(clock::unix());
         loop {
             let now = clock::unix();
             self.history.borrow_mut().note(now, self.shard.overlay.limit().carried());
-            let stated = self.stated.borrow();
-            if assessment.is_overload(now, self.shard.handshakes(), |name| stated.get(name).copied()) {
-                self.shard.overload().note(now);
-            }
-            drop(stated);
+            self.assess(&mut assessment, now);
             if clock::now().since(stored) >= STORE {
                 self.store_history(on_event);
                 stored = clock::now();
             }
             clock::until(clock::now() + NOTE).await;
+        }
+    }
+
+    /// Notes an overload if the relay refused too many handshakes.
+    fn assess(&self, assessment: &mut HandshakeAssessment, now: u64) {
+        let stated = self.stated.borrow();
+        if assessment.is_overload(now, self.shard.handshakes(), |name| stated.get(name).copied()) {
+            self.shard.overload().note(now);
         }
     }
 
