@@ -27,8 +27,8 @@ use crate::input::InputError;
 use crate::metrics::Metrics;
 use crate::report::folder::{self, Contents};
 use crate::report::parquet::parquet;
-use crate::report::places;
 use crate::report::tables::{self, Column, Table};
+use crate::report::{places, staged};
 use crate::results::{Results, VERSION, flatten};
 use crate::runs::{Run, Runs};
 use crate::scenario::Scenario;
@@ -162,7 +162,7 @@ impl Store {
         let place = self.records.join(name);
         let write = || -> io::Result<()> {
             fs::create_dir_all(&fresh)?;
-            files.into_iter().try_for_each(|(file, bytes)| folder::synced(&fresh.join(file), &bytes))?;
+            files.into_iter().try_for_each(|(file, bytes)| staged::synced(&fresh.join(file), &bytes))?;
             places::sync_folder(&fresh)?;
             places::exchange(&fresh, &place)?;
             if fresh.exists() {

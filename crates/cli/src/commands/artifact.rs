@@ -223,6 +223,8 @@ fn pack(place: &Path, files: &Files) -> io::Result<()> {
     }
     let packed = archive.into_inner()?.finish()?;
     let mut file = File::create_new(place)?;
-    file.write_all(&packed)?;
-    file.sync_all()
+    file.write_all(&packed).and_then(|()| file.sync_all()).inspect_err(|_| {
+        // Only a part of it is there, and it would stop the next try.
+        let _ = fs::remove_file(place);
+    })
 }

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use tidegate_lab::export::{onionperf, tornettools};
 use tidegate_lab::input::InputError;
 use tidegate_lab::report::folder;
+use tidegate_lab::report::staged::Staged;
 use tidegate_lab::store::{self, Record, run_name};
 
 use crate::failure::Failure;
@@ -57,20 +58,25 @@ pub fn main(arguments: ExportArgs) -> Result<ExitCode, Failure> {
             InputError::new(results.display().to_string(), "does not contain stored runs", cure).into()
         );
     }
+    let staged = Staged::new(&out).map_err(|cause| unwritable(&out, &cause))?;
+    let write = |name: &Path, bytes: &[u8]| {
+        staged.write(name, bytes).map_err(|cause| unwritable(&out.join(name), &cause))
+    };
     for record in &records {
         match format {
             Format::Tornettools => {
-                let place = out.join(system(record)).join(record.seed.to_string()).join("tornet.plot.data");
+                let place = Path::new(&system(record)).join(record.seed.to_string()).join("tornet.plot.data");
                 for (name, bytes) in tornettools::files(record, &contents.parameters, &class)? {
                     write(&place.join(name), &bytes)?;
                 }
             }
             Format::Onionperf => {
                 let name = format!("{}.onionperf.analysis.json", run_name("", &system(record), record.seed));
-                write(&out.join(name), onionperf::analysis(record, &class)?.to_string().as_bytes())?;
+                write(Path::new(&name), onionperf::analysis(record, &class)?.to_string().as_bytes())?;
             }
         }
     }
+    staged.publish().map_err(|cause| unwritable(&out, &cause))?;
     eprintln!("wrote {} runs to {}", records.len(), out.display());
     if let Format::Tornettools = format {
         eprintln!("to plot them: tornettools plot --prefix {0} {0}/*/", out.display());
@@ -85,13 +91,7 @@ fn system(record: &Record) -> String {
     whole.replace('/', "-")
 }
 
-fn write(path: &Path, bytes: &[u8]) -> Result<(), InputError> {
-    let made = path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(path, bytes));
-    made.map_err(|cause| {
-        InputError::new(
-            path.display().to_string(),
-            format!("cannot be written: {cause}"),
-            "choose another folder",
-        )
-    })
+fn unwritable(path: &Path, cause: &std::io::Error) -> InputError {
+    let cure = "free some space, or choose another folder";
+    InputError::new(path.display().to_string(), format!("cannot be written: {cause}"), cure)
 }

@@ -1,11 +1,11 @@
 //! `tidegate import`: converts files of tornettools, Shadow and tgen into a scenario.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use tidegate_lab::import::{Count, import};
 use tidegate_lab::input::{InputError, SourceFile};
+use tidegate_lab::report::staged::replace;
 use tidegate_lab::scenario::Scenario;
 
 use crate::failure::Failure;
@@ -46,8 +46,10 @@ pub fn main(arguments: &ImportArgs) -> Result<ExitCode, Failure> {
     // Check the scenario now, so that the error appears here and not in the next command. It is not written yet.
     let source = SourceFile { file: format!("the scenario for {place}"), text: imported.text.clone() };
     Scenario::parse(source, out.parent().unwrap_or(Path::new("")).to_owned(), &[])?;
-    fs::write(out, imported.text).map_err(|cause| {
-        InputError::new(&place, format!("cannot be written: {cause}"), "choose another place")
+    // A half-written scenario would exist already at the next try.
+    replace(out, imported.text.as_bytes()).map_err(|cause| {
+        let cure = "free some space, or choose another place";
+        InputError::new(&place, format!("cannot be written: {cause}"), cure)
     })?;
     eprintln!("to run it: tidegate run {place}");
     Ok(ExitCode::SUCCESS)

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use tidegate_lab::input::InputError;
-use tidegate_lab::report::{effects, scoreboard};
+use tidegate_lab::report::{effects, scoreboard, staged};
 use tidegate_lab::scoreboard::{Experiment, experiment, record};
 
 use super::reproduce::data_folder;
@@ -86,7 +86,7 @@ pub fn main(arguments: ScoreboardArgs) -> Result<ExitCode, Failure> {
             println!("{} is out of date:", path.display());
             differences(&old, &new).iter().for_each(|line| println!("{line}"));
         } else {
-            record::replace(&path, &new)
+            staged::replace(&path, new.as_bytes())
                 .map_err(|cause| InputError::new(path.display().to_string(), cause.to_string(), ""))?;
             println!("updated {}", path.display());
         }

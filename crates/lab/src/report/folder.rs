@@ -5,12 +5,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
 use super::places::{exchange, is_same, link_to, sync_folder};
+use super::staged::synced;
 use crate::input::InputError;
 use crate::results::{VERSION, brief, flatten_text};
 
@@ -207,13 +208,6 @@ fn prepare<'a>(
         }
     }
     sync_folder(fresh)
-}
-
-/// Writes and syncs a file.
-pub(crate) fn synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = fs::File::create(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
 }
 
 /// Copies a file or folder to another place by hard links.

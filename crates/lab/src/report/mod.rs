@@ -11,6 +11,7 @@ mod part_answers;
 pub(crate) mod places;
 mod points;
 pub mod scoreboard;
+pub mod staged;
 mod svg;
 mod table;
 pub mod tables;

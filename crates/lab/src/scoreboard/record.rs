@@ -3,7 +3,7 @@
 //! `result.json` holds the largest recorded scale, `result-<scale>.json` any other.
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -13,6 +13,7 @@ use super::experiment::{Check, Published, PublishedRow, RowKind, Scale, joined};
 use super::looks::Looks;
 use super::verdict::{self, Outcome, Tendency, Verdict};
 use crate::input::{InputError, SourceFile};
+use crate::report::staged::replace;
 
 /// A recorded measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -219,25 +220,12 @@ pub fn write(folder: &Path, recorded: &Recorded) -> Result<PathBuf, InputError> 
         _ => largest,
     };
     let text = serde_json::to_string_pretty(recorded).expect("records can be written") + "\n";
-    replace(&place, &text).map_err(fail)?;
+    replace(&place, text.as_bytes()).map_err(fail)?;
     // Each scale has one record.
     if place.ends_with(LARGEST) {
         let _ = fs::remove_file(beside(folder, recorded.scale));
     }
     Ok(place)
-}
-
-/// Replaces a file atomically: readers see either the old or the new text.
-pub fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-    let fresh = path.with_file_name(format!(".{name}.{}", std::process::id()));
-    let written = fs::File::create(&fresh).and_then(|mut file| {
-        file.write_all(text.as_bytes())?;
-        file.sync_all()
-    });
-    written.and_then(|()| fs::rename(&fresh, path)).inspect_err(|_| {
-        let _ = fs::remove_file(&fresh);
-    })
 }
 
 #[cfg(test)]

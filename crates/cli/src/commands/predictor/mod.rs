@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tidegate_control::predictor::{Problem, Solution, Solver};
 use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_lab::problems::{self, wrong};
+use tidegate_lab::report::staged::replace;
 
 use crate::failure::Failure;
 
@@ -38,7 +39,7 @@ struct SolveArgs {
     /// Print JSON: an object for one problem, a list for a list
     #[arg(long)]
     json: bool,
-    /// Draw the first problem's trajectories (at most 7 circuits, as in Figure 3) to this SVG file
+    /// Draw the first problem's trajectories (at most 7 circuits, as in Figure 3) to this SVG file, which may exist
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
@@ -80,8 +81,11 @@ pub fn main(arguments: PredictorArgs) -> Result<ExitCode, Failure> {
         if problems > 1 {
             eprintln!("the plot shows the first of {problems} problems");
         }
-        std::fs::write(place, drawing(&figure_3(problem, solution), problem.horizon))
-            .map_err(|error| Failure::Other(format!("{}: {error}", place.display())))?;
+        let drawing = drawing(&figure_3(problem, solution), problem.horizon);
+        replace(place, drawing.as_bytes()).map_err(|cause| {
+            let cure = "free some space, or name another file with --plot";
+            InputError::new(place.display().to_string(), format!("cannot be written: {cause}"), cure)
+        })?;
     }
     if arguments.json {
         let mut objects: Vec<Value> =

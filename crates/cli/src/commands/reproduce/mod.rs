@@ -12,7 +12,7 @@ use tidegate_kernel::{peak_memory, process_cpu_s};
 use tidegate_lab::input::InputError;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::report::folder::{self, Contents};
-use tidegate_lab::report::{IllustratedExperiment, outcome_table, page_of_outcomes, svg};
+use tidegate_lab::report::{IllustratedExperiment, outcome_table, page_of_outcomes, staged, svg};
 use tidegate_lab::scoreboard::experiment::{self, KeptRuns};
 use tidegate_lab::scoreboard::record::{self, Cost, Recorded};
 use tidegate_lab::scoreboard::{
@@ -262,7 +262,8 @@ impl Board {
             if kept.ends_with(record::LARGEST) {
                 for (drawing, number) in drawings.iter().zip(1..) {
                     let path = experiment.folder.join(format!("figure-{number}.svg"));
-                    record::replace(&path, drawing).map_err(|error| Failure::Other(error.to_string()))?;
+                    staged::replace(&path, drawing.as_bytes())
+                        .map_err(|error| Failure::Other(error.to_string()))?;
                 }
             }
         }
