@@ -1,7 +1,7 @@
 //! Terminal output of the tool: progress, notices, colours and Ctrl-C.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -27,18 +27,36 @@ pub fn yellow(text: &str) -> String {
     if has_colour() { format!("\x1b[1;33m{text}\x1b[0m") } else { text.to_owned() }
 }
 
-/// Exits silently when standard output is closed, as in `tidegate ... | head`. Otherwise `println!` panics.
-pub fn end_quietly_on_closed_pipe() {
+/// Ends the process when standard output or error cannot be written, where `println!` and `eprintln!` panic.
+///
+/// A reader that left, as in `tidegate ... | head`, ends it silently. Any other cause is named on standard error, if
+/// that still accepts text.
+pub fn end_when_output_fails() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         let message = panic.payload().downcast_ref::<String>().map_or("", String::as_str);
-        if message.starts_with("failed printing to stdout") && message.contains("Broken pipe") {
-            #[cfg(feature = "live")]
-            crate::temporary::remove_all();
+        let Some((stream, cause)) = unwritable(message) else { return report(panic) };
+        #[cfg(feature = "live")]
+        crate::temporary::remove_all();
+        if cause.contains("Broken pipe") {
             std::process::exit(141);
         }
-        report(panic);
+        let error =
+            InputError::new(stream, format!("cannot be written: {cause}"), "write it to another place");
+        complain(&error);
+        std::process::exit(2);
     }));
+}
+
+/// The stream and the cause in the message of a panic of `println!` or `eprintln!`.
+fn unwritable(message: &str) -> Option<(&'static str, &str)> {
+    let (stream, cause) = message.strip_prefix("failed printing to ")?.split_once(": ")?;
+    Some((if stream == "stdout" { "standard output" } else { "standard error" }, cause))
+}
+
+/// Prints an error. Unlike `eprintln!` it goes on if standard error cannot be written, and the exit code tells.
+pub fn complain(error: &dyn std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "{} {error}", red("error:"));
 }
 
 /// Width of the terminal on standard output in columns, if it is a terminal.
@@ -219,6 +237,15 @@ impl Monitor for Console {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_panics_of_printing_are_about_output() {
+        let full = "failed printing to stdout: No space left on device (os error 28)";
+        assert_eq!(unwritable(full), Some(("standard output", "No space left on device (os error 28)")));
+        let shut = "failed printing to stderr: Input/output error (os error 5)";
+        assert_eq!(unwritable(shut), Some(("standard error", "Input/output error (os error 5)")));
+        assert_eq!(unwritable("index out of bounds: the length is 1"), None);
+    }
 
     #[test]
     fn the_time_left_grows_with_the_time_that_passed() {

@@ -1,6 +1,6 @@
 //! `tidegate`: simulate, measure and run traffic control for onion-routed overlays.
 //!
-//! Exit codes: 0 success, 1 failure, 2 wrong input, 130 stopped by Ctrl-C, 141 standard output was closed.
+//! Exit codes: 0 success, 1 failure, 2 wrong input or no place for the output, 130 stopped by Ctrl-C, 141 standard output was closed.
 
 #![forbid(unsafe_code)]
 
@@ -26,11 +26,11 @@ mod underlay;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    console::end_quietly_on_closed_pipe();
+    console::end_when_output_fails();
     match commands::Cli::read().run() {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("{} {failure}", console::red("error:"));
+            console::complain(&failure);
             ExitCode::from(failure.code())
         }
     }

@@ -407,3 +407,50 @@ fn a_reader_that_goes_away_is_no_error() {
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     assert_eq!(output.status.code(), Some(141));
 }
+
+/// Runs the tool with `/dev/full` as standard output or error: every write to it fails.
+#[cfg(target_os = "linux")]
+#[test]
+fn output_that_cannot_be_written_ends_with_code_2_and_the_cause() {
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let tool = || Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    let output = tool().arg("keys").stdout(full()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.starts_with("error: standard output: cannot be written: No space left"), "{said}");
+    assert!(said.contains("help: write it to another place") && !said.contains("panicked"), "{said}");
+    let output = tool().args(["run", "nope.toml"]).stderr(full()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let scratch = Scratch::new("unsaid");
+    let output = tool().args(["manual", &scratch.path("manual")]).stderr(full()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}
+
+/// Runs the tool where files may have names but no bytes, as on a full disk.
+#[cfg(target_os = "linux")]
+fn on_a_full_disk(arguments: &[&str]) -> Output {
+    let limited = "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\"";
+    let tool = env!("CARGO_BIN_EXE_tidegate");
+    Command::new("sh").args(["-c", limited, tool]).args(arguments).current_dir(root()).output().unwrap()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn files_that_do_not_fit_leave_nothing_and_say_so() {
+    let scratch = Scratch::new("space");
+    let refused = |arguments: &[&str], place: &str| {
+        let output = on_a_full_disk(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(
+            said.contains("cannot be written: File too large") && said.contains("free some space"),
+            "{said}"
+        );
+        assert!(!Path::new(place).exists(), "{place}");
+    };
+    let (pages, plot, network) = (scratch.path("pages"), scratch.path("a.svg"), scratch.path("b.toml"));
+    refused(&["manual", &pages], &pages);
+    refused(&["predictor", "solve", "examples/predictor/figure-3.json", "--plot", &plot], &plot);
+    refused(&["import", "experiments/beyond/path-selection/regions.gml", "--out", &network], &network);
+    assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 0, "nothing is left beside");
+}

@@ -1,12 +1,12 @@
 //! `tidegate manual`: writes manual pages, shell completions and the page of all subcommands.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap_complete::Shell;
+use clap_complete::{Generator as _, Shell};
 use tidegate_lab::input::InputError;
+use tidegate_lab::report::staged::Staged;
 
 use super::live::LiveCommand;
 use crate::failure::Failure;
@@ -20,20 +20,31 @@ pub struct ManualArgs {
 }
 
 /// Runs the subcommand; `command` describes the whole tool.
-pub fn main(arguments: &ManualArgs, mut command: clap::Command) -> Result<ExitCode, Failure> {
-    let (pages, completions) = (arguments.out.join("man"), arguments.out.join("completions"));
+pub fn main(arguments: &ManualArgs, command: clap::Command) -> Result<ExitCode, Failure> {
     let fail = |cause: std::io::Error| {
         let place = arguments.out.display().to_string();
-        InputError::new(place, format!("cannot be written: {cause}"), "choose another folder")
+        InputError::new(
+            place,
+            format!("cannot be written: {cause}"),
+            "free some space, or choose another folder",
+        )
     };
-    fs::create_dir_all(&pages).and_then(|()| fs::create_dir_all(&completions)).map_err(fail)?;
-    for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
-        clap_complete::generate_to(shell, &mut command, "tidegate", &completions).map_err(fail)?;
-    }
-    fs::write(arguments.out.join("commands.md"), page(&command)).map_err(fail)?;
-    clap_mangen::generate_to(command, &pages).map_err(fail)?;
+    let staged = Staged::new(&arguments.out).map_err(fail)?;
+    fill(&staged, command).and_then(|()| staged.publish()).map_err(fail)?;
     eprintln!("wrote {0}/man, {0}/completions and {0}/commands.md", arguments.out.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes all files beside their places.
+fn fill(staged: &Staged, mut command: clap::Command) -> std::io::Result<()> {
+    for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
+        // Into memory first: it panics where a file cannot be written.
+        let mut completions = Vec::new();
+        clap_complete::generate(shell, &mut command, "tidegate", &mut completions);
+        staged.write(Path::new("completions").join(shell.file_name("tidegate")), &completions)?;
+    }
+    staged.write("commands.md", page(&command).as_bytes())?;
+    clap_mangen::generate_to(command, staged.folder("man")?)
 }
 
 /// The reference page of all subcommands, docs/commands.md.
@@ -58,7 +69,7 @@ build with the feature `live`, which is on by default.
 |---|---|
 | 0 | success |
 | 1 | failure, or a check that did not pass (a wrong byte, a digest that differs) |
-| 2 | wrong input; the message names the place, the cause and the cure |
+| 2 | wrong input, or output that cannot be written; the message names the place, the cause and the cure |
 | 130 | stopped by Ctrl-C; results so far are kept where the subcommand can resume |
 | 141 | standard output was closed |
 
