@@ -1,6 +1,6 @@
 //! Results of all runs of a scenario: means over seeds, confidence intervals, ratios between systems.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 use tidegate_data::torperf::{Download, Measured, quantile};
@@ -299,6 +299,12 @@ impl SystemResult<'_> {
     /// The mean of a number, by its path of keys.
     pub(crate) fn number(&self, path: &[&str]) -> Option<f64> {
         look_up(&self.mean, path)
+    }
+
+    /// The runs without repetitions: several seeds of a scenario without randomness give one run.
+    pub(crate) fn distinct(&self) -> impl Iterator<Item = &'_ Run> {
+        let mut seen = BTreeSet::new();
+        self.runs.iter().copied().filter(move |run| seen.insert(run.digest))
     }
 
     /// Half width of a number's confidence interval; `None` if all runs are the same one.

@@ -65,12 +65,13 @@ impl Aspect {
         Some(self.shown(value) + &width.unwrap_or_default())
     }
 
-    /// The fewest downloads behind a value, and the system that has them; `None` for other quantities.
+    /// The fewest downloads behind a value, and the system that has them; `None` for other quantities. A repeated run
+    /// has no new ones.
     fn downloads<'r>(&self, results: &'r Results<'_>) -> Option<(u64, &'r str)> {
         let [time, class, _] = &self.path[..] else { return None };
         let first = time == "ttfb_s";
         let of = |system: &SystemResult<'_>| -> u64 {
-            let classes = system.runs.iter().flat_map(|run| &run.metrics.transfers.classes);
+            let classes = system.distinct().flat_map(|run| &run.metrics.transfers.classes);
             let classes = classes.filter(|known| known.name == *class);
             classes.map(|class| if first { class.first.total() } else { class.last.total() }).sum()
         };

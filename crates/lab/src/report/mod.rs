@@ -15,6 +15,8 @@ pub mod staged;
 mod svg;
 mod table;
 pub mod tables;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use html::page;
 pub use html::{IllustratedExperiment, page_of_outcomes};

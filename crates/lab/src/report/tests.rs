@@ -1,0 +1,39 @@
+//! Tests of what a report says about the number of values behind its numbers.
+
+use super::summary_table;
+use crate::input::SourceFile;
+use crate::monitor::Monitor;
+use crate::results::Results;
+use crate::runs::{Run, Runs, run_all};
+use crate::scenario::Scenario;
+
+struct Unwatched;
+impl Monitor for Unwatched {}
+
+/// Downloads of this size over three relays, under two systems.
+fn scenario(size: &str, link: &str) -> Scenario {
+    let text = format!(
+        "duration = \"20 s\"\nwarmup = \"1 s\"\nsystem = [{{ name = \"vanilla\" }}, {{ name = \"pctcp\" }}]\n\
+         relay = [ {{ name = \"guard\", link = \"50 Mbit/s\" }}, {{ name = \"middle\", link = \"50 Mbit/s\" }}, \
+         {{ name = \"exit\", link = \"{link}\" }} ]\n[traffic.get]\npause = \"60 s\"\nrequests = [{{ size = \"{size}\" }}]\n\
+         [[user]]\nname = \"user\"\ncount = 3\ntraffic = \"get\"\nstart = \"2 s\"\n\
+         path = [\"guard\", \"middle\", \"exit\"]\n"
+    );
+    let source = SourceFile { file: "x.toml".into(), text };
+    Scenario::parse(source, Default::default(), &[]).unwrap()
+}
+
+/// The runs of a seed again, as those of other seeds.
+fn repeated(runs: &Runs, times: u64) -> Runs {
+    let again = (1..=times).flat_map(|seed| runs.finished.iter().map(move |run| Run { seed, ..run.clone() }));
+    Runs { finished: again.collect(), missing: Vec::new() }
+}
+
+#[test]
+fn a_run_that_is_repeated_counts_once() {
+    let scenario = scenario("50 KiB", "50 Mbit/s");
+    let one = run_all(&scenario, 1, &Unwatched).unwrap();
+    let runs = repeated(&one, 10);
+    let text = summary_table(&Results::new(&scenario, &runs), 1000);
+    assert!(text.contains("3 finished downloads under vanilla are too few to compare"), "{text}");
+}
