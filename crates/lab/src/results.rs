@@ -185,6 +185,10 @@ impl<'a> Results<'a> {
             // Intervals and pairs need at least two seeds.
             document["ci95"] = by_name(&|system| system.ci95.clone());
             document["ratio_to_first_system"] = self.ratios();
+            if self.systems.iter().any(|system| !system.lacking().is_empty()) {
+                // These means are over fewer seeds than `n` says.
+                document["n_of"] = by_name(&|system| Value::Object(system.lacking()));
+            }
             document["per_seed"] = by_name(&|system| {
                 system.runs.iter().map(|run| (run.seed.to_string(), whole_summary(run))).collect()
             });
@@ -296,9 +300,33 @@ const COMPARED: [&str; 8] = [
 ];
 
 impl SystemResult<'_> {
-    /// The mean of a number, by its path of keys.
+    /// The mean of a number over the runs that have it, by its path of keys.
     pub(crate) fn number(&self, path: &[&str]) -> Option<f64> {
         look_up(&self.mean, path)
+    }
+
+    /// Number of runs that have a number: those whose downloads all failed have no download time.
+    fn n_of(&self, path: &[&str]) -> usize {
+        let clocked = path.first().is_some_and(|key| CLOCKED.contains(key));
+        self.runs.iter().filter(|run| clocked || look_up(&run.metrics.summary, path).is_some()).count()
+    }
+
+    /// ` (n = 3)` if only three runs have a number, and none if all have it: then the column's n holds.
+    pub(crate) fn fewer(&self, path: &[&str]) -> String {
+        match self.n_of(path) {
+            n if n < self.runs.len() => format!(" (n = {n})"),
+            _ => String::new(),
+        }
+    }
+
+    /// The numbers that some runs lack, with the number of runs that have them.
+    fn lacking(&self) -> Map<String, Value> {
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        for run in &self.runs {
+            flatten(&run.metrics.summary).into_keys().for_each(|key| *counts.entry(key).or_default() += 1);
+        }
+        counts.retain(|_, count| *count < self.runs.len());
+        counts.into_iter().map(|(key, count)| (key, json!(count))).collect()
     }
 
     /// The runs without repetitions: several seeds of a scenario without randomness give one run.

@@ -53,16 +53,16 @@ impl Aspect {
         format_number(value * self.scale)
     }
 
-    /// A system's value, with its confidence interval if `interval`.
+    /// A system's value, with its confidence interval if `interval`, and with n if some of its runs lack it.
     pub(crate) fn text(&self, system: &SystemResult<'_>, interval: bool) -> Option<String> {
         let value = self.value(system)?;
         if !interval {
-            return Some(self.shown(value));
+            return Some(self.shown(value) + &system.fewer(&self.keys()));
         }
         // Rounding errors give equal values a tiny interval.
         let tidy = |width: f64| if width < 1e-9 * value.abs() { 0.0 } else { width };
         let width = system.half_width(&self.keys()).map(|width| format!(" ± {}", self.shown(tidy(width))));
-        Some(self.shown(value) + &width.unwrap_or_default())
+        Some(self.shown(value) + &width.unwrap_or_default() + &system.fewer(&self.keys()))
     }
 
     /// The fewest downloads behind a value, and the system that has them; `None` for other quantities. A repeated run
@@ -233,8 +233,12 @@ fn best(results: &Results<'_>, aspect: &Aspect) -> Option<String> {
         return None;
     }
     let unit = if aspect.unit.is_empty() { String::new() } else { format!(" {}", aspect.unit) };
-    let (label, value, others) = (&aspect.label, aspect.shown(value), aspect.shown(others));
-    let both = format!("{label}: {} has {value}{unit}, {} has {others}{unit}", winner.name, second.name);
+    // A mean over fewer seeds than the other one's says so.
+    let said = |system: &SystemResult<'_>, value| {
+        format!("{}{unit}{}", aspect.shown(value), system.fewer(&aspect.keys()))
+    };
+    let (label, value, others) = (&aspect.label, said(winner, value), said(second, others));
+    let both = format!("{label}: {} has {value}, {} has {others}", winner.name, second.name);
     if let Some((least, system)) = aspect.downloads(results).filter(|(least, _)| *least < LEAST_DOWNLOADS) {
         return Some(format!("{both}; {least} finished downloads under {system} are too few to compare."));
     }
@@ -254,11 +258,11 @@ fn best(results: &Results<'_>, aspect: &Aspect) -> Option<String> {
         false => format!("{both}: {} has {times} ({why}).", compared.name),
         true if winner.name == first.name => {
             format!(
-                "{label}: {} is best with {value}{unit}; {} has {others}{unit}, {times} ({why}).",
+                "{label}: {} is best with {value}; {} has {others}, {times} ({why}).",
                 winner.name, second.name
             )
         }
-        true => format!("{label}: {} is best with {value}{unit}, {times} ({why}).", winner.name),
+        true => format!("{label}: {} is best with {value}, {times} ({why}).", winner.name),
     };
     Some(match ratio.ci95 {
         None if !results.scenario.is_drawn() => said("nothing is random".to_owned()),

@@ -92,7 +92,8 @@ fn summary(results: &Results<'_>) -> HtmlTable {
             let value = system.number(&path)?;
             let width = system.half_width(&path);
             let width = width.map(|width| format!(" ± {}", format_number(width * scale))).unwrap_or_default();
-            Some(format!("{}{width} {unit}", format_number(value * scale)).trim_end().to_owned())
+            let value = format!("{}{width} {unit}", format_number(value * scale));
+            Some(value.trim_end().to_owned() + &system.fewer(&path))
         };
         let cells: Vec<Option<String>> = results.systems.iter().map(cell).collect();
         // Rows without any value are left out.

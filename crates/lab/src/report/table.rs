@@ -99,17 +99,16 @@ fn comparison(
             }
             cells.extend((number > 0).then(|| {
                 let ratio = results.paired(system, &systems[0], &path);
-                right(match ratio {
-                    // Equal for every seed.
-                    Some(ratio) if ratio.mean == 1.0 && ratio.ci95.unwrap_or(0.0) == 0.0 => "=".into(),
-                    // Some seeds lack a value of one of the two.
-                    Some(ratio) if ratio.n < system.runs.len() => {
-                        format!("{} (n = {})", ratio_text(ratio, ratio_intervals), ratio.n)
-                    }
-                    Some(ratio) => ratio_text(ratio, ratio_intervals),
+                right(ratio.map_or_else(
                     // One of the two lacks the value, or the first system has zero for some seeds.
-                    None => "-".into(),
-                })
+                    || "-".into(),
+                    |ratio| {
+                        let is_equal = ratio.mean == 1.0 && ratio.ci95.unwrap_or(0.0) == 0.0;
+                        let text = if is_equal { "=".into() } else { ratio_text(ratio, ratio_intervals) };
+                        // Some seeds lack a value of one of the two.
+                        if ratio.n < system.runs.len() { format!("{text} (n = {})", ratio.n) } else { text }
+                    },
+                ))
             }));
         }
         cells.extend(measured.iter().map(|measured| {
@@ -204,10 +203,8 @@ pub fn full_table(results: &Results<'_>) -> String {
 
 fn number(system: &SystemResult<'_>, path: &[&str], scale: f64) -> Option<String> {
     let value = format_number(system.number(path)? * scale);
-    Some(match system.half_width(path) {
-        Some(width) => format!("{value} ± {}", format_number(width * scale)),
-        None => value,
-    })
+    let width = system.half_width(path).map(|width| format!(" ± {}", format_number(width * scale)));
+    Some(value + &width.unwrap_or_default() + &system.fewer(path))
 }
 
 /// The keys of an object over all systems; empty if there are more than `limit`.

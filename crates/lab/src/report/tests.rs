@@ -1,5 +1,7 @@
 //! Tests of what a report says about the number of values behind its numbers.
 
+use std::sync::Arc;
+
 use super::summary_table;
 use crate::input::SourceFile;
 use crate::monitor::Monitor;
@@ -36,4 +38,25 @@ fn a_run_that_is_repeated_counts_once() {
     let runs = repeated(&one, 10);
     let text = summary_table(&Results::new(&scenario, &runs), 1000);
     assert!(text.contains("3 finished downloads under vanilla are too few to compare"), "{text}");
+}
+
+#[test]
+fn a_mean_over_fewer_seeds_says_over_how_many() {
+    let scenario = scenario("50 KiB", "50 Mbit/s");
+    let mut runs = repeated(&run_all(&scenario, 1, &Unwatched).unwrap(), 5);
+    let key = "ttlb_s.get.p50";
+    let lacks = runs.finished.iter_mut().filter(|run| run.system == 1 && run.seed > 2);
+    lacks.for_each(|run| {
+        let summary = &mut Arc::make_mut(&mut run.metrics).summary;
+        summary["ttlb_s"]["get"].as_object_mut().unwrap().remove("p50").unwrap();
+    });
+    let results = Results::new(&scenario, &runs);
+    let text = summary_table(&results, 1000);
+    let line = |start: &str| text.lines().find(|line| line.starts_with(start)).unwrap();
+    assert!(line("get: download, median").contains("pctcp has 1.051 s (n = 2);"), "{text}");
+    let row = line("│ get: download, median");
+    assert_eq!(row.matches("(n = 2)").count(), 2, "the value and the ratio: {row}");
+    let document = results.document();
+    assert_eq!((&document["n_of"]["pctcp"][key], &document["n"]["pctcp"]), (&2.into(), &5.into()));
+    assert_eq!(document["n_of"]["vanilla"], serde_json::json!({}));
 }
