@@ -12,7 +12,7 @@ use crate::statistics::Estimate;
 /// Systems that differ by less than this share are equal in a report's words.
 const TIE: f64 = 0.01;
 /// Fewest downloads of a class, over all seeds, that a report calls a difference of: as for measured ones.
-const LEAST_DOWNLOADS: u64 = 20;
+pub(super) const LEAST_DOWNLOADS: u64 = 20;
 
 /// Most lines of comparison: two for each of three classes, throughput and fairness.
 const LINES: usize = 8;

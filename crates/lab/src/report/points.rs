@@ -1,7 +1,10 @@
 //! The table of a sweep for the terminal: the most important quantities of each point and system.
 
+use std::collections::BTreeSet;
+
 use comfy_table::{ContentArrangement, Table, presets};
 
+use super::answer::LEAST_DOWNLOADS;
 use crate::number::{format_number, rate_unit};
 use crate::results::flatten;
 use crate::statistics::Estimate;
@@ -54,12 +57,29 @@ pub(crate) fn points_table(records: &[Record]) -> String {
             None => groups.push((record, vec![number])),
         }
     }
+    // Values of few downloads say how many there were, and values that some runs lack say their n.
+    let note = |found: &[f64], runs: &[usize], metric: &str| {
+        let mut notes = Vec::new();
+        if !found.is_empty() && found.len() < runs.len() {
+            notes.push(format!("n = {}", found.len()));
+        }
+        if let Some(class) = metric.strip_suffix(".p50") {
+            let mut seen = BTreeSet::new();
+            let runs = runs.iter().filter(|run| seen.insert(records[**run].digest.clone()));
+            let count = format!("{class}.count");
+            let downloads: f64 = runs.filter_map(|run| summaries[*run].get(&count)).sum();
+            if !found.is_empty() && downloads < LEAST_DOWNLOADS as f64 {
+                notes.push(format!("{downloads} download{}", if downloads == 1.0 { "" } else { "s" }));
+            }
+        }
+        if notes.is_empty() { String::new() } else { format!(" ({})", notes.join(", ")) }
+    };
     for (first, runs) in groups.iter().take(ROWS) {
         let point = keys.iter().map(|key| first.point.get(*key).cloned().unwrap_or_default());
         let values = metrics.iter().map(|(metric, _, scale)| {
             let found: Vec<f64> =
                 runs.iter().filter_map(|run| Some(summaries[*run].get(metric)? * scale)).collect();
-            mean(&found)
+            mean(&found) + &note(&found, runs, metric)
         });
         let about = [first.system.clone(), runs.len().to_string()];
         table.add_row(point.chain(about).chain(values).collect::<Vec<String>>());

@@ -1,13 +1,15 @@
 //! Tests of what a report says about the number of values behind its numbers.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::summary_table;
+use super::{points_table, summary_table};
 use crate::input::SourceFile;
 use crate::monitor::Monitor;
 use crate::results::Results;
 use crate::runs::{Run, Runs, run_all};
 use crate::scenario::Scenario;
+use crate::store::Record;
 
 struct Unwatched;
 impl Monitor for Unwatched {}
@@ -38,6 +40,9 @@ fn a_run_that_is_repeated_counts_once() {
     let runs = repeated(&one, 10);
     let text = summary_table(&Results::new(&scenario, &runs), 1000);
     assert!(text.contains("3 finished downloads under vanilla are too few to compare"), "{text}");
+    let record = |run: &Run| Record::of(&scenario, run, &BTreeMap::new(), "", 0);
+    let table = points_table(&runs.finished.iter().map(record).collect::<Vec<_>>());
+    assert!(table.contains("(3") && table.contains("downloads)"), "a sweep says so: {table}");
 }
 
 #[test]
