@@ -47,8 +47,9 @@ struct Comparison {
 fn compare(ours: &Weights, theirs: &Weights) -> Option<Comparison> {
     let common: Vec<(RelayId, u64, u64)> =
         ours.iter().filter_map(|(id, weight)| Some((*id, *weight, *theirs.get(id)?))).collect();
-    let sums =
-        common.iter().fold((0u64, 0u64), |(a, b), (_, x, y)| (a.saturating_add(*x), b.saturating_add(*y)));
+    // Two of the largest weights exceed 64 bits.
+    let sum = |(a, b), (_, x, y): &(RelayId, u64, u64)| (a + u128::from(*x), b + u128::from(*y));
+    let sums = common.iter().fold((0u128, 0u128), sum);
     if sums.0 == 0 || sums.1 == 0 {
         return None;
     }
@@ -77,6 +78,17 @@ fn weighed(weights: &Weights) -> String {
     format!("{} relays, {count} of them with a weight above 0", weights.len())
 }
 
+/// Which relays the error covers, if not all.
+fn coverage(result: &Comparison, ours: &Weights, theirs: &Weights) -> String {
+    match (ours.len() - result.common, theirs.len() - result.common) {
+        (0, 0) => String::new(),
+        (first, second) => format!(
+            ", of the {} in both files alone: it leaves out {first} of the first and {second} of the second",
+            if result.common == 1 { "relay".to_owned() } else { format!("{} relays", result.common) }
+        ),
+    }
+}
+
 /// Runs the subcommand.
 pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (ours, theirs) = (read(&arguments.ours)?, read(&arguments.theirs)?);
@@ -103,7 +115,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     println!("{} and {} relays, {} in both", ours.len(), theirs.len(), result.common);
-    println!("network weight error {:.2} %", 100.0 * result.error);
+    println!("network weight error {:.2} %{}", 100.0 * result.error, coverage(&result, &ours, &theirs));
     println!("median ratio of shares {:.3}", result.median_ratio);
     for (id, a, b) in shown {
         println!("{}  {:8.4} %  {:8.4} %", relay_name(id), 100.0 * a, 100.0 * b);
@@ -114,6 +126,18 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_of_some_relays_says_of_which() {
+        let ours: Weights = (1..7).map(|n| ([n; 20], 5)).collect();
+        let theirs = ours.iter().take(1).map(|(id, weight)| (*id, *weight)).chain([([9; 20], 5)]).collect();
+        let said = coverage(&compare(&ours, &theirs).unwrap(), &ours, &theirs);
+        assert_eq!(
+            said,
+            ", of the relay in both files alone: it leaves out 5 of the first and 1 of the second"
+        );
+        assert_eq!(coverage(&compare(&ours, &ours).unwrap(), &ours, &ours), "");
+    }
 
     #[test]
     fn the_error_is_the_share_that_would_have_to_move() {
@@ -128,6 +152,8 @@ mod tests {
         other.remove(&[3; 20]);
         assert_eq!(compare(&weights([1, 1, 8]), &other).unwrap().common, 2, "shares are of the common ones");
         assert!(compare(&weights([1, 1, 1]), &Weights::new()).is_none());
+        let large = compare(&weights([u64::MAX; 3]), &weights([u64::MAX, 1, 1])).unwrap();
+        assert!((large.error - 2.0 / 3.0).abs() < 1e-9, "shares stay below one: {}", large.error);
         assert!(compare(&weights([0, 0, 0]), &weights([1, 1, 1])).is_none());
     }
 }
