@@ -16,7 +16,7 @@ use crate::traffic::class_of;
 pub const QUANTILES: [(&str, f64); 4] = [("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p95", 0.95)];
 
 /// Smallest sample with a meaningful 95th percentile. An OnionPerf analysis of one day has five downloads.
-const LEAST: usize = 20;
+pub const LEAST: usize = 20;
 
 /// One quantity at the [`QUANTILES`], in seconds.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +36,8 @@ pub struct Compared {
 pub struct Score {
     /// The quantities that both have.
     pub compared: Vec<Compared>,
+    /// The quantities with too few values, with their numbers of simulated and measured times.
+    pub left_out: Vec<(&'static str, [usize; 2])>,
 }
 
 impl Score {
@@ -74,17 +76,23 @@ impl Score {
                 (c.name.to_owned(), document)
             })
             .collect();
-        json!({ "error": self.error(), "error_downloads": self.downloads(), "compared": compared })
+        let few = |(name, [ours, measured]): &(&'static str, [usize; 2])| {
+            ((*name).to_owned(), json!({ "n_ours": ours, "n_measured": measured }))
+        };
+        let left_out: Map<String, Value> = self.left_out.iter().map(few).collect();
+        json!({ "error": self.error(), "error_downloads": self.downloads(), "compared": compared,
+            "left_out": left_out })
     }
 }
 
 /// Compares the pooled runs of one system with measurements. `benchmark` is the traffic of the measuring users.
 pub(crate) fn score(runs: &[&Run], measured: &Measured, benchmark: &str) -> Score {
-    let mut compared = Vec::new();
+    let (mut compared, mut left_out) = (Vec::new(), Vec::new());
     let mut compare = |name, ours: Histogram, measured: &[f64]| {
         // A small sample would give arbitrary tails.
         let n = [ours.total() as usize, measured.len()];
         if n.into_iter().any(|n| n < LEAST) {
+            left_out.push((name, n));
             return;
         }
         let ours = QUANTILES.map(|(_, q)| ours.quantile(q));
@@ -121,7 +129,7 @@ pub(crate) fn score(runs: &[&Run], measured: &Measured, benchmark: &str) -> Scor
         all
     };
     compare("round-trip", merged(&round_trips), &measured.round_trip_s);
-    Score { compared }
+    Score { compared, left_out }
 }
 
 #[cfg(test)]
@@ -136,10 +144,11 @@ mod tests {
             measured: [1.0, 2.0, 3.0, 4.0],
             n: [20, 20],
         };
-        let score = Score { compared: vec![compared("50KiB", 2.0), compared("round-trip", 0.5)] };
+        let of = |compared| Score { compared, left_out: Vec::new() };
+        let score = of(vec![compared("50KiB", 2.0), compared("round-trip", 0.5)]);
         assert!((score.error().unwrap() - libm::log(2.0)).abs() < 1e-12, "too slow counts as too fast does");
-        let close = Score { compared: vec![compared("5MiB", 1.0), compared("round-trip", 0.5)] };
+        let close = of(vec![compared("5MiB", 1.0), compared("round-trip", 0.5)]);
         assert_eq!(close.downloads(), Some(0.0));
-        assert_eq!(Score { compared: vec![] }.error(), None);
+        assert_eq!(of(vec![]).error(), None);
     }
 }

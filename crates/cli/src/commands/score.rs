@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use tidegate_lab::input::InputError;
 use tidegate_lab::results::Results;
 use tidegate_lab::scenario::Scenario;
-use tidegate_lab::score::{QUANTILES, Score};
+use tidegate_lab::score::{LEAST, QUANTILES, Score};
 use tidegate_lab::statistics::Estimate;
 use tidegate_lab::{load, runs};
 
@@ -93,33 +93,81 @@ fn print(results: &Results<'_>) {
     for system in &results.systems {
         let single = results.scores_of_networks(system);
         for ((part, score), single) in results.scores(system).into_iter().zip(single) {
-            println!("\n{}, against {part}: {}", system.name, headline(&score));
-            if results.seeds().len() > 1 {
-                println!("  {}", of_networks(&single));
+            let networks = system.runs.len();
+            println!("\n{}, against {part}: {}", system.name, headline(&score, networks));
+            if networks > 1 && !score.compared.is_empty() {
+                println!("  {}", of_networks(&single, networks));
             }
-            println!("  {:<14} {}", "seconds", QUANTILES.map(|(label, _)| format!("{label:>16}")).concat());
-            for row in &score.compared {
-                let pairs = row.ours.iter().zip(&row.measured);
-                let cells: String =
-                    pairs.map(|(ours, measured)| format!("{ours:>8.2} /{measured:>6.2}")).collect();
-                println!("  {:<14} {cells}", row.name);
-            }
+            print!("{}", table(&score));
         }
     }
     println!("\nours / measured; the score is the mean of |ln(ours / measured)|, and 0 is a perfect match");
 }
 
-/// The mean error of single networks, with its interval between networks.
-fn of_networks([all, downloads]: &[Estimate; 2]) -> String {
-    let show = |of: &Estimate| match of.ci95 {
-        Some(half) => format!("{:.3} ± {half:.3}", of.mean),
-        None => "-".to_owned(),
-    };
-    let n = all.n;
-    format!("single networks: {}, downloads only {} (95 % interval, n = {n})", show(all), show(downloads))
+/// The compared quantiles with the numbers of values, and the quantities that have too few.
+fn table(score: &Score) -> String {
+    let mut text = String::new();
+    if !score.compared.is_empty() {
+        let titles = QUANTILES.map(|(label, _)| format!("{label:>16}")).concat();
+        text += &format!("  {:<14} {titles}{:>16}\n", "seconds", "n");
+    }
+    for row in &score.compared {
+        let pairs = row.ours.iter().zip(&row.measured);
+        let cells: String = pairs.map(|(ours, measured)| format!("{ours:>8.2} /{measured:>6.2}")).collect();
+        text += &format!("  {:<14} {cells}{:>8} /{:>6}\n", row.name, row.n[0], row.n[1]);
+    }
+    for (name, [ours, measured]) in &score.left_out {
+        text +=
+            &format!("  {name:<14} left out: n = {ours} / {measured}, and each side needs {LEAST} values\n");
+    }
+    text
 }
 
-fn headline(score: &Score) -> String {
-    let show = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.3}"));
-    format!("score {}, downloads only {}", show(score.error()), show(score.downloads()))
+/// The mean error of single networks, with its interval between networks.
+fn of_networks([all, downloads]: &[Estimate; 2], networks: usize) -> String {
+    let show = |of: &Estimate| match (of.n, of.ci95) {
+        (0, _) => "none has enough values".to_owned(),
+        (n, Some(half)) => format!("{:.3} ± {half:.3} (n = {n} of {networks})", of.mean),
+        (n, None) => format!("{:.3} (n = {n} of {networks})", of.mean),
+    };
+    format!("single networks, with 95 % interval: {}, downloads only {}", show(all), show(downloads))
+}
+
+fn headline(score: &Score, networks: usize) -> String {
+    let of = if networks == 1 { "1 network".to_owned() } else { format!("{networks} networks pooled") };
+    let Some(error) = score.error() else {
+        return format!(
+            "no score ({of}), because every quantity has fewer than {LEAST} values; try more --seeds"
+        );
+    };
+    let downloads = score
+        .downloads()
+        .map_or("-, because none have enough values".to_owned(), |value| format!("{value:.3}"));
+    format!("score {error:.3}, downloads only {downloads} ({of})")
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_lab::score::Compared;
+
+    use super::*;
+
+    #[test]
+    fn a_score_names_its_numbers_and_why_there_is_none() {
+        let none = Score { compared: Vec::new(), left_out: vec![("50KiB", [12, 400])] };
+        let said = headline(&none, 1);
+        assert_eq!(
+            said,
+            "no score (1 network), because every quantity has fewer than 20 values; try more --seeds"
+        );
+        assert_eq!(table(&none), "  50KiB          left out: n = 12 / 400, and each side needs 20 values\n");
+        let row = Compared { name: "1MiB", ours: [2.0; 4], measured: [1.0; 4], n: [21, 300] };
+        let some = Score { compared: vec![row], left_out: Vec::new() };
+        assert_eq!(headline(&some, 3), "score 0.693, downloads only 0.693 (3 networks pooled)");
+        assert!(table(&some).lines().last().unwrap().ends_with("      21 /   300"), "{}", table(&some));
+        let missing = Estimate { n: 0, mean: f64::NAN, ci95: None };
+        let two = Estimate { n: 2, mean: 0.5, ci95: Some(0.1) };
+        let said = of_networks(&[two, missing], 3);
+        assert!(said.contains("0.500 ± 0.100 (n = 2 of 3), downloads only none has enough values"), "{said}");
+    }
 }
