@@ -40,6 +40,10 @@ const KINDS: [Kind; 4] = [
     ("middle", "middle (learns the guard)", |client| client.at_middle, |client| client.first_at_middle),
 ];
 
+/// Fewest clients for an interval of a mean: Student's t holds for few values only if they are about normal, and shares
+/// of single clients are not.
+const LEAST_CLIENTS: usize = 20;
+
 impl Exposure {
     pub(super) fn new(settings: &ExposureSettings, world: &World, clients: Vec<ClientExposure>) -> Exposure {
         let first = &world.days[0];
@@ -159,15 +163,14 @@ impl Exposure {
                 writeln!(text, "{failed} streams failed, because every relay of a position was excluded.");
         }
         let milestones = self.milestones();
-        let _ = write!(text, "\n{:<30}{:>22}", "the adversary has the", "share of streams");
+        let _ = write!(text, "\n{:<30}{:>26}", "the adversary has the", "share of streams");
         milestones.iter().for_each(|day| {
             let _ = write!(text, "{:>22}", format!("clients by day {day}"));
         });
         let _ = write!(text, "{:>24}", "median time, days");
         for (_, name, count, first) in KINDS {
             let (share, survival) = (self.share(count), self.survival(first));
-            let interval = share.ci95.map_or(String::new(), |half| format!(" ± {half:.4}"));
-            let _ = write!(text, "\n{name:<30}{:>22}", format!("{:.4}{interval}", share.mean));
+            let _ = write!(text, "\n{name:<30}{:>26}", share_text(&share));
             for day in &milestones {
                 let [share, low, high] = survival.by(f64::from(*day));
                 let _ = write!(text, "{:>22}", format!("{share:.3} ({low:.3}, {high:.3})"));
@@ -176,20 +179,38 @@ impl Exposure {
             let [median, low, high] = survival.quantile(0.5).map(show);
             let _ = write!(text, "{:>24}", format!("{median} ({low}, {high})"));
         }
-        let _ = write!(text, "\n\n{:<30}{:>22}", "guards that a client used", "");
+        let _ = write!(text, "\n\n{:<30}{:>26}", "guards that a client used", "");
         for day in &milestones {
             let used = self.guards_by(f64::from(*day));
-            let half = used.ci95.unwrap_or(f64::NAN);
-            let _ = write!(text, "{:>22}", format!("{:.2} ± {half:.2}", used.mean));
+            let half = used.ci95.filter(|_| used.n >= LEAST_CLIENTS);
+            let half = half.map_or(String::new(), |half| format!(" ± {half:.2}"));
+            let _ = write!(text, "{:>22}", format!("{:.2}{half}", used.mean));
         }
         let (n, days) = (self.clients.len(), self.days);
+        let same = KINDS.iter().any(|(_, _, count, _)| self.share(*count).ci95 == Some(0.0));
+        let few = if n < LEAST_CLIENTS {
+            format!(" too few for intervals of means, which need {LEAST_CLIENTS};")
+        } else if same {
+            " a share without interval is the same for all clients;".to_owned()
+        } else {
+            String::new()
+        };
         let _ = write!(
             text,
-            "\n\nn = {n} clients; ± and (low, high) are 95 % intervals over clients. Times are Kaplan and Meier's estimates; \
+            "\n\nn = {n} clients;{few} ± and (low, high) are 95 % intervals over clients. Times are Kaplan and Meier's estimates; \
              `-` means later than day {days}.\n"
         );
         text
     }
+}
+
+/// A mean share of streams with its interval, which stays between 0 and 1. A share that no client differs in, such as one
+/// without events, has none: its width would be zero, and that is not certain.
+fn share_text(share: &Estimate) -> String {
+    let known = share.ci95.filter(|half| share.n >= LEAST_CLIENTS && *half > 0.0);
+    let interval = known
+        .map(|half| format!(" ({:.4}, {:.4})", (share.mean - half).max(0.0), (share.mean + half).min(1.0)));
+    format!("{:.4}{}", share.mean, interval.unwrap_or_default())
 }
 
 fn limits([share, low, high]: [f64; 3]) -> Value {
@@ -246,11 +267,47 @@ fn relays_of_streams(guards: &GuardParameters, paths: StreamPaths) -> String {
             );
         }
         StreamPaths::Circuit => String::new(),
+        // Its second leg takes another guard than the first.
+        StreamPaths::Conflux if guards.used == 1 => {
+            " Conflux: two linked circuits, the second with the next primary guard, so that a client uses two.".into()
+        }
         StreamPaths::Conflux => " Conflux: two linked circuits with different guards.".into(),
         StreamPaths::Moving(moves) => format!(" A circuit moves {moves} times to another middle."),
     };
+    // A sample that is smaller than the number of primary guards is all primary.
+    let primary = guards.primary.min(guards.sampled);
     format!(
-        "Guards: {} in use of {} primary ones; sampled for {} days, used ones at least {} days, unlisted ones {} days.{more}",
-        guards.used, guards.primary, guards.lifetime_days, guards.confirmed_days, guards.unlisted_days,
+        "Guards: {} in use of {primary} primary ones; sampled for {} days, used ones at least {} days, unlisted ones {} days.{more}",
+        guards.used.min(primary),
+        guards.lifetime_days,
+        guards.confirmed_days,
+        guards.unlisted_days,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_of_shares_stay_within_one_and_need_clients() {
+        let of = |n, mean, half| share_text(&Estimate { n, mean, ci95: Some(half) });
+        assert_eq!(of(2, 0.1157, 1.47), "0.1157", "two clients say nothing about others");
+        assert_eq!(of(1000, 0.0, 0.0), "0.0000", "no event is not a certain zero");
+        assert_eq!(of(20, 0.01, 0.02), "0.0100 (0.0000, 0.0300)");
+        assert_eq!(of(1000, 0.99, 0.02), "0.9900 (0.9700, 1.0000)");
+    }
+
+    #[test]
+    fn the_guards_of_streams_are_those_that_clients_use() {
+        let mut guards = GuardParameters::of(&std::collections::BTreeMap::new());
+        let conflux = relays_of_streams(&guards, StreamPaths::Conflux);
+        assert!(
+            conflux.contains("1 in use of 3") && conflux.contains("so that a client uses two"),
+            "{conflux}"
+        );
+        (guards.used, guards.primary) = (20, 30);
+        let many = relays_of_streams(&guards, StreamPaths::Circuit);
+        assert!(many.starts_with("Guards: 20 in use of 20 primary ones;"), "{many}");
+    }
 }
