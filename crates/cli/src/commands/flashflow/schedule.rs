@@ -258,36 +258,77 @@ fn print(object: &Value, as_json: bool) {
         println!("{object}");
         return;
     }
+    print!("{}", described(object));
+}
+
+/// The answer in sentences.
+fn described(object: &Value) -> String {
+    let mut text = String::new();
+    let mut say = |line: String| text.push_str(&(line + "\n"));
     let gbit = |key: &str| object[key].as_f64().unwrap_or(0.0) / 1e9;
-    println!(
+    say(format!(
         "{} relays with {:.1} Gbit/s ({})",
         object["relays"],
         gbit("capacity_bits_per_s"),
         object["capacities_from"].as_str().unwrap_or("")
-    );
-    println!(
-        "a team of {:.1} Gbit/s, factor {:.3}: {} slots of {} s, {:.1} h, without a random schedule",
-        gbit("team_bits_per_s"),
+    ));
+    say(format!(
+        "a team of {}, factor {:.3}: {} slots of {} s, {:.1} h, without a random schedule",
+        Rate(object["team_bits_per_s"].as_u64().unwrap_or(0)),
         object["factor"].as_f64().unwrap_or(0.0),
         object["slots"],
         object["slot_s"],
         object["hours"].as_f64().unwrap_or(0.0)
-    );
+    ));
+    if object["relays_beyond_the_team"] != 0 {
+        say(format!(
+            "{} of {} relays need more than the whole team: each gets it for a slot, and its result is not conclusive",
+            object["relays_beyond_the_team"], object["relays"]
+        ));
+    }
     let random = &object["random"];
-    println!(
+    say(format!(
         "random schedule: {} relays in {} of {} slots, {} without room; each drawn from at least {} slots",
         random["placed"], random["used"], random["slots"], random["unplaced"], random["fewest_choices"]
-    );
-    for (key, title) in [
-        ("with_guesses_from_before", "guessed from before the speed test"),
-        ("failures", "with failures"),
-        ("several", "several coordinators"),
-        ("new_relays", "new relays"),
-    ] {
-        if let Some(part) = object.get(key) {
-            println!("{title}: {part}");
-        }
+    ));
+    let tried = |part: &Value| {
+        format!(
+            "{} attempts in {} slots, {} relays not concluded",
+            part["attempts"], part["slots"], part["relays_not_concluded"]
+        )
+    };
+    if let Some(part) = object.get("with_guesses_from_before") {
+        say(format!("guessed from before the speed test: {}", tried(part)));
     }
+    if let Some(part) = object.get("failures") {
+        let share = 100.0 * part["share"].as_f64().unwrap_or(0.0);
+        say(format!("if {share} % of measurements fail: {}", tried(part)));
+    }
+    if let Some(part) = object.get("several") {
+        say(format!(
+            "{} coordinators, if each draws alone: {} times two measure a relay in the same slot, {} relays without room; \
+             if they share a secret: {} and {}",
+            part["coordinators"],
+            part["alone"]["meetings"],
+            part["alone"]["unplaced"],
+            part["shared"]["meetings"],
+            part["shared"]["unplaced"]
+        ));
+    }
+    if let Some(part) = object.get("new_relays") {
+        say(format!(
+            "new relays, guessed to have {}: {} in the median of {} consensuses, at most {}; they wait {} s in the median, \
+             at most {} s, {} without room",
+            Rate(part["guess_bits_per_s"].as_u64().unwrap_or(0)),
+            part["median"],
+            part["consensuses"],
+            part["most"],
+            part["median_wait_s"],
+            part["longest_wait_s"],
+            part["unplaced"]
+        ));
+    }
+    text
 }
 
 /// Prints the schedule of one coordinator's period.
@@ -318,4 +359,34 @@ fn of_coordinator(file: &Path, arguments: &Arguments) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_team_that_is_too_small_is_named_and_parts_are_sentences() {
+        let object = json!({
+            "slots": 9106, "slot_s": 30, "hours": 75.9, "relays": 9106, "capacity_bits_per_s": 2_000_000_000u64,
+            "capacities_from": "weights", "team_bits_per_s": 1000, "factor": 2.953,
+            "relays_beyond_the_team": 9106,
+            "random": { "used": 0, "slots": 2880, "placed": 0, "unplaced": 9106, "fewest_choices": 0 },
+            "failures": { "share": 0.1, "attempts": 7, "slots": 5, "relays_not_concluded": 2 },
+            "new_relays": { "guess_bits_per_s": 5000, "consensuses": 3, "median": 1, "most": 2,
+                "median_wait_s": 30, "longest_wait_s": 60, "unplaced": 0 },
+        });
+        let text = described(&object);
+        assert!(text.contains("a team of 1 kbit/s, factor 2.953"), "{text}");
+        assert!(text.contains("9106 of 9106 relays need more than the whole team"), "{text}");
+        assert!(
+            text.contains("if 10 % of measurements fail: 7 attempts in 5 slots, 2 relays not concluded"),
+            "{text}"
+        );
+        assert!(
+            text.contains("new relays, guessed to have 5 kbit/s: 1 in the median of 3 consensuses"),
+            "{text}"
+        );
+        assert!(!text.contains('{') && !text.contains('"'), "no JSON: {text}");
+    }
 }
