@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::places::{exchange, is_same, link_to, sync_folder};
-use super::staged::synced;
+use super::staged::{Staged, synced};
 use crate::input::InputError;
 use crate::results::{VERSION, brief, flatten_text};
 
@@ -72,6 +72,10 @@ pub fn check_place(place: &Path, contents: &Contents, force: bool) -> Result<(),
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => return check_new(place),
         Err(cause) => return Err(error(place, format!("cannot be accessed: {cause}"))),
         Ok(about) if !about.is_dir() => return Err(error(place, "exists and is not a directory")),
+        Ok(about) if about.permissions().readonly() => {
+            let cure = "allow its owner to write there, or choose another place with --out";
+            return Err(InputError::new(place.display().to_string(), "is read-only", cure));
+        }
         Ok(_) if fs::read_dir(place).is_ok_and(|mut entries| entries.next().is_none()) => return Ok(()),
         Ok(_) => {}
     }
@@ -175,17 +179,49 @@ pub fn write(
     });
     manifest.as_object_mut().expect("an object").extend(more.as_object().cloned().unwrap_or_default());
     let manifest = (MANIFEST.to_owned(), format!("{manifest:#}\n").into_bytes());
-    let exchanged = prepare(files.iter().chain([&manifest]), &old, &fresh, place)
-        .and_then(|()| exchange(&fresh, place))
-        .inspect_err(|_| {
+    let all = || files.iter().chain([&manifest]);
+    let exchanged =
+        prepare(all(), &old, &fresh, place).and_then(|()| exchange(&fresh, place)).inspect_err(|_| {
             // Safe: it holds only new files and hard links, the old folder is still in place.
             let _ = fs::remove_dir_all(&fresh);
         });
-    exchanged
+    let written = match exchanged {
+        Err(cause) if is_mounted(&cause) => write_into(all(), &old, place),
         // After the exchange, `fresh` holds the old folder.
-        .and_then(|()| if fresh.exists() { clear(&fresh, place, &old) } else { Ok(()) })
+        Ok(()) if fresh.exists() => clear(&fresh, place, &old),
+        other => other,
+    };
+    written
         .and_then(|()| sync_folder(&parent))
         .map_err(|cause| error(place, format!("cannot be written: {cause}")))
+}
+
+/// Whether this error says that the folder is a mount point, which cannot be exchanged.
+fn is_mounted(cause: &io::Error) -> bool {
+    matches!(cause.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::CrossesDevices)
+}
+
+/// Replaces the files in a folder one by one, the manifest last: readers of a mount point may see new files beside an old
+/// manifest, but never a part of a file.
+fn write_into<'a>(
+    files: impl Iterator<Item = &'a ResultFile>,
+    old: &BTreeSet<String>,
+    place: &Path,
+) -> io::Result<()> {
+    let staged = Staged::new(place)?;
+    let mut names = BTreeSet::new();
+    for (file, bytes) in files {
+        if !old.contains(file) && file != MANIFEST && place.join(file).exists() {
+            return Err(taken(&place.join(file)));
+        }
+        staged.write(file, bytes)?;
+        names.insert(file.as_str());
+    }
+    staged.publish_last(MANIFEST)?;
+    for file in old.iter().filter(|file| !names.contains(file.as_str())) {
+        fs::remove_file(place.join(file))?;
+    }
+    sync_folder(place)
 }
 
 /// Fills the folder `fresh` with the new files and with everything that stays of the old folder.
@@ -200,6 +236,8 @@ fn prepare<'a>(
         synced(&fresh.join(file), bytes)?;
     }
     if place.exists() {
+        // A private folder stays private.
+        fs::set_permissions(fresh, fs::metadata(place)?.permissions())?;
         for entry in fs::read_dir(place)? {
             let name = entry?.file_name();
             if !old.contains(name.to_string_lossy().as_ref()) {
@@ -295,6 +333,50 @@ mod tests {
         assert_eq!(fs::read_to_string(place.join("thesis.tex")).unwrap(), "precious");
         assert!(place.join("c").exists(), "the results stay when new ones cannot be written");
         assert_eq!(fs::read_dir(&root).unwrap().count(), 1, "nothing is left beside");
+        fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn a_mount_point_is_written_file_by_file() {
+        let root = scratch("mounted");
+        fs::write(root.join("note"), "mine").unwrap();
+        let files = |names: &[&str]| -> Vec<ResultFile> {
+            names.iter().map(|name| ((*name).to_owned(), name.as_bytes().to_vec())).collect()
+        };
+        write_into(files(&["a", "b", MANIFEST]).iter(), &BTreeSet::new(), &root).unwrap();
+        let old = ["a".to_owned(), "b".to_owned(), MANIFEST.to_owned()].into();
+        write_into(files(&["b", "c", MANIFEST]).iter(), &old, &root).unwrap();
+        let mut there: Vec<_> = fs::read_dir(&root)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        there.sort_unstable();
+        assert_eq!(there, ["b", "c", "manifest.json", "note"]);
+        let said = write_into(files(&["note"]).iter(), &old, &root).unwrap_err().to_string();
+        assert!(said.contains("no manifest lists it"), "{said}");
+        assert!(
+            is_mounted(&io::ErrorKind::ResourceBusy.into()) && !is_mounted(&io::ErrorKind::NotFound.into())
+        );
+        fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_folder_keeps_its_mode() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let root = scratch("mode");
+        let place = root.join("out");
+        fs::create_dir(&place).unwrap();
+        let mode = || fs::metadata(&place).unwrap().permissions().mode() & 0o777;
+        let set = |mode: u32| fs::set_permissions(&place, fs::Permissions::from_mode(mode)).unwrap();
+        set(0o700);
+        put(&["a"], &place).unwrap();
+        put(&["b"], &place).unwrap();
+        assert_eq!(mode(), 0o700, "a private folder stays private");
+        set(0o500);
+        let said = check_place(&place, &contents("x", "2 s"), true).unwrap_err().to_string();
+        assert!(said.contains("is read-only"), "{said}");
+        set(0o700);
         fs::remove_dir_all(&root).unwrap();
     }
 
