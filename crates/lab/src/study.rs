@@ -130,6 +130,7 @@ impl Study {
         if axes.is_empty() {
             return Err(fail("[vary] has no keys".into(), "add a key to [vary], or use `tidegate run`"));
         }
+        check_keys(&axes, &file.overrides).map_err(|(cause, cure)| fail(cause, cure))?;
         let lengths: Vec<usize> = axes.iter().map(|(_, values)| values.len()).collect();
         // In a list, the other keys tell equal values apart.
         let repeated = |values: &[Value]| (1..values.len()).any(|at| values[..at].contains(&values[at]));
@@ -214,6 +215,39 @@ fn refuse_scenario(source: &SourceFile) -> Result<(), InputError> {
 /// Short names of frequently varied keys.
 const SHORT: [(&str, &str); 2] = [("fraction", "tor.fraction"), ("load", "tor.load")];
 
+/// The full key of the scenario that a key of `[vary]` sets.
+fn full(key: &str) -> &str {
+    match key {
+        "systems" => "system",
+        "seeds" => "seed",
+        _ => SHORT.iter().find(|(short, _)| *short == key).map_or(key, |(_, long)| long),
+    }
+}
+
+/// Refuses keys of `[vary]` without effect, and overrides that they undo. Returns cause and cure.
+fn check_keys(axes: &[(String, Vec<Value>)], overrides: &[String]) -> Result<(), (String, &'static str)> {
+    for (at, (key, _)) in axes.iter().enumerate() {
+        if ["name", "title"].contains(&key.as_str()) {
+            let cause = format!("`{key}` does not change a run, so its points would be the same");
+            return Err((cause, "remove it from [vary]"));
+        }
+        if let Some((other, _)) = axes[..at].iter().find(|(other, _)| full(other) == full(key)) {
+            return Err((format!("`{other}` and `{key}` set the same value"), "keep one of them"));
+        }
+        let mut set = overrides.iter().filter_map(|text| text.split_once('=').map(|(set, _)| set.trim()));
+        // `system` in [vary] picks one of the systems that overrides set.
+        let undone = |set: &&str| {
+            let rest = full(set).strip_prefix(full(key)).filter(|_| full(key) != "system");
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        if let Some(set) = set.find(undone) {
+            let cause = format!("`overrides` sets `{set}`, and [vary] sets `{key}` again at every point");
+            return Err((cause, "remove one of them"));
+        }
+    }
+    Ok(())
+}
+
 fn point<'a>(number: usize, chosen: impl Iterator<Item = (&'a str, &'a Value)>) -> Point {
     let mut point = Point {
         name: format!("p{number:04}"),
@@ -233,8 +267,7 @@ fn point<'a>(number: usize, chosen: impl Iterator<Item = (&'a str, &'a Value)>) 
             }
             _ => {
                 // Overrides need the full key of the scenario.
-                let key = SHORT.iter().find(|(short, _)| *short == key).map_or(key, |(_, long)| long);
-                point.overrides.push(format!("{key} = {value}"));
+                point.overrides.push(format!("{} = {value}", full(key)));
             }
         }
     }
@@ -349,6 +382,9 @@ mod tests {
             ("load = { from = 2, to = 4, step = 1, log = true }", "`log` needs `count`"),
             ("load = { from = 2, to = 1, step = 1 }", "`to` not below `from`"),
             ("load = [4, 5, 4]", "`load` has a value twice"),
+            ("seed = [5, 6]\nseeds = [1, 2]", "`seed` and `seeds` set the same value"),
+            ("load = [1, 2]\ntor.load = [3, 4]", "`load` and `tor.load` set the same value"),
+            ("title = ['a', 'b']", "`title` does not change a run"),
             ("load = { from = 1, to = 2, stp = 1 }", "stp"),
             ("load = { from = 0, to = 2, count = 3, log = true }", "above 0"),
             ("load = { from = 0, to = 1e9, step = 1e-9 }", "too many"),
@@ -358,6 +394,9 @@ mod tests {
         }
         let cause = |text: &str| study(text).unwrap_err().cause;
         assert!(cause("name = 'a/../../b'\nscenario = 'x'\n[vary]\na = 1\n").contains("name of a folder"));
+        let twice = "scenario = 'x'\noverrides = ['tor.load = 2']\n[vary]\nload = [1, 2]\n";
+        assert!(cause(twice).contains("`overrides` sets `tor.load`, and [vary] sets `load` again"));
+        assert!(study(&twice.replace("tor.load", "tor.relays")).is_ok());
         assert!(cause("seeds = 0\nscenario = 'x'\n[vary]\na = 1\n").contains("`seeds` is 0"));
         assert!(study("scenario = 'x'\nmode = 'list'\n[vary]\na = [1, 2]\nb = [1]\n").is_err());
         assert!(study("scenario = 'x'\n[vary]\n").unwrap_err().cause.contains("no key"));
