@@ -34,6 +34,9 @@ pub struct AnswerSettings {
     pub days: u32,
 }
 
+/// The shortest duration with a whole second after the warm-up.
+const SHORTEST: Span = Span::from_secs(2);
+
 impl AnswerSettings {
     /// The scenario: the sampled network with the baseline and every part.
     pub(super) fn scenario(&self) -> Result<Scenario, InputError> {
@@ -47,6 +50,11 @@ impl AnswerSettings {
                     "give one above 0",
                 ));
             }
+        }
+        // Flows are matched by bytes per second.
+        if *duration < SHORTEST {
+            let cause = format!("{duration} is too short: its first quarter is the warm-up");
+            return Err(InputError::new("--duration", cause, format!("give {SHORTEST} or more")));
         }
         let mut overrides = vec![
             format!("tor.relays = {relays}"),

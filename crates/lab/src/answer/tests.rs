@@ -59,6 +59,7 @@ fn a_wrong_adversary_or_network_is_refused_before_the_runs() {
     for (settings, named) in [
         (AnswerSettings { share: 1.5, ..small() }, "the adversary"),
         (AnswerSettings { relays: 2, ..small() }, "tor.relays"),
+        (AnswerSettings { duration: Span(1), ..small() }, "--duration"),
         (AnswerSettings { consensus: Some("/no/such/file".into()), ..small() }, "/no/such/file"),
     ] {
         let Err(RunError::Input(error)) = run(&settings, &Unwatched) else { panic!("{settings:?}") };
