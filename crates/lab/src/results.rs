@@ -305,7 +305,7 @@ impl SystemResult<'_> {
         look_up(&self.mean, path)
     }
 
-    /// Number of runs that have a number: those whose downloads all failed have no download time.
+    /// Number of runs that have a number. A run in which all downloads failed lacks download times.
     fn n_of(&self, path: &[&str]) -> usize {
         let clocked = path.first().is_some_and(|key| CLOCKED.contains(key));
         self.runs.iter().filter(|run| clocked || look_up(&run.metrics.summary, path).is_some()).count()

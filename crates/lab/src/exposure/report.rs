@@ -204,8 +204,8 @@ impl Exposure {
     }
 }
 
-/// A mean share of streams with its interval, which stays between 0 and 1. A share that no client differs in, such as one
-/// without events, has none: its width would be zero, and that is not certain.
+/// A mean share of streams with its interval, which stays between 0 and 1. A share that is equal for all clients, such
+/// as one without events, lacks an interval: its width would be zero, and that is not certain.
 fn share_text(share: &Estimate) -> String {
     let known = share.ci95.filter(|half| share.n >= LEAST_CLIENTS && *half > 0.0);
     let interval = known

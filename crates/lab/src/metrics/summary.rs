@@ -164,7 +164,7 @@ fn transfers(fold: &Fold<'_>, put: &mut impl FnMut(&str, Value)) {
                 (&class.last, &class.without_last),
                 (&class.round_trip, &none),
             ][pick];
-            // A class none of whose downloads ended counts zero: a mean over seeds must not leave it out.
+            // A class without ended downloads counts zero: a mean over seeds must not leave it out.
             let value = if pick == 1 || pick == 2 { counted_times(ended, censored) } else { times(ended) };
             (!value.is_null()).then(|| (class.name.clone(), value))
         });

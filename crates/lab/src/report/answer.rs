@@ -66,7 +66,7 @@ impl Aspect {
     }
 
     /// The fewest downloads behind a value, and the system that has them; `None` for other quantities. A repeated run
-    /// has no new ones.
+    /// does not add any.
     fn downloads<'r>(&self, results: &'r Results<'_>) -> Option<(u64, &'r str)> {
         let [time, class, _] = &self.path[..] else { return None };
         let first = time == "ttfb_s";

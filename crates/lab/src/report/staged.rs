@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// If it cannot be written.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    // A link stays a link. A device or a pipe has nothing to rename to.
+    // A link stays a link. A device or a pipe cannot be renamed to.
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if fs::metadata(path).is_ok_and(|about| !about.is_file()) {
         return fs::write(path, bytes);
