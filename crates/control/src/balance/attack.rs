@@ -54,6 +54,13 @@ impl Default for Attack {
 
 impl Parameters for Attack {}
 
+impl Trick {
+    /// Whether [`Attack::factor`] has an effect on it.
+    pub fn has_factor(self) -> bool {
+        !matches!(self, Trick::None | Trick::Hold)
+    }
+}
+
 impl Attack {
     /// The report of an attacker's relay, instead of the honest `report`.
     pub fn report(&self, report: f64, capacity: f64) -> f64 {

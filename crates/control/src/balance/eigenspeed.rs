@@ -42,7 +42,7 @@ impl Parameters for EigenSpeed {}
 
 impl Balance for EigenSpeed {
     fn asks(&self) -> Asks {
-        Asks { rounds: self.rounds, ..Asks::default() }
+        Asks { rounds: self.rounds, peers: true, trusted: true, ..Asks::default() }
     }
 
     fn weigh(&self, evidence: &Evidence) -> Vec<Option<f64>> {

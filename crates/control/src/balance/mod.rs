@@ -56,6 +56,22 @@ pub struct Asks {
     pub measurements: Option<Team>,
     /// Rounds; the weights of each determine how clients load relays in the next.
     pub rounds: u32,
+    /// Whether the system reads relays' reports of each other ([`Round::seen`]).
+    pub peers: bool,
+    /// Whether the system reads which relays are trusted ([`Evidence::trusted`]).
+    pub trusted: bool,
+}
+
+impl Asks {
+    /// Whether attackers with this trick can change what the system observes.
+    pub fn meets(&self, trick: Trick) -> bool {
+        match trick {
+            Trick::None | Trick::Sybils => true,
+            Trick::Inflate | Trick::Refuse => self.rounds > 0,
+            Trick::Frame => self.peers,
+            Trick::Hold | Trick::Flood => self.measurements.is_some(),
+        }
+    }
 }
 
 /// A way to weigh relays.

@@ -43,7 +43,7 @@ impl Parameters for PeerFlow {}
 
 impl Balance for PeerFlow {
     fn asks(&self) -> Asks {
-        Asks { rounds: self.rounds, ..Asks::default() }
+        Asks { rounds: self.rounds, peers: true, ..Asks::default() }
     }
 
     fn weigh(&self, evidence: &Evidence) -> Vec<Option<f64>> {

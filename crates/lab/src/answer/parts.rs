@@ -148,7 +148,7 @@ pub const PARTS: &[ComparedPart] = &[
     ComparedPart {
         name: "flashflow",
         about: "FlashFlow: weights from measurements under full load",
-        keys: "balance = \"flashflow\"\nsurvey = { duration = \"20 s\" }\nflashflow = { seconds = 5, sockets = 30 }",
+        keys: "balance = \"flashflow\"\nflashflow = { seconds = 5, sockets = 30 }",
         upgrade: Upgrade::RelaysAndAuthorities,
         source: "docs/flashflow.md: a team measures relays for the authorities, and relays take part",
         paths: Paths::Reweighed,

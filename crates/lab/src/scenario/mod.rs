@@ -3,6 +3,7 @@
 mod check;
 mod clients;
 pub(crate) mod file;
+mod idle;
 pub mod keys;
 pub(crate) mod paths;
 mod place;
@@ -101,8 +102,8 @@ impl Scenario {
         Ok(Scenario { file, source, folder, systems, inputs, overrides: overrides.to_vec() })
     }
 
-    /// One line for each table of a part that no system chooses. This is not an error, because a study can choose the part
-    /// at other points.
+    /// One line for each table of a part that no system chooses, and for each attack that does not reach a system. This is
+    /// not an error, because a study can choose the part at other points.
     pub fn idle_tables(&self) -> Vec<String> {
         let systems = self.file.system.iter().map(|system| system.get_ref());
         let idle: Vec<_> =
@@ -113,9 +114,9 @@ impl Scenario {
         };
         let all: BTreeSet<&str> = idle.iter().flat_map(|(_, idle)| idle).map(|name| &**name).collect();
         let unused = all.into_iter().filter(|name| !is_used(name));
-        unused
-            .map(|name| format!("`{name}` has no effect here: no system with this table chooses it"))
-            .collect()
+        let unused =
+            unused.map(|name| format!("`{name}` has no effect here: no system with this table chooses it"));
+        unused.chain(idle::unreached(&self.file)).collect()
     }
 
     /// The data files that the scenario names, by key.
@@ -243,6 +244,7 @@ fn read(source: &SourceFile, overrides: &[String]) -> Result<ScenarioFile, Input
         user.count.get_or_insert(1);
     }
     check::check(&file, source)?;
+    idle::check(&file, &value).map_err(fail_at)?;
     Ok(file)
 }
 

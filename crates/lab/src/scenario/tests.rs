@@ -491,6 +491,66 @@ fn systems_differ_in_their_balance() {
 }
 
 #[test]
+fn attacks_and_surveys_that_cannot_act_are_refused() {
+    let text = include_str!("../../../../scenarios/tor.toml");
+    let with = |keys: &str| parse(text, &[&format!("system.vanilla-2010 = {{ {keys} }}")]);
+    let only = "has no effect with `balance = ";
+    let praise = "which does not read relays' reports of each other";
+    for (balance, key, said) in [
+        ("torflow", "attack.trick = 'frame'", praise),
+        ("self-reports", "attack.trick = 'frame'", praise),
+        ("flashflow", "attack.trick = 'frame'", praise),
+        ("eigenspeed", "attack.trick = 'hold'", "which does not measure relays under full load"),
+        ("diprober", "attack.trick = 'flood'", "which does not measure relays under full load"),
+        ("truth", "attack.trick = 'inflate'", "which does not survey the network"),
+        (
+            "peerflow",
+            "attack.factor = 5",
+            "`attack.factor` = 5.0 has no effect with `attack.trick = \"none\"`",
+        ),
+        (
+            "flashflow",
+            "attack = { trick = 'hold', factor = 5 }",
+            "has no effect with `attack.trick = \"hold\"`",
+        ),
+        ("torflow", "attack = { trick = 'inflate', serves = 0.5 }", "or use trick = \"refuse\""),
+        ("sbws", "survey.trusted = 0.5", "remove `trusted`, or use balance = \"eigenspeed\""),
+        ("flashflow", "survey.duration = '20 s'", "change `flashflow.seconds`"),
+        ("truth", "survey.files = 3", only),
+    ] {
+        let error = with(&format!("balance = '{balance}', {key}")).unwrap_err().to_string();
+        assert!(error.contains("has no effect with") && error.contains(said), "{balance} {key}: {error}");
+    }
+    let place = text.replace(
+        "name = \"vanilla-2010\"",
+        "name = \"vanilla-2010\"\nbalance = \"sbws\"\nattack.trick = \"hold\"",
+    );
+    let line = place.lines().position(|line| line.starts_with("attack")).unwrap() + 1;
+    let error = parse(&place, &[]).unwrap_err().to_string();
+    assert!(
+        error.starts_with(&format!("x.toml:{line}:16: system `vanilla-2010`: `attack.trick` = \"hold\"")),
+        "{error}"
+    );
+    assert!(error.contains("a balance that this one reaches: \"flashflow\""), "{error}");
+    let defaults = "attack = { trick = 'none', factor = 10.0, serves = 0.0 }, survey = { trusted = 0.2, duration = '60 s' }";
+    assert!(with(&format!("balance = 'flashflow', {defaults}")).is_ok());
+    // An attack on several systems may reach only some: the others are named.
+    let both = parse(
+        text,
+        &[
+            "every-system.attack.trick = 'hold'",
+            "system.tor.balance = 'flashflow'",
+            "system.vanilla-2010.balance = 'sbws'",
+        ],
+    )
+    .unwrap();
+    assert_eq!(
+        both.idle_tables(),
+        ["`attack.trick` = \"hold\" does not reach `vanilla-2010`: their relays are honest"]
+    );
+}
+
+#[test]
 fn capacities_are_not_weights_and_classes_have_their_shares() {
     let text = include_str!("../../../../scenarios/tor.toml");
     let plan = |overrides: &[&str], seed| {
