@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 use serde_json::{Value, json};
 use tidegate_control::balance::{BALANCES, Trick};
 use tidegate_control::keys::Wrong;
+use tidegate_sim::plan::Transport;
 
 use super::file::{ScenarioFile, SystemFile};
 
@@ -32,6 +33,12 @@ const RULES: &[Rule] = &[
     Rule { keys: &["survey.trusted"], idle: trusted },
     Rule { keys: &["survey.duration"], idle: duration },
     Rule { keys: &["survey.users", "survey.files"], idle: no_survey },
+    Rule { keys: &["output-buffer.high", "output-buffer.low"], idle: output_buffer },
+    Rule { keys: &["kist.buffer-factor", "kist.counts-unsent"], idle: sockets },
+    Rule { keys: &["tls.record-cells", "tls.record-overhead"], idle: records },
+    Rule { keys: &["tls.standing"], idle: standing },
+    Rule { keys: &["paths.least-build-timeout"], idle: least_build_timeout },
+    Rule { keys: &["paths.build-timeout"], idle: build_timeout },
 ];
 
 /// The keys of a system that sets only its name.
@@ -62,10 +69,7 @@ fn check_systems(file: &ScenarioFile, document: &Value) -> Result<(), Wrong> {
         else {
             continue;
         };
-        let name = system.name.get_ref();
-        let systems = document["system"].as_array().into_iter().flatten();
-        let number = systems.map(|table| &table["name"]).position(|other| other == name).unwrap_or(0);
-        let number = number.to_string();
+        let (name, number) = (system.name.get_ref(), number(system, document));
         let path = ["system", &number].into_iter().chain(key.split('.'));
         return Err(Wrong {
             path: path.map(str::to_owned).collect(),
@@ -77,10 +81,25 @@ fn check_systems(file: &ScenarioFile, document: &Value) -> Result<(), Wrong> {
     Ok(())
 }
 
+/// The place of a system in the list of a document.
+fn number(system: &SystemFile, document: &Value) -> String {
+    let systems = document["system"].as_array().into_iter().flatten();
+    let number = systems.map(|table| &table["name"]).position(|other| other == system.name.get_ref());
+    number.unwrap_or(0).to_string()
+}
+
 /// Whether another rule is about this key of this system.
 fn is_elsewhere(system: &SystemFile, key: &str) -> bool {
     // Only a notice names the tables of parts that a system does not choose: `SystemConfig::idle`.
-    (key.starts_with("attack.") || key.starts_with("survey.")) && system.parts.balance.is_given()
+    let of_balance = key.starts_with("attack.") || key.starts_with("survey.");
+    let unchosen =
+        of_balance && system.parts.balance.is_given() || key.starts_with("kist.") && !has_kist(system);
+    // A scenario that the tool wrote has the values that the consensus sets.
+    unchosen || system.of_consensus && ["tls.record-cells", "tls.standing"].contains(&key)
+}
+
+fn has_kist(system: &SystemFile) -> bool {
+    system.of_consensus || system.parts.kist.is_some()
 }
 
 /// The balance systems, written like `"torflow"`, that meet a condition.
@@ -150,6 +169,58 @@ fn no_survey(system: &SystemFile) -> Option<Reason> {
     (system.parts.balance.asks().rounds == 0).then(|| Reason {
         with: format!("{}, which does not survey the network", balance(system)),
         cure: "remove it, or use another balance".into(),
+    })
+}
+
+fn output_buffer(system: &SystemFile) -> Option<Reason> {
+    let parts = &system.parts;
+    // Switching compares the buffers, and QUIC limits its streams by them. A consensus may do without KIST.
+    let uses = system.of_consensus || parts.switching.is_some() || parts.transport == Transport::Quic;
+    let idle = parts.kist.is_some() && !uses;
+    idle.then(|| Reason {
+        with: "`channel-scheduler = \"kist\"`, which writes what the socket sends at once".into(),
+        cure: "remove it, or set channel-scheduler = \"vanilla\"".into(),
+    })
+}
+
+/// Whether every connection between relays is QUIC's.
+fn is_quic(system: &SystemFile) -> bool {
+    system.parts.transport == Transport::Quic && system.parts.pctcp.upgraded == 1.0
+}
+
+fn sockets(system: &SystemFile) -> Option<Reason> {
+    is_quic(system).then(|| Reason {
+        with: "`transport = \"quic\"`, which has no socket buffers of the kernel".into(),
+        cure: "remove it, or use transport = \"vanilla\" or \"pctcp\"".into(),
+    })
+}
+
+fn records(system: &SystemFile) -> Option<Reason> {
+    is_quic(system).then(|| Reason {
+        with: "`transport = \"quic\"`, whose packets are no TLS records".into(),
+        cure: "remove it, or use transport = \"vanilla\" or \"pctcp\"".into(),
+    })
+}
+
+fn standing(system: &SystemFile) -> Option<Reason> {
+    let shared = matches!(system.parts.transport, Transport::Vanilla | Transport::Quic);
+    (!shared).then(|| Reason {
+        with: "`transport = \"pctcp\"`, where circuits open connections of their own".into(),
+        cure: "remove it, or use transport = \"vanilla\" or \"quic\"".into(),
+    })
+}
+
+fn least_build_timeout(system: &SystemFile) -> Option<Reason> {
+    (!system.paths.learn_build_timeout).then(|| Reason {
+        with: "`paths.learn-build-timeout = false`".into(),
+        cure: "remove it, or set learn-build-timeout = true".into(),
+    })
+}
+
+fn build_timeout(system: &SystemFile) -> Option<Reason> {
+    system.paths.learn_build_timeout.then(|| Reason {
+        with: "`paths.learn-build-timeout = true`".into(),
+        cure: "remove it, or set learn-build-timeout = false".into(),
     })
 }
 

@@ -551,6 +551,53 @@ fn attacks_and_surveys_that_cannot_act_are_refused() {
 }
 
 #[test]
+fn keys_that_another_part_makes_idle_are_refused() {
+    let tor = |keys: &str| {
+        parse(
+            include_str!("../../../../scenarios/tor.toml"),
+            &[&format!("system.vanilla-2010 = {{ {keys} }}")],
+        )
+    };
+    let kist = "channel-scheduler = 'kist'";
+    let quic = "transport = 'quic'";
+    for (part, key) in [
+        (kist, "output-buffer.high = '64 KiB'"),
+        (kist, "output-buffer.low = '1 KiB'"),
+        ("channel-scheduler = 'kist', transport = 'quic'", "kist.buffer-factor = 2.0"),
+        ("channel-scheduler = 'kist', transport = 'quic'", "kist.counts-unsent = false"),
+        (quic, "tls.record-cells = 1"),
+        (quic, "tls.record-overhead = '0 B'"),
+        ("transport = 'pctcp'", "tls.standing = true"),
+        ("balance = 'given'", "paths.least-build-timeout = '1 s'"),
+        ("paths.learn-build-timeout = true", "paths.build-timeout = '9 s'"),
+    ] {
+        let error = tor(&format!("tls.standing = false, {part}, {key}")).map(|_| ());
+        let error = match key {
+            "tls.standing = true" => tor(&format!("{part}, {key}")).map(|_| ()),
+            _ => error,
+        };
+        let error = error.unwrap_err().to_string();
+        let name = key.split(' ').next().unwrap();
+        assert!(error.contains(&format!("system `vanilla-2010`: `{name}` = ")), "{error}");
+        assert!(error.contains("has no effect with"), "{error}");
+    }
+    // Where the keys act, and their defaults.
+    for keys in [
+        "channel-scheduler = 'kist', transport = 'quic', output-buffer.high = '64 KiB'",
+        "channel-scheduler = 'kist', switching = 'circuit', output-buffer.high = '64 KiB'",
+        "transport = 'quic', pctcp.upgraded = 0.5, tls.record-cells = 1",
+        "transport = 'quic', tls.record-cells = 31",
+        "transport = 'quic', kist.buffer-factor = 2.0",
+        "paths.build-timeout = 'never'",
+    ] {
+        assert!(tor(keys).is_ok(), "{keys}: {:?}", tor(keys).unwrap_err());
+    }
+    let shared = "every-system.output-buffer.high = '64 KiB'";
+    let scenario = parse(include_str!("../../../../scenarios/tor.toml"), &[shared]);
+    assert!(scenario.is_ok(), "one system without KIST");
+}
+
+#[test]
 fn capacities_are_not_weights_and_classes_have_their_shares() {
     let text = include_str!("../../../../scenarios/tor.toml");
     let plan = |overrides: &[&str], seed| {
