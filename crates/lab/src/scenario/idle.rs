@@ -7,9 +7,11 @@ use std::sync::LazyLock;
 use serde_json::{Value, json};
 use tidegate_control::balance::{BALANCES, Trick};
 use tidegate_control::keys::Wrong;
+use tidegate_control::units::Span;
 use tidegate_sim::plan::Transport;
 
 use super::file::{ScenarioFile, SystemFile};
+use super::tables::{TorFile, Underlay};
 
 /// Why a key of a system has no effect.
 struct Reason {
@@ -49,7 +51,32 @@ static USUAL: LazyLock<Value> = LazyLock::new(|| {
 
 /// Checks the keys of a file; `document` is the file as written, with its systems expanded.
 pub(super) fn check(file: &ScenarioFile, document: &Value) -> Result<(), Wrong> {
-    check_systems(file, document)
+    check_systems(file, document)?;
+    let all = underlay(file).into_iter().chain(tor(file));
+    let all = all.chain(half_life(file, document));
+    match all.into_iter().find(|key| key.is_idle) {
+        None => Ok(()),
+        Some(Key { path, why, cure, .. }) => {
+            let key = path.last().cloned().unwrap_or_default();
+            let cause = format!("`{key}` has no effect {why}");
+            Err(Wrong { path, at_key: true, cause, cure: cure.into() })
+        }
+    }
+}
+
+/// A key outside of systems.
+struct Key {
+    /// Whether it is given, differs from its default, and has no effect.
+    is_idle: bool,
+    path: Vec<String>,
+    why: String,
+    cure: &'static str,
+}
+
+impl Key {
+    fn new(is_idle: bool, path: &[&str], why: &str, cure: &'static str) -> Key {
+        Key { is_idle, path: path.iter().map(|part| (*part).to_owned()).collect(), why: why.into(), cure }
+    }
 }
 
 /// Refuses a key of systems that has no effect in any of them. A key of `[every-system]` may be for only some.
@@ -237,4 +264,77 @@ pub(super) fn unreached(file: &ScenarioFile) -> Vec<String> {
         format!("`attack.trick` = {trick} does not reach {}: their relays are honest", names.join(", "))
     };
     by_trick.into_iter().map(line).collect()
+}
+
+fn underlay(file: &ScenarioFile) -> Vec<Key> {
+    let (given, usual) = (&file.underlay, Underlay::default());
+    let (of_tor, of_file) = (file.tor.is_some(), given.file.is_some());
+    let (why, cure) = match of_tor {
+        true => ("beside [tor], which places hosts by country", "remove it, or set `tor.latency`"),
+        false => ("beside [underlay] `file`, which has the delays", "remove one of the two"),
+    };
+    let delays = of_tor || of_file;
+    let file = "name the file in `tor.latency`";
+    vec![
+        Key::new(
+            of_tor && of_file,
+            &["underlay", "file"],
+            "beside [tor], which has latencies of its own",
+            file,
+        ),
+        Key::new(delays && given.delay != usual.delay, &["underlay", "delay"], why, cure),
+        Key::new(delays && given.fuzziness != usual.fuzziness, &["underlay", "fuzziness"], why, cure),
+    ]
+}
+
+/// Whether token buckets limit relays of the network.
+fn has_buckets(tor: &TorFile) -> bool {
+    let limited = tor.limit_by_bucket || tor.relay_link.is_some() || tor.refill.is_some();
+    // Relays of a table have the limits that their operators set.
+    limited || tor.capacity.as_str() == "weight" || tor.table().is_some()
+}
+
+fn tor(file: &ScenarioFile) -> Vec<Key> {
+    let Some(tor) = &file.tor else { return Vec::new() };
+    let usual = TorFile::default();
+    let whole = if tor.consensus.is_some() { "`consensus`" } else { "a table as `capacity`" };
+    let is_model = tor.consensus.is_none() && tor.table().is_none();
+    let has_cost = tor.cell_cost > Span::ZERO;
+    vec![
+        Key::new(
+            !is_model && *tor.year != *usual.year,
+            &["tor", "year"],
+            &format!("beside {whole}, which is the network"),
+            "remove one of the two",
+        ),
+        Key::new(
+            !has_cost && tor.cell_cost_share != usual.cell_cost_share,
+            &["tor", "cell-cost-share"],
+            "without `cell-cost`: no relay has one",
+            "add `cell-cost`, or remove it",
+        ),
+        Key::new(
+            !has_buckets(tor) && tor.count_exit_connections,
+            &["tor", "count-exit-connections"],
+            "without token buckets, against which it counts",
+            "add `limit-by-bucket = true`, or remove it",
+        ),
+    ]
+}
+
+/// `connection-half-life` of systems.
+fn half_life(file: &ScenarioFile, document: &Value) -> Vec<Key> {
+    let has_buckets = match (&file.tor, &file.random) {
+        (Some(tor), _) => has_buckets(tor),
+        (_, Some(random)) => random.bandwidth.is_some() || random.bandwidth_share < 1.0,
+        (None, None) => file.relay.iter().any(|relay| relay.bandwidth.is_some()),
+    };
+    let systems = file.system.iter().map(|system| {
+        let number = number(system, document);
+        let path = ["system", &number, "connection-half-life"];
+        let is_idle = !has_buckets && system.parts.connection_half_life.is_some();
+        let cure = "give relays a token bucket (`bandwidth`, or [tor] `limit-by-bucket`), or remove it";
+        Key::new(is_idle, &path, "without token buckets, at which connections wait", cure)
+    });
+    systems.collect()
 }

@@ -92,6 +92,7 @@ impl Scenario {
         let mut inputs = Inputs::load(&file, &folder)?;
         inputs.notices.extend(left_out(&file));
         tor::settle_fraction(&mut file, &inputs);
+        tor::check_geoip(&file, &source, &inputs)?;
         tor::obey_consensus(&mut file, &source, &inputs)?;
         let mut systems = check::check(&file, &source)?;
         for (system, table) in systems.iter_mut().zip(&file.system) {

@@ -550,6 +550,11 @@ fn attacks_and_surveys_that_cannot_act_are_refused() {
     );
 }
 
+/// The refusal of the Tor scenario, whose system `vanilla-2010` has these keys.
+fn refused_at_tor(keys: &[&str]) -> String {
+    parse(include_str!("../../../../scenarios/tor.toml"), keys).unwrap_err().to_string()
+}
+
 #[test]
 fn keys_that_another_part_makes_idle_are_refused() {
     let tor = |keys: &str| {
@@ -595,6 +600,40 @@ fn keys_that_another_part_makes_idle_are_refused() {
     let shared = "every-system.output-buffer.high = '64 KiB'";
     let scenario = parse(include_str!("../../../../scenarios/tor.toml"), &[shared]);
     assert!(scenario.is_ok(), "one system without KIST");
+}
+
+#[test]
+fn keys_of_a_tor_network_without_effect_are_refused() {
+    let weights = "tor.capacity = \"/nowhere\"";
+    for (keys, said) in [
+        (&["underlay.delay = \"90 ms\""][..], "`delay` has no effect beside [tor], which places hosts"),
+        (&["underlay.fuzziness = 0.5"], "`fuzziness` has no effect beside [tor]"),
+        (&["underlay.file = \"/nowhere\""], "name the file in `tor.latency`"),
+        (&["tor.year = 2011", weights], "`year` has no effect beside a table as `capacity`"),
+        (&["tor.year = 2011", "tor.consensus = \"/nowhere\""], "`year` has no effect beside `consensus`"),
+        (&["tor.cell-cost-share = 0.5"], "`cell-cost-share` has no effect without `cell-cost`"),
+        (&["tor.count-exit-connections = true"], "add `limit-by-bucket = true`"),
+        (&["system.vanilla-2010.connection-half-life = \"9 s\""], "no effect without token buckets"),
+    ] {
+        let error = refused_at_tor(keys);
+        assert!(error.contains(said), "{keys:?}: {error}");
+    }
+    let place = include_str!("../../../../scenarios/tor.toml")
+        .replace("[tor]\n", "[underlay]\ndelay = \"90 ms\"\n[tor]\n");
+    let line = place.lines().position(|line| line.starts_with("delay")).unwrap() + 1;
+    let error = parse(&place, &[]).unwrap_err().to_string();
+    assert!(error.starts_with(&format!("x.toml:{line}:1: `delay`")), "{error}");
+    for keys in [
+        &["underlay.delay = \"40 ms\"", "underlay.loss = 0.01"][..],
+        &["tor.year = 2024", "tor.cell-cost-share = 1.0"],
+        &[
+            "tor.limit-by-bucket = true",
+            "tor.count-exit-connections = true",
+            "system.vanilla-2010.connection-half-life = \"9 s\"",
+        ],
+    ] {
+        assert!(parse(include_str!("../../../../scenarios/tor.toml"), keys).is_ok(), "{keys:?}");
+    }
 }
 
 #[test]

@@ -35,6 +35,22 @@ pub(super) fn settle_fraction(file: &mut ScenarioFile, inputs: &Inputs) {
     }
 }
 
+/// Checks that `geoip` can name the country of a relay, if a table of relays is the network.
+pub(super) fn check_geoip(
+    file: &ScenarioFile,
+    source: &SourceFile,
+    inputs: &Inputs,
+) -> Result<(), InputError> {
+    let Some(tor) = file.tor.as_ref().filter(|tor| tor.consensus.is_none()) else { return Ok(()) };
+    let (Some(geoip), Some(table)) = (&tor.geoip, &inputs.capacities) else { return Ok(()) };
+    if table.values().any(|relay| relay.country.is_none() && relay.address.is_some()) {
+        return Ok(());
+    }
+    let cause =
+        "`geoip` has no effect: the table of relays that `capacity` names has no address without a country";
+    Err(source.error(geoip.span(), cause, "remove it, or name a `consensus`"))
+}
+
 /// Unix time at which tor introduced KIST (0.3.2.9, January 2018).
 const KIST_SINCE: u64 = 1_515_456_000;
 /// Unix time of the first stable tor 0.4.8 (0.4.8.4, August 2023). `KIST_SCHED_RUN_INTERVAL_DEFAULT` in its `scheduler.h` is 2,
@@ -183,7 +199,43 @@ impl ScenarioFile {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
+    use tidegate_data::country::Country;
+    use tidegate_data::relays::Capacity;
+
+    use super::super::{Placed, Scenario};
     use super::*;
+
+    #[test]
+    fn a_geoip_that_names_no_country_is_refused() {
+        let text = include_str!("../../../../scenarios/tor.toml");
+        let source = SourceFile { file: "x.toml".into(), text: text.into() };
+        let mut file = Scenario::parse(source.clone(), PathBuf::new(), &[]).unwrap().file;
+        file.tor.as_mut().unwrap().get_mut().geoip = Some(Placed::nowhere("geoip".to_owned()));
+        let known = |country: Option<&str>, address: Option<&str>| Capacity {
+            name: String::new(),
+            country: country.and_then(Country::from_code),
+            node: None,
+            address: address.map(|address| address.parse().unwrap()),
+            weight: 1.0,
+            capacity_bytes_per_s: 1,
+            rate_bytes_per_s: 1,
+            burst_bytes: 1,
+            running: 1.0,
+            guard: 1.0,
+            exit: 1.0,
+        };
+        let check = |relay| {
+            let table = [(tidegate_data::consensus::Identity([1; 20]), relay)].into();
+            let inputs = Inputs { capacities: Some(table), ..Inputs::default() };
+            check_geoip(&file, &source, &inputs)
+        };
+        assert!(check(known(None, Some("192.0.2.1"))).is_ok());
+        for relay in [known(Some("nl"), Some("192.0.2.1")), known(None, None)] {
+            assert!(check(relay).unwrap_err().cause.contains("`geoip` has no effect"));
+        }
+    }
 
     /// Unix times of August 2017, August 2022 and May 2024.
     const TIMES: [u64; 3] = [1_502_000_000, 1_659_744_000, 1_715_965_200];
