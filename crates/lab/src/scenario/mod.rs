@@ -91,7 +91,7 @@ impl Scenario {
         };
         let mut inputs = Inputs::load(&file, &folder)?;
         inputs.notices.extend(left_out(&file));
-        tor::settle_fraction(&mut file, &inputs);
+        tor::settle_fraction(&mut file, &source, &inputs)?;
         tor::check_geoip(&file, &source, &inputs)?;
         tor::obey_consensus(&mut file, &source, &inputs)?;
         let mut systems = check::check(&file, &source)?;
@@ -225,6 +225,7 @@ fn read(source: &SourceFile, overrides: &[String]) -> Result<ScenarioFile, Input
             let example = keys::example(text).unwrap_or_else(|| "duration = \"30 s\"".into());
             InputError::new(&place, error.message(), format!("write it like `{example}`"))
         })?;
+        tor::replace_size(document.get_mut(), table.get_ref());
         systems::merge(document.get_mut(), table.into_inner(), true)
             .map_err(|(cause, cure)| InputError::new(&place, cause, cure))?;
     }

@@ -637,6 +637,21 @@ fn keys_of_a_tor_network_without_effect_are_refused() {
 }
 
 #[test]
+fn a_network_has_one_size() {
+    let text = include_str!("../../../../scenarios/tor.toml");
+    let both = text.replace("fraction = 0.01", "fraction = 0.01\nrelays = 14");
+    let error = parse(&both, &[]).unwrap_err().to_string();
+    assert!(error.contains("`fraction` has no effect beside `relays`"), "{error}");
+    let fraction = |text: &str, keys: &[&str]| parse(text, keys).unwrap().file.tor.unwrap().fraction;
+    let few = fraction(text, &["tor.relays = 14"]);
+    assert!((0.001..0.003).contains(&few), "{few}");
+    let relays = text.replace("fraction = 0.01", "relays = 14");
+    assert_eq!(fraction(&relays, &["tor.fraction = 0.05"]), 0.05, "the override counts");
+    let written = toml::to_string(&parse(&relays, &[]).unwrap().file).unwrap();
+    assert_eq!(fraction(&written, &[]), few, "a scenario that the tool wrote has both");
+}
+
+#[test]
 fn capacities_are_not_weights_and_classes_have_their_shares() {
     let text = include_str!("../../../../scenarios/tor.toml");
     let plan = |overrides: &[&str], seed| {

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use tidegate_control::units::Span;
 use tidegate_proto::system::SystemConfig;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
 use super::file::ScenarioFile;
 use super::place::Name;
@@ -25,14 +27,36 @@ impl TorFile {
     }
 }
 
-/// Sets `fraction` from `relays`, if the file gives a number of relays.
-pub(super) fn settle_fraction(file: &mut ScenarioFile, inputs: &Inputs) {
-    let (Some(tor), Some(consensus)) = (&mut file.tor, &inputs.consensus) else { return };
+/// Lets an override of the network's size replace the other key of the size: `relays` or `fraction`.
+pub(super) fn replace_size(document: &mut DeTable<'_>, overrides: &DeTable<'_>) {
+    let Some(DeValue::Table(given)) = overrides.get("tor").map(Spanned::get_ref) else { return };
+    let Some(DeValue::Table(tor)) = document.get_mut("tor").map(Spanned::get_mut) else { return };
+    for (key, other) in [("relays", "fraction"), ("fraction", "relays")] {
+        if given.contains_key(key) && !given.contains_key(other) {
+            tor.remove(other);
+        }
+    }
+}
+
+/// Sets `fraction` from `relays`, if the file gives a number of relays. Refuses another `fraction` beside it.
+pub(super) fn settle_fraction(
+    file: &mut ScenarioFile,
+    source: &SourceFile,
+    inputs: &Inputs,
+) -> Result<(), InputError> {
+    let (Some(tor), Some(consensus)) = (&mut file.tor, &inputs.consensus) else { return Ok(()) };
+    let span = tor.span();
     let tor = tor.get_mut();
     if let Some(relays) = &tor.relays {
-        let share = f64::from(*relays) / consensus.relays.len().max(1) as f64;
-        tor.fraction = share.min(1.0);
+        let share = (f64::from(*relays) / consensus.relays.len().max(1) as f64).min(1.0);
+        // A scenario that the tool wrote has both.
+        if tor.fraction != TorFile::default().fraction && tor.fraction != share {
+            let cause = "[tor]: `fraction` has no effect beside `relays`, which sets the network's size";
+            return Err(source.error(span, cause, "drop one of the two"));
+        }
+        tor.fraction = share;
     }
+    Ok(())
 }
 
 /// Checks that `geoip` can name the country of a relay, if a table of relays is the network.
