@@ -102,7 +102,13 @@ fn scenario(base: &str) -> String {
     };
     match base {
         "net" => net(),
-        "at" => net().replacen("[[client]]", "[[relay]]\nname = \"r5\"\nat = \"r0\"\n[[client]]", 1),
+        // Hosts on the machines of others.
+        "at" => {
+            let at = |kind: &str, name: &str| format!("[[{kind}]]\nname = \"{name}\"\nat = \"r0\"\n");
+            let all = at("relay", "r5") + &at("client", "c2") + &at("server", "s3") + "[[client]]";
+            let user = user("page-c2", 6, "page", "c2").replace("\"s\"", "\"s3\"");
+            net().replacen("[[client]]", &all, 1) + &user
+        }
         "fault" => net() + "[[fault]]\nkind = \"drop\"\nbetween = [\"c0\", \"s\"]\nprobability = 0.1\n",
         "bucket" => net().replace(
             "name = \"r0\"\n",

@@ -11,7 +11,8 @@ use tidegate_control::units::Span;
 use tidegate_sim::plan::Transport;
 
 use super::file::{ScenarioFile, SystemFile};
-use super::tables::{TorFile, Underlay};
+use super::quantity::Queue;
+use super::tables::{HostFile, TorFile, Underlay};
 
 /// Why a key of a system has no effect.
 struct Reason {
@@ -52,7 +53,7 @@ static USUAL: LazyLock<Value> = LazyLock::new(|| {
 /// Checks the keys of a file; `document` is the file as written, with its systems expanded.
 pub(super) fn check(file: &ScenarioFile, document: &Value) -> Result<(), Wrong> {
     check_systems(file, document)?;
-    let all = underlay(file).into_iter().chain(tor(file));
+    let all = underlay(file).into_iter().chain(tor(file)).chain(hosts(file));
     let all = all.chain(half_life(file, document));
     match all.into_iter().find(|key| key.is_idle) {
         None => Ok(()),
@@ -337,4 +338,40 @@ fn half_life(file: &ScenarioFile, document: &Value) -> Vec<Key> {
         Key::new(is_idle, &path, "without token buckets, at which connections wait", cure)
     });
     systems.collect()
+}
+
+fn hosts(file: &ScenarioFile) -> Vec<Key> {
+    let mapped = file.underlay.file.is_some();
+    let of = |(kind, hosts): (&str, &[HostFile])| {
+        let keys = |(number, host): (usize, &HostFile)| host_keys(&[kind, &number.to_string()], host, mapped);
+        hosts.iter().enumerate().flat_map(keys).collect::<Vec<Key>>()
+    };
+    let all: [(&str, &[HostFile]); 3] =
+        [("relay", &file.relay), ("server", &file.server), ("client", &file.client)];
+    all.into_iter().flat_map(of).collect()
+}
+
+fn host_keys(table: &[&str], host: &HostFile, mapped: bool) -> Vec<Key> {
+    let shared = [
+        ("link", host.link.is_some()),
+        ("up", host.up.is_some()),
+        ("down", host.down.is_some()),
+        ("queue", host.queue != Queue::default()),
+        ("queue-down", host.queue_down.is_some()),
+        ("access-delay", host.access_delay.is_some()),
+        ("location", host.location.is_some()),
+    ];
+    let at = host.at.as_ref().map(|at| at.get_ref().as_str());
+    let why = format!("beside `at`: the host is on the machine of `{}`", at.unwrap_or_default());
+    let key = |(name, is_given): (&str, bool)| {
+        let path = [table, &[name]].concat();
+        Key::new(at.is_some() && is_given, &path, &why, "drop it, or `at`")
+    };
+    let delay = Key::new(
+        mapped && host.access_delay.is_some(),
+        &[table, &["access-delay"]].concat(),
+        "beside [underlay] `file`, which has the delays",
+        "remove one of the two",
+    );
+    shared.into_iter().map(key).chain([delay]).collect()
 }

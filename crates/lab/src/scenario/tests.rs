@@ -652,6 +652,25 @@ fn a_network_has_one_size() {
 }
 
 #[test]
+fn keys_of_a_host_on_the_machine_of_another_are_refused() {
+    for kind in ["relay", "server", "client"] {
+        for key in [
+            "queue = \"2 packets\"",
+            "queue-down = \"2 packets\"",
+            "access-delay = \"9 ms\"",
+            "up = \"1 Mbit/s\"",
+            "link = \"1 Mbit/s\"",
+        ] {
+            let host = format!("[[{kind}]]\nname = \"x\"\nat = \"btlnk\"\n{key}\n\n[[user]]");
+            let said = complaint("[[user]]", &host);
+            let wanted =
+                ["beside `at`: the host is on the machine of `btlnk`", "has both `at` and a link of its own"];
+            assert!(wanted.iter().any(|wanted| said.contains(wanted)), "{kind} {key}: {said}");
+        }
+    }
+}
+
+#[test]
 fn capacities_are_not_weights_and_classes_have_their_shares() {
     let text = include_str!("../../../../scenarios/tor.toml");
     let plan = |overrides: &[&str], seed| {
