@@ -11,8 +11,9 @@ use tidegate_control::units::Span;
 use tidegate_sim::plan::Transport;
 
 use super::file::{ScenarioFile, SystemFile};
-use super::quantity::Queue;
+use super::quantity::{Between, Queue, Timeout};
 use super::tables::{HostFile, TorFile, Underlay};
+use super::users::{FaultFile, FaultKind, UserFile};
 
 /// Why a key of a system has no effect.
 struct Reason {
@@ -53,8 +54,8 @@ static USUAL: LazyLock<Value> = LazyLock::new(|| {
 /// Checks the keys of a file; `document` is the file as written, with its systems expanded.
 pub(super) fn check(file: &ScenarioFile, document: &Value) -> Result<(), Wrong> {
     check_systems(file, document)?;
-    let all = underlay(file).into_iter().chain(tor(file)).chain(hosts(file));
-    let all = all.chain(half_life(file, document));
+    let all = underlay(file).into_iter().chain(tor(file)).chain(hosts(file)).chain(users(file));
+    let all = all.chain(traffic(file)).chain(faults(file)).chain(half_life(file, document));
     match all.into_iter().find(|key| key.is_idle) {
         None => Ok(()),
         Some(Key { path, why, cure, .. }) => {
@@ -374,4 +375,79 @@ fn host_keys(table: &[&str], host: &HostFile, mapped: bool) -> Vec<Key> {
         "remove one of the two",
     );
     shared.into_iter().map(key).chain([delay]).collect()
+}
+
+/// Whether a user's relays are drawn by the `paths` of a system.
+fn draws(file: &ScenarioFile, user: &UserFile) -> bool {
+    user.path.is_none() && user.shares.is_none() && file.random.is_none()
+}
+
+fn users(file: &ScenarioFile) -> Vec<Key> {
+    let keep_guard = |(number, user): (usize, &UserFile)| {
+        let path = ["user", &number.to_string(), "keep-guard"];
+        let cure = "remove it, or let the user draw its relays";
+        let is_idle = !user.keep_guard && !draws(file, user);
+        Key::new(is_idle, &path, "for a user whose relays no system draws", cure)
+    };
+    (file.user.iter().map(|user| user.get_ref()).enumerate().map(keep_guard)).collect()
+}
+
+fn traffic(file: &ScenarioFile) -> Vec<Key> {
+    let keys = file.traffic.iter().flat_map(|(name, kind)| {
+        let timeout = !kind.requests.is_empty() && kind.timeout != Timeout::NEVER;
+        let pause = kind.every.is_some() && kind.pause != Between::default();
+        [
+            Key::new(
+                timeout,
+                &["traffic", name, "timeout"],
+                "with `requests`: it is the timeout of the models' streams",
+                "set the `timeout` of each request",
+            ),
+            Key::new(
+                pause,
+                &["traffic", name, "pause"],
+                "beside `every`, which replaces it",
+                "drop one of the two",
+            ),
+        ]
+    });
+    keys.collect()
+}
+
+fn faults(file: &ScenarioFile) -> Vec<Key> {
+    let keys = |(number, fault): (usize, &FaultFile)| {
+        let given = [
+            ("between", fault.between.is_some()),
+            ("host", fault.host.is_some()),
+            ("probability", fault.probability.is_some()),
+            ("extra", fault.extra.is_some()),
+            ("lie", fault.lie.is_some()),
+        ];
+        let used: &[&str] = match fault.kind {
+            FaultKind::Drop => &["between", "probability"],
+            FaultKind::Delay => &["between", "extra"],
+            FaultKind::Partition => &["between"],
+            FaultKind::LinkDown | FaultKind::HostDown => &["host"],
+            FaultKind::Byzantine => &["host", "lie"],
+        };
+        let key = |(name, is_given): (&str, bool)| {
+            let path = ["fault", &number.to_string(), name];
+            Key::new(is_given && !used.contains(&name), &path, "on a fault of this kind", "remove it")
+        };
+        given.map(key).into_iter().chain([alone(file, number, fault)])
+    };
+    file.fault.iter().map(|fault| fault.get_ref()).enumerate().flat_map(keys).collect()
+}
+
+/// A fault between a machine and itself.
+fn alone(file: &ScenarioFile, number: usize, fault: &FaultFile) -> Key {
+    let hosts = || [&file.relay, &file.server, &file.client].into_iter().flatten();
+    let machine = |name: &str| {
+        let host = hosts().find(|host| host.name.get_ref() == name);
+        host.and_then(|host| host.at.as_ref()).map_or(name.to_owned(), |at| at.get_ref().clone())
+    };
+    let same =
+        fault.between.as_ref().is_some_and(|[one, other]| machine(one.get_ref()) == machine(other.get_ref()));
+    let path = ["fault", &number.to_string(), "between"];
+    Key::new(same, &path, "between two hosts on one machine: no network is between them", "name two machines")
 }

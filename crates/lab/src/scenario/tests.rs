@@ -652,6 +652,49 @@ fn a_network_has_one_size() {
 }
 
 #[test]
+fn keys_of_users_traffic_and_faults_without_effect_are_refused() {
+    let fault = |keys: &str| format!("fault = [{{ from = \"1 s\", {keys} }}]");
+    for (key, said) in [
+        (
+            "user.circuit1.keep-guard = false".to_owned(),
+            "`keep-guard` has no effect for a user whose relays no",
+        ),
+        (
+            "traffic.x = { requests = [{ size = \"1 KB\" }], timeout = \"1 s\" }".into(),
+            "set the `timeout` of each",
+        ),
+        (
+            "traffic.x = { requests = [{ size = \"1 KB\" }], pause = \"1 s\", every = \"2 s\" }".into(),
+            "`pause` has no effect beside `every`",
+        ),
+        (
+            fault("kind = \"drop\", between = [\"entry1\", \"btlnk\"], probability = 0.1, extra = \"1 s\""),
+            "`extra` has",
+        ),
+        (
+            fault("kind = \"drop\", between = [\"entry1\", \"btlnk\"], probability = 0.1, lie = \"greedy\""),
+            "`lie` has",
+        ),
+        (
+            fault("kind = \"drop\", between = [\"entry1\", \"btlnk\"], probability = 0.1, host = \"btlnk\""),
+            "`host` has",
+        ),
+        (
+            fault("kind = \"delay\", between = [\"entry1\", \"btlnk\"], extra = \"1 s\", probability = 0.1"),
+            "`probability` has",
+        ),
+        (
+            fault("kind = \"host-down\", host = \"btlnk\", between = [\"entry1\", \"btlnk\"]"),
+            "`between` has no effect on a fault of this",
+        ),
+        (fault("kind = \"partition\", between = [\"btlnk\", \"btlnk\"]"), "between two hosts on one machine"),
+    ] {
+        let error = parse(&bottleneck(), &[&key]).unwrap_err().to_string();
+        assert!(error.contains(said), "{key}: {error}");
+    }
+}
+
+#[test]
 fn keys_of_a_host_on_the_machine_of_another_are_refused() {
     for kind in ["relay", "server", "client"] {
         for key in [
