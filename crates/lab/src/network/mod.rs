@@ -32,6 +32,7 @@ pub(crate) use hosts::Listed;
 use crate::input::InputError;
 use crate::scenario::Scenario;
 use crate::scenario::file::Name;
+use crate::scenario::idle::undrawn;
 use crate::scenario::quantity::Between;
 use crate::scenario::users::UserFile;
 use crate::traffic;
@@ -147,7 +148,7 @@ fn check_paths(scenario: &Scenario, plan: &Plan) -> Result<(), InputError> {
         }
     }
     if !plan.users.iter().any(|user| matches!(user.route, Route::Drawn { .. })) {
-        return Ok(());
+        return check_undrawn(scenario);
     }
     for (system, table) in scenario.systems.iter().zip(&scenario.file.system) {
         if system.paths.policy.is_foreign(&plan.directory) {
@@ -176,6 +177,22 @@ fn check_paths(scenario: &Scenario, plan: &Plan) -> Result<(), InputError> {
             };
             scenario.source.error(table.span(), cause, cure)
         })?;
+    }
+    Ok(())
+}
+
+/// Checks that no system says how to draw relays, of a network where no user draws them.
+fn check_undrawn(scenario: &Scenario) -> Result<(), InputError> {
+    for (system, table) in scenario.systems.iter().zip(&scenario.file.system) {
+        if let Some(key) = undrawn(&table.paths, system.paths.policy.comparison().is_some()) {
+            let why = match scenario.file.random {
+                Some(_) => "[random] draws every user's relays",
+                None => "every user has a `path`",
+            };
+            let cause = format!("system `{}`: `paths.{key}` has no effect: {why}", system.name);
+            let cure = "remove it, or add users that draw relays from named ones or from [tor]";
+            return Err(scenario.source.error(table.span(), cause, cure));
+        }
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ use tidegate_control::units::Span;
 use tidegate_sim::plan::Transport;
 
 use super::file::{ScenarioFile, SystemFile};
+use super::paths::PathsFile;
 use super::quantity::{Between, Queue, Timeout};
 use super::tables::{HostFile, TorFile, Underlay};
 use super::users::{FaultFile, FaultKind, UserFile};
@@ -450,4 +451,17 @@ fn alone(file: &ScenarioFile, number: usize, fault: &FaultFile) -> Key {
         fault.between.as_ref().is_some_and(|[one, other]| machine(one.get_ref()) == machine(other.get_ref()));
     let path = ["fault", &number.to_string(), "between"];
     Key::new(same, &path, "between two hosts on one machine: no network is between them", "name two machines")
+}
+
+/// The first key of a system's `paths` by which nothing is drawn, if no user draws its relays. Policies that compare paths
+/// are refused with a reason of their own.
+pub(crate) fn undrawn(paths: &PathsFile, compares: bool) -> Option<&'static str> {
+    let usual = PathsFile::default();
+    let keys = [
+        ("policy", paths.policy.as_str() != usual.policy.as_str() && !compares),
+        ("keep-guard", paths.keep_guard != usual.keep_guard),
+        ("exclude-families", paths.exclude_families != usual.exclude_families),
+        ("exclude-networks", paths.exclude_networks != usual.exclude_networks),
+    ];
+    keys.into_iter().find(|(_, is_given)| *is_given).map(|(key, _)| key)
 }

@@ -4,6 +4,8 @@ mod check;
 mod clients;
 pub(crate) mod file;
 mod idle;
+pub mod file;
+pub(crate) mod idle;
 pub mod keys;
 pub(crate) mod paths;
 mod place;

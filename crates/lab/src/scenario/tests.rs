@@ -695,6 +695,25 @@ fn keys_of_users_traffic_and_faults_without_effect_are_refused() {
 }
 
 #[test]
+fn keys_of_paths_that_nobody_draws_are_refused() {
+    for (key, name) in [
+        ("policy = \"uniform\"", "policy"),
+        ("keep-guard = false", "keep-guard"),
+        ("exclude-families = false", "exclude-families"),
+        ("exclude-networks = false", "exclude-networks"),
+    ] {
+        let scenario = parse(&bottleneck(), &[&format!("system.vanilla.paths.{key}")]).unwrap();
+        let error = crate::network::build(&scenario, Seed::root(1)).unwrap_err().to_string();
+        let wanted = format!("system `vanilla`: `paths.{name}` has no effect: every user has a `path`");
+        assert!(error.contains(&wanted), "{error}");
+    }
+    let random = "duration = \"3 s\"\n[random]\nrelays = 5\nrelay-link = \"5 Mbit/s\"\n[[system]]\nname = \"x\"\n\
+        paths.keep-guard = false\n[[user]]\nname = \"bulk\"\ntraffic = \"bulk\"\n";
+    let error = crate::network::build(&parse(random, &[]).unwrap(), Seed::root(1)).unwrap_err();
+    assert!(error.to_string().contains("[random] draws every user's relays"), "{error}");
+}
+
+#[test]
 fn keys_of_a_host_on_the_machine_of_another_are_refused() {
     for kind in ["relay", "server", "client"] {
         for key in [
