@@ -254,6 +254,13 @@ fn build_timeout(system: &SystemFile) -> Option<Reason> {
     })
 }
 
+/// A line for each kind of traffic that no user has.
+pub(super) fn unused(file: &ScenarioFile) -> impl Iterator<Item = String> {
+    let is_used = |name: &String| file.user.iter().any(|user| user.traffic.get_ref() == name);
+    let unused = file.traffic.keys().filter(move |name| !is_used(name));
+    unused.map(|name| format!("`traffic.{name}` has no effect here: no user has this traffic"))
+}
+
 /// A line for each attack that does not reach some of the systems that have it; [`check`] refuses one that reaches none.
 pub(super) fn unreached(file: &ScenarioFile) -> Vec<String> {
     let mut by_trick: BTreeMap<String, Vec<String>> = BTreeMap::new();

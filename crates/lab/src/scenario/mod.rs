@@ -3,8 +3,6 @@
 mod check;
 mod clients;
 pub(crate) mod file;
-mod idle;
-pub mod file;
 pub(crate) mod idle;
 pub mod keys;
 pub(crate) mod paths;
@@ -105,8 +103,8 @@ impl Scenario {
         Ok(Scenario { file, source, folder, systems, inputs, overrides: overrides.to_vec() })
     }
 
-    /// One line for each table of a part that no system chooses, and for each attack that does not reach a system. This is
-    /// not an error, because a study can choose the part at other points.
+    /// One line for each table of a part that no system chooses, for each attack that does not reach a system, and for each
+    /// kind of traffic that no user has. This is not an error, because a study can choose the part at other points.
     pub fn idle_tables(&self) -> Vec<String> {
         let systems = self.file.system.iter().map(|system| system.get_ref());
         let idle: Vec<_> =
@@ -119,7 +117,7 @@ impl Scenario {
         let unused = all.into_iter().filter(|name| !is_used(name));
         let unused =
             unused.map(|name| format!("`{name}` has no effect here: no system with this table chooses it"));
-        unused.chain(idle::unreached(&self.file)).collect()
+        unused.chain(idle::unreached(&self.file)).chain(idle::unused(&self.file)).collect()
     }
 
     /// The data files that the scenario names, by key.

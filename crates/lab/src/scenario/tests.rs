@@ -714,6 +714,12 @@ fn keys_of_paths_that_nobody_draws_are_refused() {
 }
 
 #[test]
+fn traffic_that_no_user_has_is_named() {
+    let idle = parse(&bottleneck(), &["traffic.x.requests = [{ size = \"1 KB\" }]"]).unwrap().idle_tables();
+    assert_eq!(idle, ["`traffic.x` has no effect here: no user has this traffic"]);
+}
+
+#[test]
 fn keys_of_a_host_on_the_machine_of_another_are_refused() {
     for kind in ["relay", "server", "client"] {
         for key in [
