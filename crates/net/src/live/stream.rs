@@ -128,15 +128,18 @@ impl Local {
         self.port.get()
     }
 
+    /// Copies the waiting messages but the first `known`. Returns their number.
+    fn copy_from(&self, known: usize, into: &mut Vec<u8>) -> usize {
+        let incoming = self.incoming.borrow();
+        incoming.iter().skip(known).map(|data| into.extend_from_slice(data)).count()
+    }
+
     /// Returns what `judge` makes of the data received so far, once it is decided. `None` if the stream is closed before.
     /// The data is kept.
     pub(crate) async fn heard<T>(&self, mut judge: impl FnMut(&[u8]) -> Option<T>) -> Option<T> {
         let (mut heard, mut messages) = (Vec::new(), 0);
         loop {
-            let incoming = self.incoming.borrow();
-            incoming.iter().skip(messages).for_each(|data| heard.extend_from_slice(data));
-            messages = incoming.len();
-            drop(incoming);
+            messages += self.copy_from(messages, &mut heard);
             if let Some(decided) = judge(&heard) {
                 return Some(decided);
             }

@@ -236,7 +236,7 @@ impl Handshake {
             }
             // The header is whole. Each version has two bytes.
             let length = u16::from_be_bytes([self.early[3], self.early[4]]);
-            let is_valid = length > 0 && length <= LONGEST_VERSIONS && length % 2 == 0;
+            let is_valid = length > 0 && length <= LONGEST_VERSIONS && length.is_multiple_of(2);
             if self.early[..3] != [0, 0, command::VERSIONS] || !is_valid {
                 return Err(LinkError::Protocol);
             }
