@@ -18,7 +18,7 @@ use super::users::{FaultFile, FaultKind, UserFile};
 
 /// Why a key of a system has no effect.
 struct Reason {
-    /// What it has no effect with, and why.
+    /// The other key, and why it leaves nothing to do.
     with: String,
     /// What to do.
     cure: String,
@@ -188,7 +188,7 @@ fn duration(system: &SystemFile) -> Option<Reason> {
         || no_survey(system),
         |_| {
             Some(Reason {
-                with: format!("{}, whose rounds last as long as the measurements", balance(system)),
+                with: format!("{}: its rounds last as long as the measurements", balance(system)),
                 cure: "remove `duration`, or change `flashflow.seconds`".into(),
             })
         },
@@ -227,7 +227,7 @@ fn sockets(system: &SystemFile) -> Option<Reason> {
 
 fn records(system: &SystemFile) -> Option<Reason> {
     is_quic(system).then(|| Reason {
-        with: "`transport = \"quic\"`, whose packets are no TLS records".into(),
+        with: "`transport = \"quic\"`, which has its own packets instead of TLS records".into(),
         cure: "remove it, or use transport = \"vanilla\" or \"pctcp\"".into(),
     })
 }
@@ -395,7 +395,7 @@ fn users(file: &ScenarioFile) -> Vec<Key> {
         let path = ["user", &number.to_string(), "keep-guard"];
         let cure = "remove it, or let the user draw its relays";
         let is_idle = !user.keep_guard && !draws(file, user);
-        Key::new(is_idle, &path, "for a user whose relays no system draws", cure)
+        Key::new(is_idle, &path, "for a user with given relays", cure)
     };
     (file.user.iter().map(|user| user.get_ref()).enumerate().map(keep_guard)).collect()
 }

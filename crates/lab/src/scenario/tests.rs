@@ -550,7 +550,7 @@ fn attacks_and_surveys_that_cannot_act_are_refused() {
     );
 }
 
-/// The refusal of the Tor scenario, whose system `vanilla-2010` has these keys.
+/// The refusal of the Tor scenario with these keys of its system `vanilla-2010`.
 fn refused_at_tor(keys: &[&str]) -> String {
     parse(include_str!("../../../../scenarios/tor.toml"), keys).unwrap_err().to_string()
 }
@@ -657,7 +657,7 @@ fn keys_of_users_traffic_and_faults_without_effect_are_refused() {
     for (key, said) in [
         (
             "user.circuit1.keep-guard = false".to_owned(),
-            "`keep-guard` has no effect for a user whose relays no",
+            "`keep-guard` has no effect for a user with given relays",
         ),
         (
             "traffic.x = { requests = [{ size = \"1 KB\" }], timeout = \"1 s\" }".into(),

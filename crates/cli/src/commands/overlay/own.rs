@@ -44,7 +44,7 @@ pub fn system_table(name: &str) -> String {
     format!("[system]\nname = \"{name}\"\n{choice}{clocks}")
 }
 
-/// What a `[system]` table with these choices says of clocks: those of relays on sockets are independent.
+/// The line about clocks in a `[system]` table with these choices: relays on sockets have independent ones.
 pub fn clocks(choices: &str) -> &'static str {
     match choices.contains("control = \"predictor\"") {
         true => "predictor = { clocks = \"own\" }\n",
