@@ -70,7 +70,7 @@ build with the feature `live`, which is on by default.
 | 0 | success |
 | 1 | failure, or a check that did not pass (a wrong byte, a digest that differs) |
 | 2 | wrong input, or output that cannot be written; the message names the place, the cause and the cure |
-| 130 | stopped by Ctrl-C; results so far are kept where the subcommand can resume |
+| 130 | stopped by Ctrl-C; results so far are kept where the subcommand can resume. Roles on sockets (relay, client, directory) run until they are stopped, and end with 0 |
 | 141 | standard output was closed |
 
 | subcommand | what it does | needs `live` |
