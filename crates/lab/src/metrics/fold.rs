@@ -46,8 +46,6 @@ pub(crate) struct Fold<'a> {
     pub(super) relays: BTreeMap<u32, RelayRow>,
     pub(super) relayed_cells: Series,
     pub(super) latency: Histogram,
-    /// Cells in the histograms of latency.
-    pub(super) latency_cells: u64,
     pub(super) latency_from_departure: Histogram,
     pub(super) circuit_build: Histogram,
     /// Build times by class of the users, after the warm-up.
@@ -113,7 +111,6 @@ impl<'a> Fold<'a> {
             relays: relays.map(|(number, host)| (number, relay_row(number, host))).collect(),
             relayed_cells: Series::new(vec!["all relays".into()], Span::from_secs(1), plan.duration),
             latency: Histogram::default(),
-            latency_cells: 0,
             latency_from_departure: Histogram::default(),
             circuit_build: Histogram::default(),
             circuit_builds: BTreeMap::new(),
@@ -171,7 +168,6 @@ impl<'a> Fold<'a> {
         }
         let (latency, from_departure) = (now.since(packaged), now.since(departed));
         self.latency.add(latency, bytes);
-        self.latency_cells += 1;
         self.latency_from_departure.add(from_departure, bytes);
         let row = &mut self.users[user];
         row.delivered_bytes += bytes;

@@ -80,9 +80,7 @@ fn summary(fold: &Fold<'_>, fairness: Option<&Fairness>) -> Value {
     {
         put(&format!("{name}_mean_s"), json!(histogram.mean()));
         for (label, q) in [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)] {
-            // The histograms weigh cells by their bytes, and many bytes of a few cells are still few values.
-            let value = histogram.quantile(q).filter(|_| supported(fold.latency_cells, q));
-            put(&format!("{name}_{label}_s"), json!(value));
+            put(&format!("{name}_{label}_s"), json!(histogram.quantile(q)));
         }
     }
     put("latency_mean_by_circuit_s", per_user(users, UserRow::latency_mean_s));
@@ -164,8 +162,7 @@ fn transfers(fold: &Fold<'_>, put: &mut impl FnMut(&str, Value)) {
                 (&class.last, &class.without_last),
                 (&class.round_trip, &none),
             ][pick];
-            // A class without ended downloads counts zero: a mean over seeds must not leave it out.
-            let value = if pick == 1 || pick == 2 { counted_times(ended, censored) } else { times(ended) };
+            let value = censored_times(ended, censored);
             (!value.is_null()).then(|| (class.name.clone(), value))
         });
         put(key, of.collect());
@@ -186,26 +183,25 @@ fn transfers(fold: &Fold<'_>, put: &mut impl FnMut(&str, Value)) {
 
 /// Count, mean, standard deviation and quantiles of times in seconds; null without values.
 fn times(histogram: &Histogram) -> Value {
-    if histogram.total() == 0 { Value::Null } else { censored_times(histogram, &Histogram::default()) }
+    censored_times(histogram, &Histogram::default())
 }
 
-/// The same with the number of right-censored times, even if one of the two numbers is zero.
-fn counted_times(histogram: &Histogram, censored: &Histogram) -> Value {
-    let mut all = censored_times(histogram, censored);
-    all["censored"] = json!(censored.total());
-    all
-}
-
-/// Times of which some are right-censored: quantiles are Kaplan and Meier's.
+/// The same with right-censored times: `censored` counts them, and quantiles are Kaplan and Meier's.
 ///
 /// Mean and deviation are those of the times that ended. Quantiles that n values do not support are left out
 /// ([`supported`]), as are those that too few times reached.
 fn censored_times(histogram: &Histogram, censored: &Histogram) -> Value {
+    if histogram.total() == 0 {
+        return Value::Null;
+    }
     let n = histogram.total() + censored.total();
     let mut all = Map::new();
     all.insert("count".into(), json!(histogram.total()));
-    let moments = [("mean", histogram.mean()), ("deviation", histogram.deviation())];
-    all.extend(moments.into_iter().filter_map(|(key, value)| Some((key.to_owned(), json!(value?)))));
+    if censored.total() > 0 {
+        all.insert("censored".into(), json!(censored.total()));
+    }
+    all.insert("mean".into(), json!(histogram.mean()));
+    all.insert("deviation".into(), json!(histogram.deviation()));
     for (label, q) in
         [("p10", 0.1), ("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99)]
     {

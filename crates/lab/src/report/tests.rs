@@ -65,20 +65,3 @@ fn a_mean_over_fewer_seeds_says_over_how_many() {
     assert_eq!((&document["n_of"]["pctcp"][key], &document["n"]["pctcp"]), (&2.into(), &5.into()));
     assert_eq!(document["n_of"]["vanilla"], serde_json::json!({}));
 }
-
-#[test]
-fn downloads_that_do_not_end_are_counted_and_few_cells_have_no_p95() {
-    let scenario = scenario("3 kB", "50 Mbit/s");
-    let runs = run_all(&scenario, 1, &Unwatched).unwrap();
-    let summary = &runs.finished[0].metrics.summary;
-    assert_eq!(
-        (&summary["ttlb_s"]["get"]["count"], &summary["ttlb_s"]["get"]["censored"]),
-        (&3.into(), &0.into())
-    );
-    assert!(summary["latency_p50_s"].is_number() && summary["latency_mean_s"].is_number());
-    assert!(summary.get("latency_p99_s").is_none(), "three times six or seven cells: {summary:#}");
-    let slow = self::scenario("50 MiB", "1 Mbit/s");
-    let runs = run_all(&slow, 1, &Unwatched).unwrap();
-    let summary = &runs.finished[0].metrics.summary;
-    assert_eq!(summary["ttlb_s"]["get"], serde_json::json!({ "count": 0, "censored": 3 }));
-}
