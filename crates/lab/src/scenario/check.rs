@@ -13,7 +13,7 @@ use tidegate_sim::plan::System;
 use super::file::{Name, Placed, ScenarioFile, SystemFile, file_name_character};
 use super::quantity::{Between, Size, Timeout};
 use super::tables::{BandwidthFile, HostFile, Sampling};
-use super::users::{self, FaultKind, TrafficFile, UserFile};
+use super::users::{FaultKind, TrafficFile, UserFile};
 use crate::input::{InputError, SourceFile, suggest};
 use crate::network::builtin::YEARS;
 use crate::network::inputs::Inputs;
@@ -313,18 +313,6 @@ pub(super) fn check_written(document: &Value) -> Result<(), Wrong> {
                 at_key: true,
                 cause: "`count` has no effect beside `of-tor`, which sets the number of users".into(),
                 cure: "drop one of the two".into(),
-            });
-        }
-        // A scenario that the tool wrote has all defaults.
-        let is_default =
-            |day: &Value| serde_json::to_value(users::day()).is_ok_and(|default| *day == default);
-        let has_awake = user["awake"].as_array().is_some_and(|shares| !shares.is_empty());
-        if user.get("day").is_some_and(|day| !is_default(day)) && !has_awake {
-            return Err(Wrong {
-                path: ["user", &number.to_string(), "day"].map(str::to_owned).into(),
-                at_key: true,
-                cause: "`day` has no effect without `awake`: all users are always active".into(),
-                cure: "add `awake` with the shares of active users, or drop `day`".into(),
             });
         }
     }

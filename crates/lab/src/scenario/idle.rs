@@ -14,7 +14,7 @@ use super::file::{ScenarioFile, SystemFile};
 use super::paths::PathsFile;
 use super::quantity::{Between, Queue, Timeout};
 use super::tables::{HostFile, TorFile, Underlay};
-use super::users::{FaultFile, FaultKind, UserFile};
+use super::users::{self, FaultFile, FaultKind, UserFile};
 
 /// Why a key of a system has no effect.
 struct Reason {
@@ -391,13 +391,24 @@ fn draws(file: &ScenarioFile, user: &UserFile) -> bool {
 }
 
 fn users(file: &ScenarioFile) -> Vec<Key> {
-    let keep_guard = |(number, user): (usize, &UserFile)| {
-        let path = ["user", &number.to_string(), "keep-guard"];
-        let cure = "remove it, or let the user draw its relays";
-        let is_idle = !user.keep_guard && !draws(file, user);
-        Key::new(is_idle, &path, "for a user with given relays", cure)
+    let keys = |(number, user): (usize, &UserFile)| {
+        let number = number.to_string();
+        [
+            Key::new(
+                !user.keep_guard && !draws(file, user),
+                &["user", &number, "keep-guard"],
+                "for a user with given relays",
+                "remove it, or let the user draw its relays",
+            ),
+            Key::new(
+                user.awake.is_empty() && user.day != users::day(),
+                &["user", &number, "day"],
+                "without `awake`: all users are always active",
+                "add `awake` with the shares of active users, or drop `day`",
+            ),
+        ]
     };
-    (file.user.iter().map(|user| user.get_ref()).enumerate().map(keep_guard)).collect()
+    file.user.iter().map(|user| user.get_ref()).enumerate().flat_map(keys).collect()
 }
 
 fn traffic(file: &ScenarioFile) -> Vec<Key> {
