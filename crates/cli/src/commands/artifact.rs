@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write as _};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use flate2::Compression;
@@ -13,6 +13,7 @@ use sha2::{Digest as _, Sha256};
 use tidegate_control::text::hex;
 use tidegate_lab::input::InputError;
 use tidegate_lab::report::folder::ResultFile;
+use tidegate_lab::report::staged;
 use tidegate_lab::scoreboard::{Experiment, Scale};
 use toml::Value;
 
@@ -222,9 +223,5 @@ fn pack(place: &Path, files: &Files) -> io::Result<()> {
         archive.append_data(&mut header, format!("artifact/{name}"), &bytes[..])?;
     }
     let packed = archive.into_inner()?.finish()?;
-    let mut file = File::create_new(place)?;
-    file.write_all(&packed).and_then(|()| file.sync_all()).inspect_err(|_| {
-        // Only a part of it is there, and it would stop the next try.
-        let _ = fs::remove_file(place);
-    })
+    staged::create(place, &packed)
 }

@@ -13,8 +13,6 @@ mod torrc;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -27,6 +25,7 @@ use tidegate_control::keys::{Parameters, Wrong, read};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
 use tidegate_lab::input::{InputError, SourceFile};
+use tidegate_lab::report::staged;
 use tidegate_net::flashflow::check_permissions;
 use tidegate_net::gate::Gate;
 use tidegate_net::identity::{Identity, fill, hex, random, unhex};
@@ -746,7 +745,7 @@ fn import(path: &Path, out: Option<&Path>) -> Result<(), InputError> {
     let SourceFile { file, text } = source;
     match out {
         None => print!("{text}"),
-        Some(out) => write_new(out, &text).map_err(|cause| {
+        Some(out) => staged::create(out, text.as_bytes()).map_err(|cause| {
             InputError::new(&file, format!("cannot be written: {cause}"), cure_of_new_file(out))
         })?,
     }
@@ -760,17 +759,6 @@ fn import(path: &Path, out: Option<&Path>) -> Result<(), InputError> {
         eprintln!("next: tidegate relay --keygen relay.keys, in the folder of {file}");
     }
     Ok(())
-}
-
-/// Writes a file that does not exist yet, whole or not at all.
-fn write_new(path: &Path, text: &str) -> io::Result<()> {
-    let mut file = File::create_new(path)?;
-    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
-    if written.is_err() {
-        // The first error matters.
-        let _ = std::fs::remove_file(path);
-    }
-    written
 }
 
 /// Runs the subcommand.

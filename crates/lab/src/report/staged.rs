@@ -21,6 +21,18 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     })
 }
 
+/// Writes a file that does not exist yet.
+///
+/// # Errors
+/// If it exists or cannot be written.
+pub fn create(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = fs::File::create_new(path)?;
+    file.write_all(bytes).and_then(|()| file.sync_all()).inspect_err(|_| {
+        // Only a part of it is there, and it would stop the next try.
+        let _ = fs::remove_file(path);
+    })
+}
+
 /// Writes and syncs a file.
 pub(crate) fn synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = fs::File::create(path)?;
