@@ -11,6 +11,12 @@ pub use elsewhere::*;
 #[cfg(unix)]
 pub use unix::*;
 
+/// The number of files that this process may open, after [raising](raise_descriptors) the limit.
+pub fn descriptors() -> u64 {
+    // The usual soft limit, if the system does not say.
+    raise_descriptors().unwrap_or(1024)
+}
+
 /// A signal's request to this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {

@@ -246,7 +246,7 @@ fn limits(given: Option<&Spanned<Value>>, source: &SourceFile) -> Result<Limits,
             }
         }
     }
-    let descriptors = u32::try_from(os::raise_descriptors().unwrap_or(1024)).unwrap_or(u32::MAX);
+    let descriptors = u32::try_from(os::descriptors()).unwrap_or(u32::MAX);
     // The remaining descriptors are for streams, outgoing connections and files.
     limits.connections = limits.connections.min(descriptors / 2);
     limits.streams = limits.streams.min(descriptors / 4);

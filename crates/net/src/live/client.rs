@@ -64,12 +64,8 @@ const ATTEMPTS: u32 = 8;
 const PAUSE: Span = Span::from_millis(20);
 /// Interval of events about failed requests; the log of level debug has all of them.
 const FAILURES: Span = Span::from_secs(10);
-/// Maximum number of application connections, and the part of all file descriptors that they may take. The client needs the
-/// others for its guards and its directory.
+/// Maximum number of application connections.
 const CONNECTIONS: usize = 4096;
-const PART: u64 = 2;
-/// Descriptors of a process if the system does not say.
-const DESCRIPTORS: u64 = 1024;
 /// Refresh interval of the directory, and the interval after a failed fetch or circuit: relays may have moved.
 const REFRESH: Span = Span::from_secs(30);
 const AGAIN: Span = Span::from_millis(500);
@@ -653,8 +649,9 @@ impl Client {
     }
 
     async fn accept(&self, listener: TcpListener) {
-        let descriptors = os::raise_descriptors().unwrap_or(DESCRIPTORS);
-        let most = usize::try_from(descriptors / PART).map_or(CONNECTIONS, |most| most.min(CONNECTIONS));
+        // The other half of the descriptors is for guards and the directory.
+        let half = usize::try_from(os::descriptors() / 2).unwrap_or(usize::MAX);
+        let most = half.min(CONNECTIONS);
         let admission = Rc::new(Admission::new(most));
         loop {
             let (tcp, from) = next_connection(&listener).await;

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use tidegate_control::units::Span;
-
 use tidegate_data::consensus::{self, Identity};
 use tidegate_data::document::Document;
 
