@@ -12,6 +12,7 @@ mod expression;
 mod largest;
 mod looks;
 mod measured;
+mod pooled;
 mod ranking;
 pub mod record;
 pub(crate) mod scenario_runner;

@@ -17,7 +17,7 @@
 //!
 //! `rank = { least = [metrics], most = [metrics] }` ranks the systems of each scenario: `mean_rank` is the mean of a
 //! system's ranks by these metrics, 1 if it is the best by all. [`super::largest`] finds, for each system, the largest
-//! value over several scenarios.
+//! value over several scenarios. [`super::pooled`] compares two systems over several scenarios at once.
 //!
 //! With a [folder for runs](Experiment::keep), each run is stored there when it ends and is not repeated later.
 
@@ -29,6 +29,7 @@ use serde::Deserialize;
 
 use super::experiment::{KeptRuns, ParameterTrial};
 use super::largest::Largest;
+use super::pooled::Pooled;
 use super::ranking::{self, Criteria};
 use super::sweep::{ScenarioEntry, Sweep};
 use super::{Curve, Experiment, Figure, Measured, RunError, Scale};
@@ -58,6 +59,8 @@ pub(crate) struct ScenarioExperiment {
     pub rank: Option<Criteria>,
     /// Largest values over groups of scenarios.
     pub largest: Option<Largest>,
+    /// Ratios of two systems over groups of scenarios.
+    pub pooled: Option<Pooled>,
     /// Curves over scenarios ([`super::sweep`]).
     pub sweep: Option<Sweep>,
 }
@@ -141,6 +144,9 @@ pub(crate) fn run(
     }
     if let Some(largest) = &parameters.largest {
         largest.find(&mut measured);
+    }
+    if let Some(pooled) = &parameters.pooled {
+        pooled.find(&mut measured);
     }
     if let Some(sweep) = &parameters.sweep {
         measured.figures.splice(0..0, sweep.figures(&measured.values));
