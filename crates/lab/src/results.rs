@@ -108,20 +108,13 @@ impl<'a> Results<'a> {
         self.measured_parts().into_iter().map(pooled).collect()
     }
 
-    /// Mean errors of single networks with their interval between networks, for the parts of [`Results::scores`]: of all
-    /// quantities, and of downloads alone.
+    /// Scores of a system's single networks, in order of their seeds, for the parts of [`Results::scores`].
     ///
     /// Pooling cancels errors of opposite sign, so single networks have larger errors.
-    pub fn scores_of_networks(&self, system: &SystemResult<'_>) -> Vec<[Estimate; 2]> {
+    pub fn scores_of_networks(&self, system: &SystemResult<'_>) -> Vec<(&'static str, Vec<Score>)> {
         let benchmark = self.scenario.benchmark();
-        let of_part = |(_, measured): (_, &Measured)| {
-            let scores = system.runs.iter().map(|run| score(&[*run], measured, benchmark));
-            let scores: Vec<Score> = scores.collect();
-            [Score::error, Score::downloads].map(|error| {
-                Estimate::of(&scores.iter().map(|score| error(score).unwrap_or(f64::NAN)).collect::<Vec<_>>())
-            })
-        };
-        self.measured_parts().into_iter().map(of_part).collect()
+        let single = |measured| system.runs.iter().map(|run| score(&[*run], measured, benchmark)).collect();
+        self.measured_parts().into_iter().map(|(part, measured)| (part, single(measured))).collect()
     }
 
     /// The measured downloads: all of them, and each half-year if known.
@@ -501,9 +494,10 @@ mod tests {
         let runs = crate::runs::run_all(&scenario, 3, &Unwatched).unwrap();
         let results = Results::new(&scenario, &runs);
         let system = &results.systems[0];
-        let [all, downloads] = results.scores_of_networks(system)[0];
+        let (part, networks) = results.scores_of_networks(system).swap_remove(0);
+        let [all, downloads] = Score::errors(&networks);
         let errors = system.runs.iter().map(|run| score(&[*run], &measured, "benchmark").error().unwrap());
-        assert_eq!((all, downloads), (Estimate::of(&errors.collect::<Vec<_>>()), all));
+        assert_eq!((part, all, downloads), ("all", Estimate::of(&errors.collect::<Vec<_>>()), all));
         assert!(all.n == 3 && all.ci95.unwrap() > 0.0, "{all:?}");
         let pooled = results.scores(system)[0].1.error().unwrap();
         assert!(pooled <= all.mean + 1e-9, "pooling cancels errors: {pooled} against {all:?}");

@@ -10,6 +10,7 @@ use tidegate_data::torperf::{Measured, SIZES, quantile};
 
 use crate::metrics::histogram::Histogram;
 use crate::runs::Run;
+use crate::statistics::Estimate;
 use crate::traffic::class_of;
 
 /// The percentiles that are compared.
@@ -49,6 +50,13 @@ impl Score {
     /// The error of downloads alone, which published simulations report.
     pub fn downloads(&self) -> Option<f64> {
         Score::mean(self.compared.iter().filter(|compared| compared.name.ends_with("iB")))
+    }
+
+    /// Mean errors with their interval between networks: of all quantities, and of downloads alone.
+    pub fn errors(networks: &[Score]) -> [Estimate; 2] {
+        [Score::error, Score::downloads].map(|error| {
+            Estimate::of(&networks.iter().map(|score| error(score).unwrap_or(f64::NAN)).collect::<Vec<_>>())
+        })
     }
 
     fn mean<'a>(compared: impl Iterator<Item = &'a Compared>) -> Option<f64> {

@@ -76,7 +76,8 @@ fn document(results: &Results<'_>) -> Value {
         let single = results.scores_of_networks(system);
         let parts = results.scores(system).into_iter().zip(single);
         let parts: Map<String, Value> = parts
-            .map(|((part, score), [all, downloads])| {
+            .map(|((part, score), (_, networks))| {
+                let [all, downloads] = Score::errors(&networks);
                 let mut document = score.document();
                 document["networks"] = json!({ "error": all, "error_downloads": downloads });
                 (part.to_owned(), document)
@@ -92,11 +93,11 @@ fn print(results: &Results<'_>) {
     println!("{}", results.conditions());
     for system in &results.systems {
         let single = results.scores_of_networks(system);
-        for ((part, score), single) in results.scores(system).into_iter().zip(single) {
-            let networks = system.runs.len();
+        for ((part, score), (_, single)) in results.scores(system).into_iter().zip(single) {
+            let networks = single.len();
             println!("\n{}, against {part}: {}", system.name, headline(&score, networks));
             if networks > 1 && !score.compared.is_empty() {
-                println!("  {}", of_networks(&single, networks));
+                println!("  {}", of_networks(&Score::errors(&single), networks));
             }
             print!("{}", table(&score));
         }

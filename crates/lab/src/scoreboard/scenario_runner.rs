@@ -117,7 +117,7 @@ pub(crate) fn run(
         // With a single scenario, rows omit its name.
         let prefix = if alone { String::new() } else { format!("{name}.") };
         measured.push_fixed(format!("{prefix}duration_s"), scenario.duration().as_secs_f64());
-        push_runs(&mut measured, &scenario, &runs.finished, (&prefix, compares_completed(experiment)));
+        push_runs(&mut measured, &scenario, &runs.finished, (&prefix, names(experiment, COMPLETED)));
         let cpu_s =
             runs.finished.iter().map(|run| run.cpu_s).sum::<f64>() / runs.finished.len().max(1) as f64;
         measured.notes.push(format!("{name}: {} runs of {cpu_s:.1} CPU-s.", runs.finished.len()));
@@ -134,9 +134,16 @@ pub(crate) fn run(
         let results = Results::new(&scenario, &runs);
         measured.deterministic &= results.undrawn() || !scenario.is_drawn();
         for system in &results.systems {
+            let place = format!("{prefix}{}", system.name);
             for (part, score) in results.scores(system) {
                 for (metric, value) in flatten(&score.document()) {
-                    measured.push(format!("{prefix}{}.score.{part}.{metric}", system.name), value);
+                    measured.push(format!("{place}.score.{part}.{metric}"), value);
+                }
+            }
+            if names(experiment, NETWORK_SCORE) {
+                for (part, scores) in results.scores_of_networks(system) {
+                    let scores = scores.iter().map(|score| flatten(&score.document())).collect();
+                    push_each(&mut measured, &format!("{place}{NETWORK_SCORE}{part}"), scores);
                 }
             }
         }
@@ -195,18 +202,21 @@ impl Monitor for Stage<'_> {
     }
 }
 
-/// Quantities of completed downloads.
+/// Quantities of completed downloads. They are left out of values and digest unless a row compares them: they repeat
+/// `ttlb_s`, unless downloads fail.
 const COMPLETED: &str = "ttlb_completed_s.";
 
-/// Whether a row compares completed downloads. Elsewhere they are left out of values and digest: they repeat `ttlb_s`, unless
-/// downloads fail.
-fn compares_completed(experiment: &Experiment) -> bool {
+/// Scores of single networks, one value per seed, if a row compares them. Those of all networks pooled have one value, so
+/// no interval.
+const NETWORK_SCORE: &str = ".network_score.";
+
+/// Whether a row names such quantities.
+fn names(experiment: &Experiment, quantities: &str) -> bool {
     let rows = experiment.file.row.iter().map(|row| row.get_ref());
-    rows.flat_map(|row| [&row.measure, &row.relation]).flatten().any(|text| text.contains(COMPLETED))
+    rows.flat_map(|row| [&row.measure, &row.relation]).flatten().any(|text| text.contains(quantities))
 }
 
-/// Adds the summaries of runs. A quantity that a run of its system lacks, such as the times of downloads that never end, is
-/// NaN for its seed, so that values stay with their seeds.
+/// Adds the summaries of runs.
 fn push_runs(
     measured: &mut Measured,
     scenario: &Scenario,
@@ -215,22 +225,27 @@ fn push_runs(
 ) {
     for (index, system) in scenario.systems.iter().enumerate() {
         let of_system = runs.iter().filter(|run| run.system == index);
-        let summaries: Vec<BTreeMap<String, f64>> =
+        let mut summaries: Vec<BTreeMap<String, f64>> =
             of_system.map(|run| flatten(&whole_summary(run))).collect();
-        let metrics: BTreeSet<&String> = summaries
-            .iter()
-            .flat_map(BTreeMap::keys)
-            .filter(|metric| with_completed || !metric.starts_with(COMPLETED))
-            .collect();
-        for metric in metrics {
-            let quantity = format!("{prefix}{}.{metric}", system.name);
-            for summary in &summaries {
-                let value = summary.get(metric).copied().unwrap_or(f64::NAN);
-                if CLOCKED.contains(&metric.as_str()) {
-                    measured.push_clocked(quantity.as_str(), value);
-                } else {
-                    measured.push(quantity.as_str(), value);
-                }
+        for summary in summaries.iter_mut().filter(|_| !with_completed) {
+            summary.retain(|metric, _| !metric.starts_with(COMPLETED));
+        }
+        push_each(measured, &format!("{prefix}{}", system.name), summaries);
+    }
+}
+
+/// Adds the metrics of each seed. One that a seed lacks, such as the times of downloads that never end, is NaN for that
+/// seed, so that values stay with their seeds.
+fn push_each(measured: &mut Measured, place: &str, seeds: Vec<BTreeMap<String, f64>>) {
+    let metrics: BTreeSet<&String> = seeds.iter().flat_map(BTreeMap::keys).collect();
+    for metric in metrics {
+        let quantity = format!("{place}.{metric}");
+        for seed in &seeds {
+            let value = seed.get(metric).copied().unwrap_or(f64::NAN);
+            if CLOCKED.contains(&metric.as_str()) {
+                measured.push_clocked(quantity.as_str(), value);
+            } else {
+                measured.push(quantity.as_str(), value);
             }
         }
     }
