@@ -1,4 +1,4 @@
-//! Tests of Tidegate against independent implementations: tor-netdoc, moq-net and the kernel's TCP.
+//! Tests of Tidegate against independent implementations: stem, moq-net and the kernel's TCP.
 
 #![forbid(unsafe_code)]
 

@@ -2,6 +2,6 @@
 
 mod kernel_tcp;
 mod moq;
-mod netdoc;
 #[path = "../../../tests/skipped.rs"]
 mod skipped;
+mod stem;
