@@ -8,16 +8,18 @@ SKIPPED = $(CURDIR)/target/skipped-tests
 # Ignored tests that no target runs: they take minutes or a gigabyte, or need a file of the authors.
 BY_HAND = a_thousand_points_survive_fifty_kills audiences_of_5_20_and_50 kernel_memory_of_unread_streams \
 	ten_million_rows_are_a_file mleflow_finds_the_capacities_of_the_authors_network
-# Benchmarks are tests, too, but do not know `--ignored`.
-test-all: SLOW = cargo test --workspace --quiet --lib --bins --test '*' -- --ignored $(addprefix --skip ,$(BY_HAND))
+# Slow tests run among the others, which wait for clocks and processes. Benchmarks are tests, too, but do not know `--skip`.
+test-all: TESTS = cargo test --workspace --quiet --lib --bins --test '*' -- --include-ignored $(addprefix --skip ,$(BY_HAND))
+test-all: OTHERS = cargo test --workspace --quiet --bench '*' --example '*' && cargo test --workspace --quiet --doc
+test: TESTS = cargo test --workspace --quiet
 
 test test-all: export TIDEGATE_SKIPPED = $(SKIPPED)
 # Tests of relays and browsers wait for clocks and other processes most of their time: four at once overlap their waits.
 test test-all: export RUST_TEST_THREADS = 4
 test test-all: lint
 	@mkdir -p $(dir $(SKIPPED)) && rm -f $(SKIPPED) && touch $(SKIPPED)
-	cargo test --workspace --quiet
-	$(SLOW)
+	$(TESTS)
+	$(OTHERS)
 	@sort $(SKIPPED)
 	@printf 'skipped: %s' "$$(wc -l < $(SKIPPED))"
 	@if [ -s $(SKIPPED) ]; then printf ', missing: %s' "$$(cut -d: -f1 $(SKIPPED) | sort -u | paste -sd, | sed 's/,/, /g')"; fi; echo
