@@ -80,6 +80,16 @@ impl TokenBucket {
         self.tokens = self.tokens.min(signed(bytes));
     }
 
+    /// When so many bytes may pass, which are at most the burst, as of the last call of [`available`](Self::available). The
+    /// bucket keeps fractions and has a rate.
+    pub fn due(&self, bytes: u64) -> Time {
+        let lacks = signed(bytes).saturating_sub(self.tokens).max(0).unsigned_abs();
+        let lacks = (u128::from(lacks) * 1_000_000_000).saturating_sub(self.fraction.into());
+        let per_step = u128::from(self.plan.rate_bytes_per_s) * u128::from(self.plan.refill_every.0);
+        let steps = lacks.div_ceil(per_step.max(1)).max(1);
+        self.refilled + self.plan.refill_every * u64::try_from(steps).unwrap_or(u64::MAX)
+    }
+
     /// When the next refill is due, as of the last call of [`available`](Self::available).
     pub fn next_refill(&self) -> Time {
         self.refilled + self.plan.refill_every

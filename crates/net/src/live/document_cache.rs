@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use tidegate_control::units::{Span, Time};
-use tidegate_proto::bucket::{BucketPlan, TokenBucket};
+use tidegate_control::units::Time;
 
+use super::allowances::Allowances;
 use super::microdescriptors::Microdescriptors;
 
 /// Maximum of cached answers, bytes. The public network's consensus takes 3 MB.
@@ -27,12 +27,6 @@ const PLACE: usize = 256;
 /// authorities of 40 digits in a path, and the consensuses of three days.
 const LONGEST_PATH: usize = 1024;
 const LONGEST_KNOWN: usize = 8192;
-/// Bytes per second that the requests of one neighbour may make the relay fetch, and at once. Beyond that, the directory answers
-/// the stream itself, no faster than the stream's windows allow. The public network's consensus takes 3 MB.
-const FETCHED: u64 = 256 << 10;
-const FETCHED_AT_ONCE: u64 = 16 << 20;
-/// Above this number of neighbours, those with a full allowance are forgotten.
-const NEIGHBOURS: usize = 4096;
 /// Longest answer that is kept, bytes.
 pub(crate) const LONGEST: usize = 8 << 20;
 /// Maximum number of answers that are being fetched.
@@ -120,8 +114,8 @@ pub(crate) struct DocumentCache {
     entries: BTreeMap<Wanted, Entry>,
     /// Bytes of the answers with their requests.
     bytes: usize,
-    /// The remaining allowance of each neighbour for fetches.
-    allowances: BTreeMap<Option<IpAddr>, TokenBucket>,
+    /// What each neighbour may have fetched.
+    allowances: Allowances,
     uses: u64,
     /// When the network votes again, if it is known.
     fresh_until: Option<u64>,
@@ -172,7 +166,7 @@ impl DocumentCache {
     pub(crate) fn fetch(&mut self, now: Time, of: Option<IpAddr>) -> Option<Fetch> {
         let may = self.fetches.load(Ordering::Relaxed) < FETCHES
             && self.has_room()
-            && self.allowance(now, of).available(now) > 0;
+            && self.allowances.may_fetch(now, of);
         may.then(|| {
             self.fetches.fetch_add(1, Ordering::Relaxed);
             Fetch(self.fetches.clone())
@@ -181,21 +175,7 @@ impl DocumentCache {
 
     /// Notes that a neighbour had this many bytes fetched.
     pub(crate) fn fetched(&mut self, now: Time, of: Option<IpAddr>, bytes: usize) {
-        self.allowance(now, of).overdraw(bytes as u64);
-    }
-
-    fn allowance(&mut self, now: Time, of: Option<IpAddr>) -> &mut TokenBucket {
-        if self.allowances.len() >= NEIGHBOURS && !self.allowances.contains_key(&of) {
-            self.allowances.retain(|_, bucket| bucket.available(now) < FETCHED_AT_ONCE);
-        }
-        self.allowances.entry(of).or_insert_with(|| {
-            TokenBucket::new(BucketPlan {
-                rate_bytes_per_s: FETCHED,
-                burst_bytes: FETCHED_AT_ONCE,
-                refill_every: Span::from_millis(100),
-                drop_fractions: false,
-            })
-        })
+        self.allowances.fetched(now, of, bytes);
     }
 
     /// Makes an answer that counts as held.
@@ -353,21 +333,12 @@ mod tests {
     }
 
     #[test]
-    fn a_neighbour_has_only_so_much_fetched() {
+    fn a_neighbour_beyond_its_allowance_has_nothing_fetched() {
         let mut cache = DocumentCache::default();
-        let fetch = |cache: &mut DocumentCache, seconds, of| {
-            cache.fetch(Time::ZERO + Span::from_secs(seconds), of).is_some()
-        };
-        for _ in 0..3 {
-            assert!(fetch(&mut cache, 1, address(1)));
-            cache.fetched(Time::ZERO + Span::from_secs(1), address(1), 6 << 20);
-        }
-        assert!(!fetch(&mut cache, 2, address(1)) && fetch(&mut cache, 2, address(2)));
-        assert!(fetch(&mut cache, 10, address(1)), "2 MiB were owed");
-        for number in 0..2 * NEIGHBOURS as u32 {
-            assert!(fetch(&mut cache, 100, Some(IpAddr::from(number.to_be_bytes()))));
-        }
-        assert!(cache.allowances.len() <= NEIGHBOURS);
+        cache.fetched(Time::ZERO, address(1), 17 << 20);
+        assert!(
+            cache.fetch(Time::ZERO, address(1)).is_none() && cache.fetch(Time::ZERO, address(2)).is_some()
+        );
     }
 
     #[test]

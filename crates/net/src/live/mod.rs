@@ -4,6 +4,7 @@
 //! project, the parts of [`tidegate_proto`] exchange further messages.
 
 mod addresses;
+mod allowances;
 pub mod authority;
 pub mod bandwidth;
 mod channel;
