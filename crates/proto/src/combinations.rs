@@ -8,6 +8,8 @@ use serde_json::{Map, Value};
 use tidegate_control::keys::Wrong;
 
 use crate::control::Control;
+use crate::links::OutputBuffer;
+use crate::links::kist::KistParameters;
 
 /// Neighbours that a system meets besides those of its own kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,6 +19,15 @@ pub enum Neighbours {
     Alike,
     /// Some speak only Tor's protocol: their circuits share one connection, whatever the transport is.
     Stock,
+}
+
+/// A node on sockets that reads a system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OnSockets {
+    /// Its neighbours.
+    pub neighbours: Neighbours,
+    /// Whether KIST asks the kernel about each TLS connection: at a relay on Linux with one thread.
+    pub asks_kernel: bool,
 }
 
 /// The choices of a system that rules depend on.
@@ -176,6 +187,63 @@ const fn must(path: &'static [&'static str], value: &'static str, because: &'sta
     Simulated { path, accepts: Some(value), because }
 }
 
+/// Keys that have no effect on sockets beside other parts. Their defaults are accepted.
+struct Idle {
+    table: &'static str,
+    keys: &'static [&'static str],
+    with: &'static str,
+    because: &'static str,
+    instead: &'static str,
+    applies: fn(&Choice<'_>, OnSockets) -> bool,
+}
+
+const IDLE: &[Idle] = &[
+    Idle {
+        table: "kist",
+        keys: &["buffer-factor", "counts-unsent"],
+        with: "`transport = \"quic\"` in a private overlay",
+        because: "KIST asks the kernel about TCP sockets only",
+        instead: "use transport = \"vanilla\" or \"pctcp\"",
+        applies: |choice, at| at.neighbours == Neighbours::Alike && choice.is("transport", "quic"),
+    },
+    Idle {
+        table: "output-buffer",
+        keys: &["high", "low"],
+        with: "`channel-scheduler = \"kist\"` at a relay with one thread on Linux",
+        because: "KIST writes what the kernel says that the socket sends at once",
+        instead: "set channel-scheduler = \"vanilla\"",
+        // Switching compares the buffers, and QUIC limits its streams by them.
+        applies: |choice, at| {
+            let uses = !choice.is("switching", "none") || choice.is("transport", "quic");
+            at.asks_kernel && choice.is("channel-scheduler", "kist") && !uses
+        },
+    },
+];
+
+/// Checks a system, given as its table with every default, for keys that have no effect at this node.
+fn check_idle(table: &Map<String, Value>, at: OnSockets) -> Result<(), Wrong> {
+    let choice = Choice { table, neighbours: at.neighbours, old_like_others: false };
+    let usual = |name: &str| match name {
+        "kist" => serde_json::to_value(KistParameters::default()),
+        _ => serde_json::to_value(OutputBuffer::default()),
+    };
+    for Idle { table: name, keys, with, because, instead, .. } in
+        IDLE.iter().filter(|rule| (rule.applies)(&choice, at))
+    {
+        let usual = usual(name).expect("parameters can be written");
+        if let Some(key) = keys.iter().find(|key| table[*name][**key] != usual[**key]) {
+            let given = &table[*name][*key];
+            return Err(Wrong {
+                path: vec![(*name).into(), (*key).into()],
+                at_key: false,
+                cause: format!("`{key}` = {given} has no effect with {with}: {because}"),
+                cure: format!("remove it, or {instead}"),
+            });
+        }
+    }
+    Ok(())
+}
+
 fn refused(choice: &Choice<'_>) -> Result<(), Wrong> {
     let Some(rule) = RULES.iter().find(|rule| (rule.applies)(choice)) else { return Ok(()) };
     let given = choice.table.get(rule.key).map_or(String::new(), |value| format!(" = {value}"));
@@ -203,11 +271,11 @@ pub fn check_old_clients(table: &Map<String, Value>, control: &dyn Control) -> R
     refused(&Choice { table, neighbours: Neighbours::Alike, old_like_others: control.window().is_none() })
 }
 
-/// Checks a table, as written and with every default, for keys that act only in simulations.
+/// Checks a table, as written and with every default, for keys that act only in simulations, or not at this node.
 ///
 /// # Errors
 /// The first such key, with the reason.
-pub fn check_on_sockets(written: &Value, whole: &Map<String, Value>) -> Result<(), Wrong> {
+pub fn check_on_sockets(written: &Value, whole: &Map<String, Value>, at: OnSockets) -> Result<(), Wrong> {
     for Simulated { path, accepts, because } in SIMULATED {
         let table = if accepts.is_some() { whole.get(path[0]) } else { Some(written) };
         let Some(value) = table.and_then(|table| table.get(path[path.len() - 1])) else { continue };
@@ -232,7 +300,7 @@ pub fn check_on_sockets(written: &Value, whole: &Map<String, Value>) -> Result<(
             cure,
         });
     }
-    Ok(())
+    check_idle(whole, at)
 }
 
 /// The page `docs/combinations.md`.
@@ -250,6 +318,12 @@ pub fn page() -> String {
     for Simulated { path, accepts, because } in SIMULATED {
         let accepted = accepts.map_or("none".to_owned(), |value| format!("`{value}`"));
         writeln!(page, "| `{}` | {accepted} | {because} |", path.join("."))
+            .expect("writing to a string cannot fail");
+    }
+    page.push_str(IDLE_ON_SOCKETS);
+    for Idle { table, keys, with, because, instead, .. } in IDLE {
+        let keys: Vec<String> = keys.iter().map(|key| format!("`{table}.{key}`")).collect();
+        writeln!(page, "| {} | {with} | {because} | {instead} |", keys.join(", "))
             .expect("writing to a string cannot fail");
     }
     page
@@ -281,6 +355,15 @@ A relay on sockets that joins a Tor network (`[tor]` of its own configuration) a
 
 | key | accepted value | why |
 |---|---|---|
+";
+
+const IDLE_ON_SOCKETS: &str = "
+## Keys without effect beside a part, on sockets
+
+A relay refuses these keys, unless they have their defaults, and a client those of the first line:
+
+| key | with | why not | instead |
+|---|---|---|---|
 ";
 
 #[cfg(test)]
@@ -366,10 +449,43 @@ mod tests {
         }
     }
 
+    const RELAY: OnSockets = OnSockets { neighbours: Neighbours::Alike, asks_kernel: true };
+
+    #[test]
+    fn keys_without_effect_on_sockets_are_refused() {
+        let kist = |more: Value| {
+            let mut table = json!({ "channel-scheduler": "kist" });
+            table.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            table
+        };
+        let check = |table: &Value, at: OnSockets| {
+            let system = SystemConfig::parse(table).unwrap();
+            check_on_sockets(table, &system.table, at).map_err(|wrong| wrong.path.join("."))
+        };
+        let factor = kist(json!({ "transport": "quic", "kist": { "buffer-factor": 2.0 } }));
+        let unsent = kist(json!({ "transport": "quic", "kist": { "counts-unsent": false } }));
+        let high = kist(json!({ "output-buffer": { "high": "64 KiB" } }));
+        let low = kist(json!({ "output-buffer": { "low": "8 KiB" } }));
+        let client = OnSockets { asks_kernel: false, ..RELAY };
+        let of_tor = OnSockets { neighbours: Neighbours::Stock, ..RELAY };
+        assert_eq!(check(&factor, RELAY), Err("kist.buffer-factor".into()));
+        assert_eq!(check(&unsent, client), Err("kist.counts-unsent".into()));
+        assert_eq!(check(&high, RELAY), Err("output-buffer.high".into()));
+        assert_eq!(check(&low, of_tor), Err("output-buffer.low".into()));
+        assert_eq!(check(&factor, of_tor), Ok(()), "connections to stock relays are TLS");
+        assert_eq!(check(&high, client), Ok(()), "it counts output buffers");
+        let switching = kist(json!({ "switching": "circuit", "output-buffer": { "high": "64 KiB" } }));
+        let quic = kist(json!({ "transport": "quic", "output-buffer": { "high": "64 KiB" } }));
+        let spelled = kist(json!({ "transport": "quic", "kist": { "buffer-factor": 1.0 } }));
+        for table in [switching, quic, spelled, json!({ "output-buffer": { "high": "64 KiB" } })] {
+            assert_eq!(check(&table, RELAY), Ok(()), "{table}");
+        }
+    }
+
     #[test]
     fn keys_of_simulations_are_refused_on_sockets() {
         let check = |written: &Value, parts: &Value| {
-            check_on_sockets(written, &SystemConfig::read(parts).unwrap().table)
+            check_on_sockets(written, &SystemConfig::read(parts).unwrap().table, RELAY)
         };
         for scheduler in SCHEDULERS {
             let table = json!({ "scheduler": scheduler.name });

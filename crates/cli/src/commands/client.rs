@@ -13,7 +13,7 @@ use tidegate_net::gate::Gate;
 use tidegate_net::identity::unhex;
 use tidegate_net::live::client::{ClientConfig, Event, run};
 use tidegate_net::live::directory::is_nickname;
-use tidegate_proto::combinations::Neighbours;
+use tidegate_proto::combinations::{Neighbours, OnSockets};
 use tidegate_proto::switching::Form;
 use toml::Spanned;
 
@@ -79,15 +79,16 @@ pub fn main(arguments: &ClientArgs) -> Result<ExitCode, Failure> {
             InputError::new("--directory", cause, "give the port that the directory listens at").into()
         );
     }
+    let at = OnSockets { neighbours: Neighbours::Alike, asks_kernel: false };
     let config = match &arguments.system {
         Some(path) => {
             let source = SourceFile::read(path)?;
             let file: SystemFile = source.parse_toml("docs/live.md shows a [system] table")?;
-            relay::links(Some(&file.system), Neighbours::Alike, &source)?
+            relay::links(Some(&file.system), at, &source)?
         }
         None => {
             let none = SourceFile { file: String::new(), text: String::new() };
-            relay::links(None, Neighbours::Alike, &none)?
+            relay::links(None, at, &none)?
         }
     };
     let names = arguments.path.iter().flatten().map(|name| name.trim().to_owned());

@@ -36,7 +36,7 @@ use tidegate_net::live::relay::{
 use tidegate_net::live::renewal::{Change, Keys};
 use tidegate_net::live::{Addresses, Exit, Operator, Policy, Rule, keys};
 use tidegate_net::{clock, os, private_file};
-use tidegate_proto::combinations::{Neighbours, check_on_sockets};
+use tidegate_proto::combinations::{Neighbours, OnSockets, check_on_sockets};
 use tidegate_proto::control::Place;
 use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::crypto::{FamilyKey, SENDME_INCREMENT};
@@ -175,7 +175,7 @@ const NO_PARTS: [&str; 8] =
 /// Reads the `[system]` table, which has the keys of a scenario's `[[system]]`.
 pub fn links(
     system: Option<&Spanned<Value>>,
-    neighbours: Neighbours,
+    at: OnSockets,
     source: &SourceFile,
 ) -> Result<Config, InputError> {
     let nonces = Seed::root(u64::from_le_bytes(random()));
@@ -189,8 +189,8 @@ pub fn links(
         keys.retain(|key, _| !NO_PARTS.contains(&key.as_str()));
     }
     let system = SystemConfig::parse(&parts).map_err(fail)?;
-    check_on_sockets(table.get_ref(), &system.table).map_err(fail)?;
-    system.check(neighbours).map_err(fail)?;
+    check_on_sockets(table.get_ref(), &system.table, at).map_err(fail)?;
+    system.check(at.neighbours).map_err(fail)?;
     if let Some(name) = system.idle(&parts).first() {
         let cause = format!("system.{name}: has no effect, because no key of [system] chooses this part");
         return Err(source.error(table.span(), cause, "remove it, or choose the part"));
@@ -405,6 +405,12 @@ fn bandwidth(file: &RelayFile, source: &SourceFile) -> Result<Option<Rate>, Inpu
 
 /// Reads the bandwidth that the directory gets, bytes per second.
 fn published(file: &RelayFile, source: &SourceFile) -> Result<Option<u64>, InputError> {
+    if let Some(rate) =
+        file.published_bandwidth.as_ref().filter(|_| file.directory.is_none() && file.tor.is_none())
+    {
+        let cause = "`published-bandwidth` has no effect without [directory] and [tor]: no directory gets it";
+        return Err(source.error(rate.span(), cause, "remove it, or add [directory] or [tor]"));
+    }
     let published = file.published_bandwidth.as_ref().map(|rate| match rate.get_ref() {
         Rate(bits) if *bits >= 8 && *bits < Rate::UNLIMITED.0 => Ok(bits / 8),
         _ => Err(source.error(
@@ -540,7 +546,10 @@ fn check(
     let status = status(&file, &listen, source)?;
     let announce = announce(&file, allow_public, source)?;
     let neighbours = if file.tor.is_some() { Neighbours::Stock } else { Neighbours::Alike };
-    let mut config = links(file.system.as_ref(), neighbours, source)?;
+    // Without the key, KIST has one thread.
+    let one_thread = file.threads.as_ref().is_none_or(|threads| *threads.get_ref() == Value::from(1));
+    let at = OnSockets { neighbours, asks_kernel: one_thread && cfg!(target_os = "linux") };
+    let mut config = links(file.system.as_ref(), at, source)?;
     config.limits = Some(limits(file.limits.as_ref(), source)?);
     if let Some(rate) = bandwidth(&file, source)? {
         config.bandwidth = rate.as_bytes_per_s();

@@ -13,14 +13,23 @@ use tidegate_proto::defence::{DefenceParameters, OPTIONS};
 use super::*;
 
 /// A key, keys that both configurations have besides the shortest one, and keys that one of them has. `!`: it is refused.
-const CASES: [(&str, &str, &str); 39] = [
+const CASES: [(&str, &str, &str); 44] = [
     ("nickname", "", "nickname = \"b\""),
     ("listen", "", "listen = \"127.0.0.1:9002\""),
     ("address", "", "address = \"192.0.2.1:9001\""),
     ("keys", "", "keys = \"other.keys\""),
     ("threads", "", "threads = 2"),
     ("bandwidth", "", "bandwidth = \"8 Mbit/s\""),
-    ("published-bandwidth", "", "published-bandwidth = \"8 Mbit/s\""),
+    ("published-bandwidth", "directory.address = \"192.0.2.9:9\"", "published-bandwidth = \"8 Mbit/s\""),
+    ("published-bandwidth", "", "!published-bandwidth = \"8 Mbit/s\""),
+    ("system.kist.buffer-factor", KIST_OVER_QUIC, "!system.kist.buffer-factor = 2.0"),
+    ("system.kist.counts-unsent", KIST_OVER_QUIC, "!system.kist.counts-unsent = false"),
+    (
+        "system.output-buffer.high",
+        "system.channel-scheduler = \"kist\"",
+        "!system.output-buffer.high = \"64 KiB\"",
+    ),
+    ("system.output-buffer.high", KIST_OVER_QUIC, "system.output-buffer.high = \"64 KiB\""),
     ("contact", "tor.authority = \"10.0.0.1:9\"", "contact = \"me\""),
     ("contact", "", "!contact = \"me\""),
     ("contact", "directory.address = \"192.0.2.9:9\"", "!contact = \"me\""),
@@ -66,6 +75,8 @@ const CASES: [(&str, &str, &str); 39] = [
     ("measurement.identity", "", "!measurement.allowed = true"),
     ("threads", MEASURED, "!threads = 2"),
 ];
+
+const KIST_OVER_QUIC: &str = "system.channel-scheduler = \"kist\"\nsystem.transport = \"quic\"";
 
 const MEASURED: &str = "measurement.identity = \"own.key\"\nmeasurement.allowed = true\n\
     measurement.coordinators = [\"00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff\"]\n";
