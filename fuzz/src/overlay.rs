@@ -170,7 +170,7 @@ enum Content {
     End(u8),
     Sendme(Option<[u8; 20]>),
     Xoff,
-    Xon,
+    Xon(u32),
     Leave(bool),
     Join(bool),
     Link(u64, u64, u8),
@@ -232,7 +232,7 @@ impl AnyCell {
             Content::End(reason) => Payload::End(EndReason(reason)),
             Content::Sendme(digest) => Payload::Sendme(digest.map(Digest::Sha1)),
             Content::Xoff => Payload::Xoff,
-            Content::Xon => Payload::Xon,
+            Content::Xon(rate) => Payload::Xon(rate),
             Content::Leave(one) => Payload::Leave(nonce(one)),
             Content::Join(one) => Payload::Join(nonce(one)),
             Content::Link(sent, delivered, number) => Payload::Link(link(sent, delivered, number)),
@@ -557,7 +557,7 @@ impl Overlay {
             }
             Event::Backlog { node, circuit, stream, bytes } => {
                 let (at, stream) = self.stream(node, circuit, stream);
-                self.node(at).backlog(now, stream, u64::from(bytes));
+                self.node(at).backlog(now, stream, u64::from(bytes), u64::from(bytes));
             }
             Event::EndStream { node, circuit, stream } => {
                 let (at, stream) = self.stream(node, circuit, stream);

@@ -28,3 +28,5 @@ mod shards;
 mod skipped;
 mod stock_relay;
 mod storms;
+mod stream_rates;
+mod stream_rates_tor;

@@ -80,6 +80,18 @@ impl TokenBucket {
         self.tokens = self.tokens.min(signed(bytes));
     }
 
+    /// Changes the rate from now on, and the burst as [`limit_burst`](Self::limit_burst) does.
+    pub(crate) fn change(&mut self, now: Time, rate_bytes_per_s: u64, burst_bytes: u64) {
+        self.available(now);
+        self.plan.rate_bytes_per_s = rate_bytes_per_s;
+        self.limit_burst(burst_bytes);
+    }
+
+    /// Bytes that may pass, as of the last call of [`available`](Self::available).
+    pub(crate) fn left(&self) -> u64 {
+        self.tokens.max(0) as u64
+    }
+
     /// When so many bytes may pass, which are at most the burst, as of the last call of [`available`](Self::available). The
     /// bucket keeps fractions and has a rate.
     pub fn due(&self, bytes: u64) -> Time {

@@ -109,8 +109,8 @@ pub enum Payload<O: Onion> {
     Sendme(Option<Digest>),
     /// Stop sending on this stream (proposal 324).
     Xoff,
-    /// Resume sending. Tor adds a rate limit; this implementation sends 0, which means unlimited.
-    Xon,
+    /// Send on this stream, at most at this rate in units of 1,000 bytes per second; 0 means unlimited.
+    Xon(u32),
     /// This side's last message on the circuit: its streams move to another circuit.
     Leave(Nonce),
     /// The streams of the circuit with the same nonce in LEAVE move to this circuit.
@@ -157,7 +157,7 @@ impl<O: Onion> Payload<O> {
                 | Payload::End(_)
                 | Payload::Refused(..)
                 | Payload::Xoff
-                | Payload::Xon
+                | Payload::Xon(_)
                 | Payload::Misread
         )
     }

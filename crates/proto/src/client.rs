@@ -13,7 +13,7 @@ use crate::cell::{
     Cell, Command, DestroyReason, Digest, EndReason, Message, Nonce, Payload, RelayId, StreamId, Terms,
 };
 use crate::conflux::Linked;
-use crate::edge::{Edge, Phase};
+use crate::edge::{Edge, Phase, Signal, Wakes};
 use crate::links::{ChannelId, Config, LegId, Links, Side, insert_few};
 use crate::node::{CircuitKey, Output, StreamKey};
 use crate::onion::Onion;
@@ -25,6 +25,8 @@ pub struct Client<O: Onion> {
     links: Links<O>,
     circuits: Slab<Circuit<O>>,
     outputs: VecDeque<Output<O>>,
+    /// Streams that exits' rates have stopped.
+    wakes: Wakes,
     nonces: Random,
     /// The digest with which the message at hand arrived, if a switch held it or its path is not the circuit's own.
     heard: Option<Digest>,
@@ -93,6 +95,7 @@ impl<O: Onion> Client<O> {
             links: Links::new(config, None),
             circuits: Slab::new(),
             outputs: VecDeque::new(),
+            wakes: Wakes::default(),
             nonces,
             heard: None,
         }
@@ -414,7 +417,7 @@ impl<O: Onion> Client<O> {
     /// Ends a stream and sends END with a reason.
     fn end_stream(&mut self, now: Time, stream: StreamKey, reason: EndReason) {
         let Some(circuit) = self.circuits.get_mut(stream.circuit.0 as usize) else { return };
-        if circuit.edge.close(stream.stream) {
+        if circuit.edge.close(stream, &mut self.wakes) {
             self.outputs.push_back(Output::StreamClosed(stream, reason));
             self.say(now, stream.circuit, stream.stream, Payload::End(reason));
         }
@@ -432,7 +435,7 @@ impl<O: Onion> Client<O> {
                 self.outputs.push_back(Output::StreamConnected(stream));
             }
             Payload::Resolved(answer) => {
-                circuit.edge.close(stream.stream);
+                circuit.edge.close(stream, &mut self.wakes);
                 self.outputs.push_back(Output::Resolved(stream, answer));
             }
             Payload::Sendme(digest) => {
@@ -445,16 +448,40 @@ impl<O: Onion> Client<O> {
                     Err(_) => self.end(now, key, true),
                 }
             }
-            ref payload @ (Payload::Xoff | Payload::Xon) => {
-                circuit.edge.stop(stream.stream, *payload == Payload::Xoff);
-                self.resume(key);
-            }
+            Payload::Xoff => self.hear(now, stream, Signal::Xoff),
+            Payload::Xon(rate) => self.hear(now, stream, Signal::Xon(rate)),
             Payload::End(reason) => {
-                if circuit.edge.close(stream.stream) {
+                if circuit.edge.close(stream, &mut self.wakes) {
                     self.outputs.push_back(Output::StreamClosed(stream, reason));
                 }
             }
             _ => self.end(now, key, true),
+        }
+    }
+
+    /// The exit stops a stream, or states its rate.
+    fn hear(&mut self, now: Time, stream: StreamKey, signal: Signal) {
+        let edge = &mut self.circuits[stream.circuit.0 as usize].edge;
+        if !edge.allows(stream.stream, signal, &self.links.config().stream_flow) {
+            return self.end(now, stream.circuit, true);
+        }
+        edge.hear(now, stream, signal, &mut self.wakes);
+        if signal != Signal::Xoff {
+            self.resume(stream.circuit);
+        }
+    }
+
+    /// Lets a stream go on that the exit's rate has stopped until now.
+    fn wake(&mut self, now: Time, stream: StreamKey) {
+        if !self.circuits.contains(stream.circuit.0 as usize) {
+            return;
+        }
+        let (_, room) = self.room(stream.circuit);
+        let edge = &mut self.circuits[stream.circuit.0 as usize].edge;
+        let cells = edge.wake(now, stream, &mut self.wakes).min(room);
+        // Without room, the circuit resumes it later.
+        if cells > 0 {
+            self.outputs.push_back(Output::Package(stream, cells));
         }
     }
 
@@ -480,6 +507,7 @@ impl<O: Onion> Client<O> {
         // The peer's DESTROY ends one leg of a set; our own decision ends all legs.
         let key = self.unlink(now, key, !destroy, &[]);
         let Some(circuit) = self.circuits.try_remove(key.0 as usize) else { return };
+        circuit.edge.forget_wakes(key, &mut self.wakes);
         self.outputs.push_back(Output::CircuitClosed(key));
         let channel = self.links.remove_leg(now, circuit.leg, destroy.then_some(DestroyReason::NONE));
         self.close_if_spent(now, channel);

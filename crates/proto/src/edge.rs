@@ -1,21 +1,27 @@
 //! One end of a circuit, where application bytes enter and leave: flow control (tor-spec, "Flow control") and
 //! packaging. The client and the exit have one each.
 
+mod drain;
 mod flow;
+mod signals;
 mod stream;
+mod wakes;
 
 use tidegate_control::units::{Span, Time};
 
 use crate::cell::{Digest, Message, Payload, StreamId, Terms};
 use crate::conflux::split::Capacity;
 use crate::control::windows::{Fixed, Windows};
-use crate::control::{Control, Violation, Window, XOFF_BYTES, vegas};
+use crate::control::{Control, StreamFlow, Violation, Window, vegas};
+use crate::ids::CircuitKey;
 use crate::links::Config;
-use crate::node::Source;
+use crate::node::{Source, StreamKey};
 use crate::onion::Onion;
+pub(crate) use drain::Signal;
 use flow::Flow;
 pub(crate) use stream::Phase;
 use stream::Stream;
+pub(crate) use wakes::Wakes;
 
 /// Streams of one circuit at one time; more are refused (stream ids have 16 bits).
 pub(crate) const MAX_STREAMS: usize = 4096;
@@ -32,7 +38,7 @@ pub(crate) struct Edge {
     /// Number of streams that have bytes left and may go on. Most messages about flow control leave it at 0, and then no
     /// stream is looked at.
     able: usize,
-    /// Delivered bytes that the streams' local sides have not consumed.
+    /// Memory of delivered bytes that the streams' local sides have not consumed.
     held: u64,
     /// The stream that was offered room last, if there was less than a cell for each.
     turn: Option<StreamId>,
@@ -172,9 +178,11 @@ impl Edge {
     }
 
     /// Removes a stream; false if it does not exist.
-    pub(crate) fn close(&mut self, id: StreamId) -> bool {
-        let Ok(at) = self.streams.binary_search_by_key(&id, |stream| stream.id) else { return false };
+    pub(crate) fn close(&mut self, key: StreamKey, wakes: &mut Wakes) -> bool {
+        let at = self.streams.binary_search_by_key(&key.stream, |stream| stream.id);
+        let Ok(at) = at else { return false };
         let stream = self.streams.remove(at);
+        wakes.replace(key, stream.wakes, None);
         self.held -= stream.held;
         self.able -= usize::from(stream.is_able());
         // A circuit that had thousands of streams must not keep their memory.
@@ -184,7 +192,7 @@ impl Edge {
         true
     }
 
-    /// Bytes that streams' own sides hold.
+    /// Memory that streams' own sides hold.
     pub(crate) fn held(&self) -> u64 {
         self.held
     }
@@ -234,34 +242,79 @@ impl Edge {
         self.change(id, window).flatten().unwrap_or(Ok(()))
     }
 
-    /// The stream's local side has not consumed `bytes` delivered bytes. Returns a message for the peer. Call again until
-    /// that is `None`.
-    pub(crate) fn backlog<O: Onion>(&mut self, now: Time, id: StreamId, bytes: u64) -> Option<Payload<O>> {
+    /// The stream's local side has not consumed `unread` delivered bytes, which take so much `memory`. Returns a message for
+    /// the peer. Call again until that is `None`. `limit`: bytes above which this end sends XOFF.
+    pub(crate) fn backlog<O: Onion>(
+        &mut self,
+        now: Time,
+        id: StreamId,
+        (unread, memory): (u64, u64),
+        (limit, flow): (u64, &StreamFlow),
+    ) -> Option<Payload<O>> {
         let windows = self.flow.windows();
         let at = self.streams.binary_search_by_key(&id, |stream| stream.id).ok()?;
         let stream = &mut self.streams[at];
-        self.held = self.held + bytes - stream.held;
+        self.held = self.held + memory - stream.held;
         if stream.held == 0 {
             stream.held_since = now;
         }
-        stream.held = bytes;
+        stream.held = memory;
         if let Some(windows) = windows {
             return stream.acknowledges(windows.stream_increment).then_some(Payload::Sendme(None));
         }
-        let payload = match stream.stopping {
-            false if bytes > XOFF_BYTES => Payload::Xoff,
-            true if bytes == 0 => Payload::Xon,
-            _ => return None,
-        };
-        stream.stopping = !stream.stopping;
-        Some(payload)
+        stream.drain.changed(now, unread, limit, flow).map(|signal| match signal {
+            Signal::Xoff => Payload::Xoff,
+            Signal::Xon(rate) => Payload::Xon(rate),
+        })
     }
 
-    /// The peer sent XOFF (`stop`) or XON (proposal 324). Like tor, an end with fixed windows drops both.
-    pub(crate) fn stop(&mut self, id: StreamId, stop: bool) {
-        if self.has_congestion_control() {
-            self.change(id, |stream| stream.stopped = stop);
+    /// The peer sent XOFF or XON (proposal 324). Like tor, an end with fixed windows drops both.
+    pub(crate) fn hear(&mut self, now: Time, key: StreamKey, signal: Signal, wakes: &mut Wakes) {
+        if !self.has_congestion_control() {
+            return;
         }
+        self.change(key.stream, |stream| {
+            stream.stopped = signal == Signal::Xoff;
+            if let Signal::Xon(rate) = signal {
+                stream.limit(now, rate);
+            }
+        });
+        self.settle(key, wakes);
+    }
+
+    /// Client: whether an exit can honestly send this message now.
+    pub(crate) fn allows(&mut self, id: StreamId, signal: Signal, flow: &StreamFlow) -> bool {
+        let is_checked = self.has_congestion_control();
+        self.stream(id).is_none_or(|stream| {
+            let again = signal == Signal::Xoff && stream.stopped;
+            !is_checked || !again && stream.signals.allow(signal, flow)
+        })
+    }
+
+    /// Notes until when the peer's rate stops a stream. Call this after each change of the stream.
+    pub(crate) fn settle(&mut self, key: StreamKey, wakes: &mut Wakes) {
+        if let Some(stream) = self.stream(key.stream) {
+            let due = stream.waits_until();
+            wakes.replace(key, std::mem::replace(&mut stream.wakes, due), due);
+        }
+    }
+
+    /// Forgets the timers of all streams: the circuit `key` is gone.
+    pub(crate) fn forget_wakes(&self, key: CircuitKey, wakes: &mut Wakes) {
+        for stream in self.streams.iter().filter(|stream| stream.wakes.is_some()) {
+            wakes.replace(StreamKey { circuit: key, stream: stream.id }, stream.wakes, None);
+        }
+    }
+
+    /// The time has come until which the peer's rate stopped a stream. Returns the cells that it may package.
+    pub(crate) fn wake(&mut self, now: Time, key: StreamKey, wakes: &mut Wakes) -> u32 {
+        let cells = self.change(key.stream, |stream| {
+            stream.wakes = None;
+            stream.refill(now);
+            if stream.is_able() { stream.room() } else { 0 }
+        });
+        self.settle(key, wakes);
+        cells.unwrap_or(0)
     }
 
     /// Whether a stream had more bytes than could be packaged.
@@ -357,8 +410,9 @@ impl Edge {
         if stream.phase != Phase::Connected {
             return 0;
         }
-        let allowed = room.min(stream.room()).min(cells);
         *able -= usize::from(stream.is_able());
+        stream.refill(now);
+        let allowed = room.min(stream.room()).min(cells);
         stream.starved = true;
         let mut sent = 0;
         while sent < allowed {
@@ -368,10 +422,14 @@ impl Edge {
                 stream.starved = false;
                 break;
             };
+            let taken = u64::from(bytes) * u64::from(count);
             if stream.announced < u64::MAX {
-                let announced = u64::from(bytes) * u64::from(count);
-                stream.announced = stream.announced.saturating_sub(announced);
+                stream.announced = stream.announced.saturating_sub(taken);
             }
+            if let Some(rate) = &mut stream.rate {
+                rate.overdraw(taken);
+            }
+            stream.signals.sent(taken);
             let message = Message { stream: id, payload: Payload::Data(bytes, data) };
             flow.sent(now, count, |digest| send(message, count, digest));
             if let Some(window) = &mut stream.window {
@@ -396,10 +454,22 @@ mod tests {
         Edge::new(&FixedWindows, Windows::default(), f64::INFINITY)
     }
 
+    fn key(stream: StreamId) -> StreamKey {
+        StreamKey { circuit: CircuitKey(7), stream }
+    }
+
+    fn backlog(edge: &mut Edge, id: StreamId, bytes: u64) -> Option<Payload<Clear>> {
+        edge.backlog(Time::ZERO, id, (bytes, bytes), (249_000, &StreamFlow::WITHOUT_RATES))
+    }
+
     fn packaged(edge: &mut Edge, id: StreamId, room: u32) -> u32 {
+        packaged_at(edge, Time::ZERO, id, room)
+    }
+
+    fn packaged_at(edge: &mut Edge, now: Time, id: StreamId, room: u32) -> u32 {
         let mut sent = 0;
         let mut endless = |max| Some((max, Stamp::default()));
-        edge.package::<Clear>(Time::ZERO, id, u32::MAX, room, &mut endless, |_, count, _| {
+        edge.package::<Clear>(now, id, u32::MAX, room, &mut endless, |_, count, _| {
             sent += count;
             None
         });
@@ -413,7 +483,7 @@ mod tests {
             assert!(edge.open(StreamId(id)));
         }
         for id in 2..=MAX_STREAMS as u16 {
-            assert!(edge.close(StreamId(id)));
+            assert!(edge.close(key(StreamId(id)), &mut Wakes::default()));
         }
         assert!(edge.streams.capacity() <= 8, "{}", edge.streams.capacity());
         assert!(edge.has(StreamId(1)));
@@ -499,12 +569,12 @@ mod tests {
         let mut owed = 0;
         for cell in 1..=500 {
             owed += u32::from(edge.deliver(id).unwrap().0.stream);
-            assert_eq!(edge.backlog::<Clear>(Time::ZERO, id, cell * 498), None);
+            assert_eq!(backlog(&mut edge, id, cell * 498), None);
         }
         assert_eq!((owed, edge.held()), (0, 500 * 498), "only the first ten cells count as read");
         assert_eq!(edge.deliver(id), Err(Violation), "the peer's window is used up");
         let mut owed = 0;
-        while let Some(payload) = edge.backlog::<Clear>(Time::ZERO, id, HELD_BYTES) {
+        while let Some(payload) = backlog(&mut edge, id, HELD_BYTES) {
             assert_eq!(payload, Payload::Sendme(None));
             owed += 1;
         }
@@ -518,18 +588,127 @@ mod tests {
         let mut edge = Edge::new(&vegas, Windows::default(), f64::INFINITY);
         let id = StreamId(1);
         assert!(edge.open(id) && edge.connect(id));
-        edge.stop(id, true);
+        let mut wakes = Wakes::default();
+        edge.hear(Time::ZERO, key(id), Signal::Xoff, &mut wakes);
         assert_eq!(packaged(&mut edge, id, u32::MAX), 0);
-        edge.stop(id, false);
+        edge.hear(Time::ZERO, key(id), Signal::Xon(0), &mut wakes);
         assert_eq!(edge.resumable(edge.room(u32::MAX)), [(id, 124)]);
         assert_eq!(packaged(&mut edge, id, u32::MAX), 124, "the first congestion window");
         assert_eq!(edge.sendme(Time(1), id, None, false), Err(Violation), "streams have no SENDMEs");
-        assert_eq!(edge.backlog::<Clear>(Time::ZERO, id, XOFF_BYTES), None);
-        assert_eq!(edge.backlog::<Clear>(Time::ZERO, id, XOFF_BYTES + 1), Some(Payload::Xoff));
-        assert_eq!(edge.backlog::<Clear>(Time::ZERO, id, XOFF_BYTES + 2), None, "said once");
-        assert_eq!(edge.backlog::<Clear>(Time::ZERO, id, 0), Some(Payload::Xon));
+        assert_eq!(backlog(&mut edge, id, 249_000), None);
+        assert_eq!(backlog(&mut edge, id, 249_001), Some(Payload::Xoff));
+        assert_eq!(backlog(&mut edge, id, 249_002), None, "said once");
+        assert_eq!(backlog(&mut edge, id, 0), Some(Payload::Xon(0)));
         let mut edge = windowed();
-        edge.stop(id, true);
+        edge.hear(Time::ZERO, key(id), Signal::Xoff, &mut wakes);
         assert!(edge.streams.iter().all(|stream| !stream.stopped), "fixed windows know no XOFF");
+    }
+
+    /// An end with Vegas and an open stream, and the bytes that it may send at once: the first congestion window.
+    fn limited(rate: u32) -> (Edge, StreamKey, Wakes) {
+        let mut edge = Edge::new(&Wide, Windows::default(), f64::INFINITY);
+        let (id, mut wakes) = (StreamId(1), Wakes::default());
+        assert!(edge.open(id) && edge.connect(id));
+        edge.hear(Time::ZERO, key(id), Signal::Xon(rate), &mut wakes);
+        (edge, key(id), wakes)
+    }
+
+    /// A congestion window that never closes.
+    #[derive(Debug)]
+    struct Wide;
+
+    impl Control for Wide {
+        fn window(&self) -> Option<Box<dyn Window>> {
+            Some(Box::new(Wide))
+        }
+    }
+
+    impl Window for Wide {
+        fn room(&self) -> u32 {
+            u32::MAX
+        }
+        fn sent(&mut self, _: Time) {}
+        fn acknowledged(&mut self, _: Time, _: bool) -> Result<(), Violation> {
+            Ok(())
+        }
+        fn sendme_increment(&self) -> u32 {
+            31
+        }
+    }
+
+    /// Packages all that the rate allows until `seconds` have passed. Returns the bytes, and how often a timer ran.
+    fn run(edge: &mut Edge, stream: StreamKey, wakes: &mut Wakes, seconds: u64) -> (u64, u32) {
+        let end = Time::ZERO + Span::from_secs(seconds);
+        let (mut now, mut cells, mut timers) = (Time::ZERO, 0, 0);
+        loop {
+            cells += packaged_at(edge, now, stream.stream, u32::MAX);
+            edge.settle(stream, wakes);
+            let Some(due) = wakes.next().filter(|due| *due <= end) else { break };
+            assert!(due > now);
+            now = due;
+            assert_eq!(wakes.take_due(now), Some(stream));
+            assert!(edge.wake(now, stream, wakes) > 0, "a timer moves a cell");
+            timers += 1;
+        }
+        (u64::from(cells) * 498, timers)
+    }
+
+    #[test]
+    fn the_rate_in_xon_limits_a_stream() {
+        for rate in [1, 3, 100, 5000] {
+            let (mut edge, stream, mut wakes) = limited(rate);
+            let (bytes, timers) = run(&mut edge, stream, &mut wakes, 20);
+            let limit = u64::from(rate) * 1000;
+            assert!((20 * limit..=21 * limit + 498).contains(&bytes), "{bytes} at {rate}");
+            assert!(timers <= 200 && u64::from(timers) <= bytes / 498, "{timers}");
+        }
+    }
+
+    #[test]
+    fn a_new_rate_and_an_end_replace_the_timer() {
+        let (mut edge, stream, mut wakes) = limited(1);
+        let package = |edge: &mut Edge, wakes: &mut Wakes| {
+            let cells = packaged(edge, stream.stream, u32::MAX);
+            edge.settle(stream, wakes);
+            cells
+        };
+        assert_eq!(package(&mut edge, &mut wakes), 3, "a second's bytes, rounded up to cells");
+        let slow = wakes.next().unwrap();
+        for rate in 1000..2000 {
+            edge.hear(Time::ZERO, stream, Signal::Xon(rate), &mut wakes);
+        }
+        assert!(wakes.next().unwrap() < slow, "one timer, and an earlier one");
+        edge.hear(Time::ZERO, stream, Signal::Xoff, &mut wakes);
+        assert_eq!(wakes.next(), None);
+        for none in [0, 2_147_484, u32::MAX] {
+            edge.hear(Time::ZERO, stream, Signal::Xon(none), &mut wakes);
+            assert_eq!((wakes.next(), edge.resumable(9)), (None, vec![(stream.stream, 9)]), "no limit");
+        }
+        edge.hear(Time::ZERO, stream, Signal::Xon(100), &mut wakes);
+        assert_eq!(package(&mut edge, &mut wakes), 201, "a new bucket is full");
+        assert!(wakes.next().is_some());
+        assert!(edge.close(stream, &mut wakes));
+        assert_eq!(wakes.next(), None);
+        let (mut edge, _, mut wakes) = limited(1);
+        package(&mut edge, &mut wakes);
+        edge.forget_wakes(stream.circuit, &mut wakes);
+        assert_eq!(wakes.next(), None);
+    }
+
+    #[test]
+    fn a_client_refuses_what_no_exit_sends() {
+        let flow = StreamFlow::default();
+        let (mut edge, stream, mut wakes) = limited(0);
+        assert!(!edge.allows(stream.stream, Signal::Xoff, &flow), "nothing was sent");
+        let (mut other, ..) = limited(0);
+        assert_eq!(packaged(&mut edge, stream.stream, 500), 500);
+        assert!(edge.allows(stream.stream, Signal::Xoff, &flow));
+        edge.hear(Time::ZERO, stream, Signal::Xoff, &mut wakes);
+        assert!(!edge.allows(stream.stream, Signal::Xoff, &flow), "twice");
+        assert!(edge.allows(stream.stream, Signal::Xon(9), &flow));
+        assert!(!other.allows(stream.stream, Signal::Xon(9), &flow));
+        let mut fixed = windowed();
+        assert!(fixed.open(stream.stream));
+        assert!(fixed.allows(stream.stream, Signal::Xon(9), &flow), "it is dropped");
     }
 }

@@ -116,8 +116,9 @@ pub trait Node<O: Onion>: Machine<Output = Output<O>> {
     /// Exit: the stream's server will send this number of further bytes (`u64::MAX`: without end). Some controllers use
     /// it. Simulation only.
     fn announced(&mut self, _stream: StreamKey, _bytes: u64) {}
-    /// The number of delivered bytes that the stream's local side has not consumed yet has changed to `bytes`.
-    fn backlog(&mut self, now: Time, stream: StreamKey, bytes: u64);
+    /// The number of delivered bytes that the stream's local side has not consumed yet has changed to `bytes`. Their buffers
+    /// take so much `memory`.
+    fn backlog(&mut self, now: Time, stream: StreamKey, bytes: u64, memory: u64);
     /// The local side ended the stream, or could not connect it.
     fn stream_ended(&mut self, now: Time, stream: StreamKey);
     /// Reports how long the last timeout took to handle. Returns whether a controller solved a problem in it. Simulations

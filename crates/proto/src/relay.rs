@@ -23,9 +23,9 @@ use crate::cell::{
     Cell, CircId, Command, DestroyReason, Digest, EndReason, Message, Nonce, Payload, RelayId, StreamId,
 };
 use crate::conflux::{Broken, Link, Linked};
-use crate::control::{Controller, Place, Plant, Timer, Totals};
+use crate::control::{Controller, Place, Plant, StreamFlow, Timer, Totals};
 use crate::defence::{Defence, StreamAction};
-use crate::edge::{Edge, Phase};
+use crate::edge::{Edge, Phase, Signal, Wakes};
 use crate::ending::{Ending, Endings};
 use crate::links::{ChannelId, Config, LegId, Limits, Links, Side};
 use crate::node::{CircuitKey, Output, StreamKey};
@@ -87,7 +87,13 @@ impl<O: Onion> Relay<O> {
         let links = Links::new(config, first_allowance);
         Relay {
             onion,
-            table: Table { links, circuits: Slab::new(), outputs: VecDeque::new(), sets: BTreeMap::new() },
+            table: Table {
+                links,
+                circuits: Slab::new(),
+                outputs: VecDeque::new(),
+                sets: BTreeMap::new(),
+                wakes: Wakes::default(),
+            },
             left: BTreeMap::new(),
             joined: BTreeMap::new(),
             cells: 0,
@@ -160,6 +166,11 @@ impl<O: Onion> Relay<O> {
     /// The network of the neighbour that a circuit comes from.
     pub fn network_of(&self, circuit: CircuitKey) -> Option<IpAddr> {
         self.table.circuits.get(circuit.0 as usize)?.owner
+    }
+
+    /// Replaces the parameters of streams' flow control.
+    pub fn set_stream_flow(&mut self, flow: StreamFlow) {
+        self.table.links.set_stream_flow(flow);
     }
 
     /// Refuses further circuits.
@@ -310,7 +321,7 @@ impl<O: Onion> Relay<O> {
         let circuit = self.table.circuits.get_mut(stream.circuit.0 as usize);
         let Some(edge) = circuit.and_then(|circuit| circuit.edge.as_deref_mut()) else { return false };
         let before = edge.held();
-        let closed = edge.close(stream.stream);
+        let closed = edge.close(stream, &mut self.table.wakes);
         self.held -= before - edge.held();
         closed
     }
@@ -565,6 +576,7 @@ impl<O: Onion> Relay<O> {
         self.points.forget(key, &circuit.role);
         if let Some(edge) = &circuit.edge {
             self.held -= edge.held();
+            edge.forget_wakes(key, &mut self.table.wakes);
             for stream in edge.ids() {
                 let stream = StreamKey { circuit: key, stream };
                 self.table.outputs.push_back(Output::StreamClosed(stream, EndReason::DESTROY));
@@ -668,7 +680,7 @@ impl<O: Onion> Relay<O> {
             (Payload::Nothing, _) => {}
             // Tor drops messages that only clients receive, and those of unknown streams.
             (Payload::Connected | Payload::Resolved(_) | Payload::Extended(_) | Payload::Truncated, _)
-            | (Payload::Data(..) | Payload::End(_) | Payload::Xoff | Payload::Xon, None) => {}
+            | (Payload::Data(..) | Payload::End(_) | Payload::Xoff | Payload::Xon(_), None) => {}
             (Payload::Sendme(_), None) if message.stream.0 != 0 => {}
             (Payload::Extend(peer, body), None) if circuit.next.is_none() => {
                 // A relay must not extend a circuit to the previous relay (tor-spec, "EXTEND and EXTENDED cells").
@@ -708,8 +720,9 @@ impl<O: Onion> Relay<O> {
                 self.table.leg_acknowledged(now, key);
                 self.resume_or_end(now, key, taken, Ending::WrongSendme);
             }
-            (ref payload @ (Payload::Xoff | Payload::Xon), Some(edge)) => {
-                edge.stop(message.stream, *payload == Payload::Xoff);
+            (Payload::Xoff, Some(edge)) => edge.hear(now, stream, Signal::Xoff, &mut self.table.wakes),
+            (Payload::Xon(rate), Some(edge)) => {
+                edge.hear(now, stream, Signal::Xon(rate), &mut self.table.wakes);
                 self.table.resume(key);
             }
             (Payload::Leave(nonce), Some(_)) if !self.left.contains_key(&nonce) => {

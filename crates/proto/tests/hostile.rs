@@ -418,7 +418,7 @@ fn who_sends_beyond_the_window_of_a_stream_that_is_not_read_loses_the_circuit() 
     relay.stream_connected(Time::ZERO, stream);
     for n in 1..=500 {
         client.says(&mut relay, Time::ZERO, false, (DATA, 1, &[0; 498]));
-        relay.backlog(Time::ZERO, stream, n * 498);
+        relay.backlog(Time::ZERO, stream, n * 498, n * 498);
         assert_eq!(relay.circuits(), 1, "{n}");
         assert!(relay.memory() >= n * 498, "what is held counts");
     }

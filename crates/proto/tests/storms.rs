@@ -348,7 +348,7 @@ fn work_per_signal(streams: u16) -> Duration {
     let (mut attacked, stranger, circ) = with_streams(streams);
     let (begun, before) = (Instant::now(), waited());
     for number in 0..SIGNALS {
-        let payload = if number % 2 == 0 { Payload::Xoff } else { Payload::Xon };
+        let payload = if number % 2 == 0 { Payload::Xoff } else { Payload::Xon(number % 3) };
         let stream = 1 + (number / 2) as u16 % streams;
         attacked.say_of(stranger, circ, (stream, Command::Relay, payload));
     }

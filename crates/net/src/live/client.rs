@@ -25,7 +25,7 @@ use super::choice::{self, Avoided, Known};
 use super::directory::{self, Directory};
 use super::fetch::fetch;
 use super::patience::{self, BuildTimes};
-use super::stream::{self, AtEnd, Local, Locals};
+use super::stream::{self, AtEnd, Local, Locals, Waiting};
 use crate::admission::{Admission, Used, next_connection};
 use crate::gate::Gate;
 use crate::identity::random;
@@ -351,7 +351,8 @@ fn owner(state: Rc<State>, names: SharedNames, on_event: Rc<dyn Fn(Event)>) -> O
         Output::StreamClosed(key, reason) => close(&state, key, reason),
         Output::Deliver(key, _, data, _) => {
             if let Some(local) = state.locals.borrow().get(&key) {
-                node.backlog(now, key, local.deliver(now, data));
+                let Waiting { bytes, memory } = local.deliver(now, data);
+                node.backlog(now, key, bytes, memory);
             }
         }
         Output::Package(key, cells) => {

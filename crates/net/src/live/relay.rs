@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::RelayId;
-use tidegate_proto::control::Place;
+use tidegate_proto::control::{Place, StreamFlow};
 use tidegate_proto::crypto::{KeyLifetimes, SENDME_INCREMENT, SharedNames};
 use tidegate_proto::defence::{Counted, DefenceParameters};
 use tidegate_proto::flashflow::relay::Config as Permissions;
@@ -205,9 +205,11 @@ struct RelayLoop {
     unlisted: Rc<Cell<bool>>,
     keys: Rc<Renewed>,
     history: Rc<RefCell<History>>,
-    /// Parameters against denial of service: the operator's, and the consensus'.
+    /// Parameters: the operator's against denial of service, and all of the consensus.
     overrides: Rc<RefCell<BTreeMap<String, i32>>>,
     stated: Rc<RefCell<BTreeMap<String, i32>>>,
+    /// The parameters of streams' flow control that all shards have.
+    stream_flow: Rc<Cell<StreamFlow>>,
     /// When a draining relay ends at the latest.
     ends: Rc<Cell<Time>>,
 }
@@ -396,6 +398,7 @@ impl RelayLoop {
             unlisted: Rc::default(),
             overrides: Rc::new(RefCell::new(defences)),
             stated: Rc::default(),
+            stream_flow: Rc::default(),
             ends: Rc::default(),
         }
     }
@@ -403,7 +406,7 @@ impl RelayLoop {
     /// Continues the stored history, and obeys the operator's parameters against denial of service.
     fn begin(&self, on_event: &dyn Fn(Event)) {
         self.restore_history(on_event);
-        self.defend(on_event);
+        self.apply_parameters(on_event);
     }
 
     /// The counts of all shards.
@@ -465,8 +468,19 @@ impl RelayLoop {
             self.shard.documents().clear();
             self.moved.notify_one();
         }
-        self.defend(on_event);
+        self.apply_parameters(on_event);
         self.changed.notify_one();
+    }
+
+    /// Obeys the parameters of the operator and of the consensus in all shards.
+    fn apply_parameters(&self, on_event: &dyn Fn(Event)) {
+        self.defend(on_event);
+        let stated = self.stated.borrow();
+        let flow = StreamFlow::of_consensus(|name| stated.get(name).copied());
+        if self.stream_flow.replace(flow) != flow {
+            self.shard.overlay.with(|node, _| node.set_stream_flow(flow));
+            self.others.set_stream_flow(flow);
+        }
     }
 
     /// Obeys the parameters against denial of service in all shards.
@@ -542,7 +556,7 @@ impl RelayLoop {
                         on_event(Event::OtherIncrement(other));
                     }
                     self.stated.replace(read.parameters);
-                    self.defend(on_event);
+                    self.apply_parameters(on_event);
                 }
                 Err(why) => on_event(Event::Unread(why)),
             }

@@ -27,7 +27,7 @@ use super::ending_log::EndingLog;
 use super::exit::{self, Exit, Exiting};
 use super::history::Overload;
 use super::lookups::{Lookups, NeighbourLookups};
-use super::stream::{Local, Locals, Outside};
+use super::stream::{Local, Locals, Outside, Waiting};
 use crate::clock;
 use crate::gate::Gate;
 use crate::identity::random;
@@ -175,7 +175,8 @@ impl Exits {
             }
             Output::Deliver(key, _, data, _) => {
                 if let Some(local) = self.leaving.borrow().get(&key) {
-                    node.backlog(now, key, local.deliver(now, data));
+                    let Waiting { bytes, memory } = local.deliver(now, data);
+                    node.backlog(now, key, bytes, memory);
                 }
             }
             Output::Package(key, cells) => {

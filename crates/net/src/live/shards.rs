@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
+use tidegate_proto::control::StreamFlow;
 use tidegate_proto::crypto::{OwnKeys, SharedNames};
 use tidegate_proto::defence;
 use tidegate_proto::links::Config;
@@ -60,6 +61,8 @@ enum Command {
     IsDrained(oneshot::Sender<bool>),
     /// Obey the new parameters of the defences.
     Defend,
+    /// Replace the parameters of streams' flow control.
+    Flow(StreamFlow),
     Answer(Box<OwnKeys>),
     Present(Shown),
     Count {
@@ -196,6 +199,11 @@ impl OtherShards {
         self.tell(|| Command::Defend);
     }
 
+    /// Replaces the parameters of streams' flow control in the other shards.
+    pub(crate) fn set_stream_flow(&self, flow: StreamFlow) {
+        self.tell(|| Command::Flow(flow));
+    }
+
     /// Lets the other shards refuse circuits.
     pub(crate) fn drain(&self) {
         self.tell(|| Command::Drain);
@@ -276,6 +284,7 @@ async fn obey(shard: &Shard, mut commanded: mpsc::UnboundedReceiver<Command>) {
                 let _ = reply.send(shard.overlay.with(|node, now| node.is_drained(now)));
             }
             Command::Defend => shard.defend(),
+            Command::Flow(flow) => shard.overlay.with(|node, _| node.set_stream_flow(flow)),
             Command::Answer(keys) => shard.overlay.with(|node, _| node.onion().answer_with(*keys)),
             Command::Present(shown) => shard.links.present(shown),
             Command::Count { circuits, reply } => {

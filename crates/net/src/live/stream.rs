@@ -43,8 +43,8 @@ enum Held {
 #[derive(Default)]
 pub(crate) struct Local {
     incoming: RefCell<VecDeque<Bytes>>,
-    /// Bytes of `incoming`, as [`cost`] counts them.
-    waiting: Cell<u64>,
+    /// Bytes of `incoming` and of the message that is being written, and the memory that they take.
+    waiting: Cell<Waiting>,
     arrived: Notify,
     /// Cells that the circuit accepts.
     room: Cell<u32>,
@@ -95,12 +95,12 @@ impl Local {
         self.held.iter().any(|bytes| bytes.get() > 0)
     }
 
-    /// Adds received data. Returns how many bytes wait for the socket.
-    pub(crate) fn deliver(&self, now: Time, data: Bytes) -> u64 {
+    /// Adds received data. Returns what waits for the socket.
+    pub(crate) fn deliver(&self, now: Time, data: Bytes) -> Waiting {
         // Empty messages are legal. A stranger could send any number of them.
         if !data.is_empty() {
             self.used.set(now);
-            self.waiting.set(self.waiting.get() + cost(&data));
+            self.waiting.set(self.waiting.get().with(&data));
             self.incoming.borrow_mut().push_back(data);
             self.arrived.notify_one();
         }
@@ -182,16 +182,32 @@ impl Local {
     /// The circuit closed the stream.
     pub(crate) fn end(&self) {
         self.ended.set(true);
-        self.holds(Held::Last, self.waiting.get());
+        self.holds(Held::Last, self.waiting.get().memory);
         self.arrived.notify_one();
         self.may_package.notify_one();
         self.over.notify_one();
     }
 }
 
-/// The bytes that a message counts as while it waits.
-fn cost(data: &Bytes) -> u64 {
-    (data.len() as u64).max(LEAST)
+/// Received data that waits for the socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Waiting {
+    /// Bytes of the stream.
+    pub bytes: u64,
+    /// The memory that they take.
+    pub memory: u64,
+}
+
+impl Waiting {
+    fn with(self, data: &Bytes) -> Waiting {
+        let length = data.len() as u64;
+        Waiting { bytes: self.bytes + length, memory: self.memory + length.max(LEAST) }
+    }
+
+    fn without(self, data: &Bytes) -> Waiting {
+        let length = data.len() as u64;
+        Waiting { bytes: self.bytes - length, memory: self.memory - length.max(LEAST) }
+    }
 }
 
 /// Bytes that were read and not packaged yet.
@@ -262,15 +278,17 @@ pub(super) async fn run<N, G, D>(
     }
 }
 
-/// Waits for `event`, and calls `count` whenever it is blocked for another second.
-async fn counting<T>(event: impl Future<Output = T>, count: impl Fn()) -> T {
+/// Waits for `event`, and calls `count` whenever it is blocked for another second. It may have been blocked `since` before.
+async fn counting<T>(since: Time, event: impl Future<Output = T>, count: impl Fn()) -> T {
     let mut event = std::pin::pin!(event);
+    let mut next = since + BLOCKED;
     loop {
         tokio::select! {
             biased;
             happened = &mut event => return happened,
-            () = clock::until(clock::now() + BLOCKED) => count(),
+            () = clock::until(next) => count(),
         }
+        next = clock::now() + BLOCKED;
     }
 }
 
@@ -288,18 +306,19 @@ where
 {
     let (mut source, mut buffer) = (Read(first.into()), BytesMut::new());
     loop {
-        let mut room = u32::MAX;
+        // A peer that lets through a cell now and then (XON) blocks the stream, too.
+        let (mut room, since) = (u32::MAX, clock::now());
         while !source.0.is_empty() && !local.ended.get() {
             // The node packages as many cells as the windows allow, and asks for more later.
             overlay.with(|node, now| node.package(now, key, room, &mut source));
             if !source.0.is_empty() {
                 // Linux counts about twice the bytes that it stores.
                 let unread = || local.holds(Held::Unread, 2 * os::unread(reader.as_ref()));
-                counting(local.may_package.notified(), unread).await;
-                local.holds(Held::Unread, 0);
+                counting(since, local.may_package.notified(), unread).await;
                 room = local.room.take();
             }
         }
+        local.holds(Held::Unread, 0);
         if local.ended.get() {
             return Ok(());
         }
@@ -354,21 +373,36 @@ where
     G: RateLimit + 'static,
     D: Dial + 'static,
 {
+    // The node measures how fast the socket takes data, so it hears of bytes once no more can be written at once.
+    let report = || {
+        let Waiting { bytes, memory } = local.waiting.get();
+        overlay.with(|node, now| node.backlog(now, key, bytes, memory));
+    };
     loop {
         let next = local.incoming.borrow_mut().pop_front();
         match next {
             Some(data) => {
-                let unsent = || local.holds(Held::Unsent, 2 * u64::from(UNSENT));
-                let written = counting(writer.write_all(&data), unsent).await;
-                local.holds(Held::Unsent, 0);
+                let mut writing = std::pin::pin!(writer.write_all(&data));
+                let written = tokio::select! {
+                    biased;
+                    written = &mut writing => written,
+                    () = std::future::ready(()) => {
+                        report();
+                        let unsent = || local.holds(Held::Unsent, 2 * u64::from(UNSENT));
+                        let written = counting(clock::now(), writing, unsent).await;
+                        local.holds(Held::Unsent, 0);
+                        written
+                    }
+                };
                 overlay.limit().outside(data.len() as u64, 0);
-                local.waiting.set(local.waiting.get() - cost(&data));
-                let waiting = local.waiting.get();
+                local.waiting.set(local.waiting.get().without(&data));
                 if local.ended.get() {
-                    local.holds(Held::Last, waiting);
+                    local.holds(Held::Last, local.waiting.get().memory);
                 }
-                // Lets the node resume a stream that it paused (XOFF).
-                overlay.with(|node, now| node.backlog(now, key, waiting));
+                if written.is_err() || local.incoming.borrow().is_empty() {
+                    // Lets the node resume a stream that it paused (XOFF).
+                    report();
+                }
                 written?;
             }
             None if local.ended.get() => return writer.shutdown().await,
@@ -388,9 +422,12 @@ mod tests {
     fn short_messages_count_with_the_memory_they_take() {
         let local = Local::default();
         let deliver = |data: &'static [u8]| local.deliver(Time::ZERO, Bytes::from_static(data));
-        assert_eq!((deliver(b""), deliver(b"x"), deliver(b""), deliver(b"yz")), (0, LEAST, LEAST, 2 * LEAST));
-        assert_eq!(deliver(&[0; 498]), 2 * LEAST + 498);
+        let waiting = |bytes, memory| Waiting { bytes, memory };
+        assert_eq!((deliver(b""), deliver(b"x")), (waiting(0, 0), waiting(1, LEAST)));
+        assert_eq!((deliver(b""), deliver(b"yz")), (waiting(1, LEAST), waiting(3, 2 * LEAST)));
+        assert_eq!(deliver(&[0; 498]), waiting(501, 2 * LEAST + 498));
         assert_eq!(local.incoming.borrow().len(), 3);
+        assert_eq!(waiting(3, 2 * LEAST).without(&Bytes::from_static(b"yz")), waiting(1, LEAST));
     }
 
     #[tokio::test]

@@ -30,11 +30,15 @@ impl<O: Onion> Machine for Client<O> {
     }
 
     fn next_timeout(&self) -> Option<Time> {
-        self.links.next_run().map(|run| run.due)
+        let run = self.links.next_run().map(|run| run.due);
+        [run, self.wakes.next()].into_iter().flatten().min()
     }
 
     fn timeout(&mut self, now: Time) {
-        self.links.begin_run(now);
+        match self.wakes.take_due(now) {
+            Some(stream) => self.wake(now, stream),
+            None => self.links.begin_run(now),
+        }
     }
 }
 
@@ -63,6 +67,7 @@ impl<O: Onion> Node<O> for Client<O> {
             .filter_map(|key| {
                 let key = self.unlink(now, *key, true, &orphans);
                 let circuit = self.circuits.try_remove(key.0 as usize)?;
+                circuit.edge.forget_wakes(key, &mut self.wakes);
                 self.outputs.push_back(Output::CircuitClosed(key));
                 Some(circuit)
             })
@@ -124,6 +129,7 @@ impl<O: Onion> Node<O> for Client<O> {
             if digest { O::client_digests(&hops[last]).map(|[_, said]| said) } else { None }
         });
         links.note_packaged(leg);
+        circuit.edge.settle(stream, &mut self.wakes);
         if sent == 0 {
             self.package_again(stream.circuit, Edge::next_turn);
         }
@@ -132,9 +138,11 @@ impl<O: Onion> Node<O> for Client<O> {
     /// Not used: only exits connect streams.
     fn stream_connected(&mut self, _: Time, _: StreamKey) {}
 
-    fn backlog(&mut self, now: Time, stream: StreamKey, bytes: u64) {
+    fn backlog(&mut self, now: Time, stream: StreamKey, bytes: u64, memory: u64) {
+        let flow = self.links.config().stream_flow;
+        let limit = (flow.client_bytes, &flow);
         while let Some(circuit) = self.circuits.get_mut(stream.circuit.0 as usize)
-            && let Some(payload) = circuit.edge.backlog(now, stream.stream, bytes)
+            && let Some(payload) = circuit.edge.backlog(now, stream.stream, (bytes, memory), limit)
         {
             self.say(now, stream.circuit, stream.stream, payload);
         }

@@ -216,7 +216,8 @@ impl<O: Onion> Client<O> {
             self.exchange_edges(first, leg);
             cells -= sent;
             if sent == 0 {
-                return;
+                let edge = &mut self.circuits[first.0 as usize].edge;
+                return edge.settle(stream, &mut self.wakes);
             }
         }
     }

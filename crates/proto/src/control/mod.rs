@@ -5,6 +5,7 @@
 
 pub(crate) mod fixed_rate;
 pub mod predictor;
+mod stream_flow;
 pub mod vegas;
 pub(crate) mod windows;
 
@@ -15,6 +16,7 @@ use tidegate_control::units::{Span, Time};
 
 use crate::ids::{CircId, CircuitKey, Side};
 pub use fixed_rate::FixedRate;
+pub use stream_flow::{DrainRates, StreamFlow};
 pub use windows::{FixedWindows, Windows};
 
 /// One way of controlling circuits.
@@ -68,11 +70,6 @@ pub struct Spread {
 /// The peer broke the rules of flow control; its circuit ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation;
-
-/// Bytes above which a stream's receiver sends XOFF; it sends XON once its buffer is empty.
-///
-/// Tor's `cc_xoff_client` and `cc_xoff_exit`: 500 cells of 498 bytes each.
-pub(crate) const XOFF_BYTES: u64 = 500 * 498;
 
 /// Bounds the cells in flight from one end of a circuit.
 pub trait Window: Debug + Send {

@@ -149,7 +149,7 @@ fn command<O: Tors>(payload: &Payload<O>) -> u8 {
         Payload::End(_) | Payload::Refused(..) => END,
         Payload::Sendme(_) => SENDME,
         Payload::Xoff => XOFF,
-        Payload::Xon => XON,
+        Payload::Xon(_) => XON,
         Payload::Leave(_) => LEAVE,
         Payload::Join(_) => JOIN,
         Payload::Link(_) => LINK,
@@ -198,9 +198,9 @@ fn write_data<O: Tors>(payload: &Payload<O>, data: &mut [u8]) -> usize {
             let digest = digest.bytes();
             put(&[&[1, 0, digest.len() as u8], digest])
         }
-        // Version 0; a rate of 0 means unlimited (proposal 324).
+        // The first byte is the version (proposal 324).
         Payload::Xoff => put(&[&[0]]),
-        Payload::Xon => put(&[&[0; 5]]),
+        Payload::Xon(rate) => put(&[&[0], &rate.to_be_bytes()]),
         Payload::Leave(Nonce(nonce)) | Payload::Join(Nonce(nonce)) => put(&[nonce]),
         Payload::Link(link) | Payload::Linked(link) => put(&[&link.write()]),
         Payload::Switch(missed) => put(&[&missed.to_be_bytes()]),
@@ -305,7 +305,7 @@ pub(super) fn read<O: Tors>(body: &[u8; BODY], format: Format) -> Result<Message
             Payload::Sendme(Some(digest))
         }
         (XOFF, [0]) => Payload::Xoff,
-        (XON, [0, _, _, _, _]) => Payload::Xon,
+        (XON, [0, a, b, c, d]) => Payload::Xon(u32::from_be_bytes([*a, *b, *c, *d])),
         (LEAVE, _) => Payload::Leave(Nonce(data.try_into().map_err(|_| Malformed)?)),
         (JOIN, _) => Payload::Join(Nonce(data.try_into().map_err(|_| Malformed)?)),
         (LINK, _) => Payload::Link(Box::new(Link::read(data).ok_or(Malformed)?)),

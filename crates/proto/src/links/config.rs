@@ -14,7 +14,7 @@ use crate::conflux::Split;
 use crate::conflux::by_time::Throughput;
 use crate::conflux::split::Splitter;
 use crate::control::windows::{FixedWindows, Windows};
-use crate::control::{Clock, Control};
+use crate::control::{Clock, Control, StreamFlow};
 use crate::ids::RelayId;
 use crate::scheduler::Discipline;
 use crate::scheduler::round_robin::RoundRobin;
@@ -129,6 +129,8 @@ pub struct Config {
     pub windows: Windows,
     /// Limits for circuits of clients that decline congestion control; `None`: the fixed `windows`.
     pub otherwise: Option<Ends>,
+    /// Flow control of streams of circuits with congestion control.
+    pub stream_flow: StreamFlow,
     /// The node's bandwidth in bytes per second, as it knows it; infinite if unlimited.
     pub bandwidth: f64,
     /// Connection output buffers.
@@ -167,6 +169,7 @@ impl Default for Config {
             control: Arc::new(FixedWindows),
             windows: Windows::default(),
             otherwise: None,
+            stream_flow: StreamFlow::default(),
             bandwidth: f64::INFINITY,
             output_buffer: OutputBuffer::default(),
             queue_high: CircuitQueue::default().high,

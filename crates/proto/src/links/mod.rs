@@ -39,7 +39,7 @@ use queues::Queues;
 
 use crate::cell::{CELL_BYTES, Cell, Command, DestroyReason};
 pub use crate::control::Clock;
-use crate::control::{Route, Timer};
+use crate::control::{Route, StreamFlow, Timer};
 pub(crate) use crate::ids::LegId;
 pub use crate::ids::{ChannelId, Side};
 use crate::ids::{CircId, CircuitKey, RelayId};
@@ -282,6 +282,11 @@ impl<O: Onion> Links<O> {
     /// Replaces the longest queues towards clients and towards exits; `None` keeps one as configured.
     pub(crate) fn limit_queues(&mut self, stated: [Option<u32>; 2]) {
         self.queues.limits = stated;
+    }
+
+    /// Replaces the parameters of streams' flow control.
+    pub(crate) fn set_stream_flow(&mut self, flow: StreamFlow) {
+        self.config.stream_flow = flow;
     }
 
     /// Whether this node is the guard of a leg's circuit.

@@ -38,13 +38,13 @@ impl<O: Onion> Machine for Relay<O> {
     fn next_timeout(&self) -> Option<Time> {
         let watched = self.watch.as_ref().and_then(Watch::next_timeout);
         let timer = self.next_timer().map(|(timer, _)| timer.due);
-        match (watched, timer) {
-            (Some(watched), Some(timer)) => Some(watched.min(timer)),
-            (one, other) => one.or(other),
-        }
+        [watched, timer, self.table.wakes.next()].into_iter().flatten().min()
     }
 
     fn timeout(&mut self, now: Time) {
+        if let Some(stream) = self.table.wakes.take_due(now) {
+            return self.table.wake(now, stream);
+        }
         if let Some(watch) = &mut self.watch {
             if let Some(circuit) = watch.overdue(now) {
                 return self.end(now, circuit, Ending::ExtendTimedOut);
@@ -170,6 +170,7 @@ impl<O: Onion> Node<O> for Relay<O> {
             if digest { O::digests(hop).map(|[_, said]| said) } else { None }
         });
         links.note_packaged(prev);
+        edge.settle(stream, &mut self.table.wakes);
         if sent == 0 {
             self.table.package_again(stream.circuit, Edge::next_turn);
         }
@@ -190,12 +191,13 @@ impl<O: Onion> Node<O> for Relay<O> {
         }
     }
 
-    fn backlog(&mut self, now: Time, stream: StreamKey, bytes: u64) {
+    fn backlog(&mut self, now: Time, stream: StreamKey, bytes: u64, memory: u64) {
+        let flow = self.table.links.config().stream_flow;
         loop {
             let circuit = self.table.circuits.get_mut(stream.circuit.0 as usize);
             let Some(edge) = circuit.and_then(|circuit| circuit.edge.as_deref_mut()) else { return };
             let before = edge.held();
-            let said = edge.backlog(now, stream.stream, bytes);
+            let said = edge.backlog(now, stream.stream, (bytes, memory), (flow.exit_bytes, &flow));
             self.held = self.held + edge.held() - before;
             match said {
                 Some(payload) => self.say(now, stream.circuit, stream.stream, payload),

@@ -135,7 +135,7 @@ impl<O: Onion> Table<O> {
             (circuit.linked, circuit.edge) = (Linked::First(set), Some(edge));
             cells -= sent;
             if sent == 0 {
-                return;
+                return self.settle(stream);
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::conflux::Linked;
 use crate::conflux::split::{Capacity, Offer};
 use crate::control::{Allowance, Plant, Route, View};
 use crate::defence::Quota;
-use crate::edge::Edge;
+use crate::edge::{Edge, Wakes};
 use crate::ids::{CircId, CircuitKey, LegId, Nonce, Side, StreamId, StreamKey};
 use crate::links::{ChannelId, Links};
 use crate::node::Output;
@@ -24,6 +24,8 @@ pub(super) struct Table<O: Onion> {
     pub outputs: VecDeque<Output<O>>,
     /// Exit: sets of linked circuits, by nonce: the first circuit of each.
     pub sets: BTreeMap<[u8; 32], CircuitKey>,
+    /// Exit: streams that clients' rates have stopped.
+    pub wakes: Wakes,
 }
 
 pub(super) struct Circuit<O: Onion> {
@@ -131,14 +133,39 @@ impl<O: Onion> Table<O> {
         which: fn(&mut Edge, u32) -> Vec<(StreamId, u32)>,
     ) {
         let key = self.first(key);
-        let Some(circuit) = self.circuits.get(key.0 as usize) else { return };
-        let cells = match &circuit.linked {
-            Linked::First(set) => set.room(|leg| self.capacity(leg)),
-            _ => self.room_of(key),
-        };
+        let Some(cells) = self.room(key) else { return };
         let Some(edge) = self.circuit(key).edge.as_deref_mut() else { return };
         for (stream, cells) in which(edge, cells) {
             self.outputs.push_back(Output::Package(StreamKey { circuit: key, stream }, cells));
+        }
+    }
+
+    /// Cells that a circuit may package, with those that are linked with it.
+    fn room(&self, first: CircuitKey) -> Option<u32> {
+        let circuit = self.circuits.get(first.0 as usize)?;
+        Some(match &circuit.linked {
+            Linked::First(set) => set.room(|leg| self.capacity(leg)),
+            _ => self.room_of(first),
+        })
+    }
+
+    /// Lets a stream go on that the client's rate has stopped until now.
+    pub(crate) fn wake(&mut self, now: Time, stream: StreamKey) {
+        let Some(room) = self.room(stream.circuit) else { return };
+        let circuit = &mut self.circuits[stream.circuit.0 as usize];
+        let Some(edge) = circuit.edge.as_deref_mut() else { return };
+        let cells = edge.wake(now, stream, &mut self.wakes).min(room);
+        // Without room, the circuit resumes it later.
+        if cells > 0 {
+            self.outputs.push_back(Output::Package(stream, cells));
+        }
+    }
+
+    /// Notes until when the client's rate stops a stream.
+    pub(crate) fn settle(&mut self, stream: StreamKey) {
+        let circuit = self.circuits.get_mut(stream.circuit.0 as usize);
+        if let Some(edge) = circuit.and_then(|circuit| circuit.edge.as_deref_mut()) {
+            edge.settle(stream, &mut self.wakes);
         }
     }
 

@@ -395,7 +395,7 @@ impl Network<'_> {
             if let Attached::Stream(stream) = attached
                 && (before > 0 || left > 0)
             {
-                self.nodes.node(host).backlog(now, stream, left);
+                self.nodes.node(host).backlog(now, stream, left, left);
                 self.drain(apps, host);
             }
             self.transmit(id);

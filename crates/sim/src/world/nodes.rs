@@ -7,7 +7,7 @@ use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::{Cell, Command, RelayId};
 use tidegate_proto::client::Client;
-use tidegate_proto::control::{Clock, Control, Spread, Totals};
+use tidegate_proto::control::{Clock, Control, Spread, StreamFlow, Totals};
 use tidegate_proto::ending::Endings;
 use tidegate_proto::links::{self, ChannelId};
 use tidegate_proto::node::{Node, StreamKey};
@@ -139,6 +139,7 @@ impl Nodes {
             control: Arc::clone(&system.control),
             windows: system.windows,
             otherwise: system.other_clients.as_ref().map(|others| others.ends.clone()),
+            stream_flow: StreamFlow::WITHOUT_RATES,
             output_buffer: system.output_buffer,
             queue_high: system.circuit_queue_high,
             queue_low: system.circuit_queue_low,
