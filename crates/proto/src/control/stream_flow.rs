@@ -2,8 +2,6 @@
 
 use tidegate_control::units::Span;
 
-use crate::cell::DATA_BYTES;
-
 /// When an end of a stream sends XOFF and XON, and which rate it states in XON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamFlow {
@@ -29,9 +27,10 @@ pub struct DrainRates {
 }
 
 impl StreamFlow {
-    /// XOFF at tor's default and XON without a rate, both at once: the model of simulations.
+    /// XOFF above 500 cells of 498 bytes, and XON without a rate, both at once: the model of simulations, which is that of tor
+    /// 0.4.7 without rates.
     pub const WITHOUT_RATES: StreamFlow =
-        StreamFlow { exit_bytes: 500 * CELL, client_bytes: 500 * CELL, grace: Span::ZERO, rates: None };
+        StreamFlow { exit_bytes: 500 * 498, client_bytes: 500 * 498, grace: Span::ZERO, rates: None };
 
     /// Reads the parameters. `stated` looks one up by name. Values outside of tor's ranges count as the nearest limit, and
     /// missing ones as tor's defaults.
@@ -58,8 +57,8 @@ impl Default for StreamFlow {
     }
 }
 
-/// Bytes of a cell in these parameters.
-const CELL: u64 = DATA_BYTES as u64;
+/// Bytes of a cell in these parameters: as many as fit with Counter Galois Onion. By default tor 0.4.9.11 logs a limit of 244,000.
+const CELL: u64 = 488;
 
 #[cfg(test)]
 mod tests {
@@ -68,15 +67,15 @@ mod tests {
     #[test]
     fn parameters_have_the_defaults_and_ranges_of_tor() {
         let usual = StreamFlow::default();
-        assert_eq!((usual.exit_bytes, usual.client_bytes), (249_000, 249_000));
-        assert_eq!(usual.rates, Some(DrainRates { bytes: 249_000, change_percent: 25, average_of: 2 }));
+        assert_eq!((usual.exit_bytes, usual.client_bytes), (244_000, 244_000));
+        assert_eq!(usual.rates, Some(DrainRates { bytes: 244_000, change_percent: 25, average_of: 2 }));
         let low = StreamFlow::of_consensus(|_| Some(i32::MIN));
-        assert_eq!((low.exit_bytes, low.client_bytes), (498, 498));
-        assert_eq!(low.rates, Some(DrainRates { bytes: 498, change_percent: 1, average_of: 2 }));
+        assert_eq!((low.exit_bytes, low.client_bytes), (488, 488));
+        assert_eq!(low.rates, Some(DrainRates { bytes: 488, change_percent: 1, average_of: 2 }));
         let high = StreamFlow::of_consensus(|_| Some(i32::MAX));
-        assert_eq!((high.exit_bytes, high.client_bytes), (4_980_000, 4_980_000));
-        assert_eq!(high.rates, Some(DrainRates { bytes: 2_490_000, change_percent: 99, average_of: 100 }));
+        assert_eq!((high.exit_bytes, high.client_bytes), (4_880_000, 4_880_000));
+        assert_eq!(high.rates, Some(DrainRates { bytes: 2_440_000, change_percent: 99, average_of: 100 }));
         let named = StreamFlow::of_consensus(|name| (name == "cc_xoff_client").then_some(7));
-        assert_eq!((named.exit_bytes, named.client_bytes), (249_000, 7 * 498));
+        assert_eq!((named.exit_bytes, named.client_bytes), (244_000, 7 * 488));
     }
 }

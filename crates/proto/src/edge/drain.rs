@@ -132,8 +132,8 @@ mod tests {
 
     use super::*;
 
-    const XOFF: u64 = 249_000;
-    const CELLS: u64 = 498;
+    const XOFF: u64 = 244_000;
+    const CELLS: u64 = 488;
 
     fn at(ms: u64) -> Time {
         Time::ZERO + Span::from_millis(ms)

@@ -47,7 +47,7 @@ impl Signals {
 mod tests {
     use super::*;
 
-    const XOFF: u64 = 249_000;
+    const XOFF: u64 = 244_000;
 
     #[test]
     fn an_exit_sends_a_message_for_a_limit_of_data_at_most() {
