@@ -547,7 +547,7 @@ fn check(
     let announce = announce(&file, allow_public, source)?;
     let neighbours = if file.tor.is_some() { Neighbours::Stock } else { Neighbours::Alike };
     // Without the key, KIST has one thread.
-    let one_thread = file.threads.as_ref().is_none_or(|threads| *threads.get_ref() == Value::from(1));
+    let one_thread = file.threads.as_ref().is_none_or(|threads| threads.get_ref() == 1);
     let at = OnSockets { neighbours, asks_kernel: one_thread && cfg!(target_os = "linux") };
     let mut config = links(file.system.as_ref(), at, source)?;
     config.limits = Some(limits(file.limits.as_ref(), source)?);
