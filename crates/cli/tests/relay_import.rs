@@ -97,7 +97,7 @@ fn an_exit_keeps_its_addresses_rates_policy_and_limits() {
     let (config, said) = imported(&folder.write("torrc", EXIT));
     let wanted = "nickname = \"tide\"\nkeys = \"relay.keys\"\nlisten = [\"0.0.0.0:9001\", \"[2001:db8::1]:9001\"]\n\
         address = [\"192.0.2.1:9001\", \"[2001:db8::1]:9001\"]\nbandwidth = \"41943040 bit/s\"\n\
-        published-bandwidth = \"16777216 bit/s\"\nexit-policy = [\"accept *:80\", \"accept *:443\", \"reject *:*\"]\n\
+        exit-policy = [\"accept *:80\", \"accept *:443\", \"reject *:*\"]\n\
         exit-to-private-addresses = false\nstatus = \"127.0.0.1:9035\"\nthreads = 2\ndrain = \"20 s\"\n\
         [limits]\nmemory = \"1 GiB\"\n[key-lifetimes]\nsigning = \"20 d\"\n\
         [dos]\nDoSCircuitCreationEnabled = 1\nDoSCircuitCreationDefenseTimePeriod = 7200\n";
@@ -107,16 +107,15 @@ fn an_exit_keeps_its_addresses_rates_policy_and_limits() {
         assert!(config[table][key].is_str(), "{config}");
         wanted[table] = config[table].clone();
     }
-    for key in ["bandwidth", "published-bandwidth"] {
-        let rate =
-            |config: &toml::Table| config[key].as_str().unwrap().parse::<tidegate_control::units::Rate>();
-        assert_eq!(rate(&config), rate(&wanted), "{key}");
-        wanted[key] = config[key].clone();
-    }
+    let rate =
+        |config: &toml::Table| config["bandwidth"].as_str().unwrap().parse::<tidegate_control::units::Rate>();
+    assert_eq!(rate(&config), rate(&wanted));
+    wanted["bandwidth"] = config["bandwidth"].clone();
     assert_eq!(config, wanted);
     for line in [
         "torrc:5: ControlPort 9051: the relay has no control port",
         "torrc:8: RelayBandwidthBurst 10 MBytes: the bucket",
+        "torrc:9: MaxAdvertisedBandwidth 2 MBytes: `published-bandwidth` acts only with [directory] or [tor]",
         "torrc:17: MetricsPortPolicy accept 127.0.0.1: the page",
         "torrc:24: DoSConnectionConnectRate 9: it has no effect without DoSConnectionEnabled = 1",
         "torrc:25: DoSCircuitCreationRate 0: 0 means the value of the consensus",
@@ -142,13 +141,14 @@ fn a_private_network_is_joined_and_a_public_one_is_not() {
     let torrc = "TestingTorNetwork 1\nORPort 127.0.0.1:9001\n\
         DirAuthority a orport=1 no-v2 v3ident=00 127.0.0.1:7000 00\nDirAuthority b orport=1 v3ident=01 127.0.0.1:7001 00\n\
         DirAuthority c orport=1 v3ident=02 192.0.2.1:80 00\nDirAuthority bridge v3ident=03 bridge 127.0.0.1:7003 00\n\
-        DirAuthority d orport=1 127.0.0.1:7004 00\n";
+        DirAuthority d orport=1 127.0.0.1:7004 00\nMaxAdvertisedBandwidth 2 MBytes\n";
     let (config, said) = imported(&folder.write("torrc", torrc));
     assert_eq!(config["tor"]["authority"].as_str(), Some("127.0.0.1:7000"));
     assert_eq!(config["tor"]["further-authorities"], toml::Value::from(vec!["127.0.0.1:7001"]));
     assert!(said.contains("torrc:6: DirAuthority") && said.contains("an authority of bridges"), "{said}");
     assert!(said.contains("torrc:7: DirAuthority") && said.contains("no `v3ident`"), "{said}");
     assert_eq!(config["extend-to-private-addresses"].as_bool(), Some(true));
+    assert!(config.contains_key("published-bandwidth"), "{config}");
     assert!(said.contains("torrc:5: DirAuthority") && said.contains("--allow-public-authority"), "{said}");
     let (config, said) =
         imported(&folder.write("torrc", "ORPort 9001\nDirAuthority a v3ident=00 127.0.0.1:7000 00\n"));

@@ -55,10 +55,10 @@ pub(super) fn import(path: &Path) -> Result<Imported, DataError> {
     }
     writer.identity(path)?;
     writer.addresses(port)?;
+    writer.network();
     writer.rates()?;
     writer.exit()?;
     writer.status()?;
-    writer.network();
     writer.operator();
     writer.limits()?;
     writer.defences();
@@ -173,13 +173,23 @@ impl<'a> Writer<'a> {
 
     /// A key that only acts in a Tor network. Without one it becomes a comment, since a relay of a [directory] refuses it.
     fn key_of_tor(&mut self, key: &str, value: &str, settings: &[&Setting]) {
+        self.key_of_network(key, value, settings, ("[tor]", ": a [directory] does not list it"));
+    }
+
+    /// A key that acts only in such a `network`. Without `[tor]` it is a comment, which says so and `why`.
+    fn key_of_network(
+        &mut self,
+        key: &str,
+        value: &str,
+        settings: &[&Setting],
+        (network, why): (&str, &str),
+    ) {
         if self.tables.contains("\n[tor]\n") {
             return self.key(key, value);
         }
-        self.text
-            .push_str(&format!("# {key} = {value}   # only with [tor]: a [directory] does not list it\n"));
+        self.text.push_str(&format!("# {key} = {value}   # only with {network}{why}\n"));
         for setting in settings {
-            self.leave(setting, &format!("`{key}` acts only with [tor], so it is a comment in the file"));
+            self.leave(setting, &format!("`{key}` acts only with {network}, so it is a comment in the file"));
         }
     }
 
@@ -306,10 +316,11 @@ impl<'a> Writer<'a> {
         }
         // A value above the limit does nothing in tor, and would overstate the relay here.
         if let Some(advertised) = advertised {
+            let setting = self.options.last("MaxAdvertisedBandwidth").expect("it was read");
             if rate.is_none_or(|rate| advertised < rate) {
-                self.key("published-bandwidth", &quoted(&Rate::from_bytes_per_s(advertised).to_string()));
+                let value = quoted(&Rate::from_bytes_per_s(advertised).to_string());
+                self.key_of_network("published-bandwidth", &value, &[setting], ("[directory] or [tor]", ""));
             } else {
-                let setting = self.options.last("MaxAdvertisedBandwidth").expect("it was read");
                 self.leave(setting, "it is not below the rate, so it has no effect");
             }
         }
