@@ -20,7 +20,7 @@ use tokio::task::{LocalSet, spawn_local};
 use crate::{a_relay, skipped};
 
 const RELAYS: [&str; 3] = ["tide0", "tide1", "tide2"];
-/// What the slow side reads, in bytes per second.
+/// Rate at which the slow side reads, in bytes per second.
 const RATE: usize = 150_000;
 
 /// Runs the relays on their own thread until the test ends.

@@ -114,7 +114,7 @@ pub(crate) struct DocumentCache {
     entries: BTreeMap<Wanted, Entry>,
     /// Bytes of the answers with their requests.
     bytes: usize,
-    /// What each neighbour may have fetched.
+    /// The remaining allowances of neighbours.
     allowances: Allowances,
     uses: u64,
     /// When the network votes again, if it is known.

@@ -36,7 +36,7 @@ pub(crate) struct Drain {
     behind: Option<Time>,
     /// Bytes consumed since then. While it is not behind: since the last measurement.
     consumed: u64,
-    /// The moving average, in units of 1,000 bytes per second; 0 if there is none.
+    /// The moving average, in units of 1,000 bytes per second; 0 before the first measurement.
     rate: u64,
     /// The rate in the last XON.
     stated: u64,

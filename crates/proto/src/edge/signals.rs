@@ -29,7 +29,7 @@ impl Signals {
         }
     }
 
-    /// Counts a message. False if the stream has sent too little for it.
+    /// Counts a message. False if the data that the stream has sent cannot cause it.
     pub(crate) fn allow(&mut self, signal: Signal, flow: &StreamFlow) -> bool {
         let (count, bytes) = match signal {
             Signal::Xoff => (&mut self.xoffs, flow.exit_bytes),
