@@ -234,8 +234,7 @@ fn push_runs(
     }
 }
 
-/// Adds the metrics of each seed. One that a seed lacks, such as the times of downloads that never end, is NaN for that
-/// seed, so that values stay with their seeds.
+/// Adds the metrics of each seed. If a seed lacks a metric, its value is NaN, so that values stay with their seeds.
 fn push_each(measured: &mut Measured, place: &str, seeds: Vec<BTreeMap<String, f64>>) {
     let metrics: BTreeSet<&String> = seeds.iter().flat_map(BTreeMap::keys).collect();
     for metric in metrics {
