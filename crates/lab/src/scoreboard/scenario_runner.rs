@@ -133,20 +133,7 @@ pub(crate) fn run(
         }
         let results = Results::new(&scenario, &runs);
         measured.deterministic &= results.undrawn() || !scenario.is_drawn();
-        for system in &results.systems {
-            let place = format!("{prefix}{}", system.name);
-            for (part, score) in results.scores(system) {
-                for (metric, value) in flatten(&score.document()) {
-                    measured.push(format!("{place}.score.{part}.{metric}"), value);
-                }
-            }
-            if names(experiment, NETWORK_SCORE) {
-                for (part, scores) in results.scores_of_networks(system) {
-                    let scores = scores.iter().map(|score| flatten(&score.document())).collect();
-                    push_each(&mut measured, &format!("{place}{NETWORK_SCORE}{part}"), scores);
-                }
-            }
-        }
+        push_scores(&mut measured, experiment, &results, &prefix);
         measured.figures.extend(figures(name, &results));
     }
     if let Some(largest) = &parameters.largest {
@@ -231,6 +218,24 @@ fn push_runs(
             summary.retain(|metric, _| !metric.starts_with(COMPLETED));
         }
         push_each(measured, &format!("{prefix}{}", system.name), summaries);
+    }
+}
+
+/// Adds the scores against measured downloads: of all networks pooled, and of single ones if a row compares them.
+fn push_scores(measured: &mut Measured, experiment: &Experiment, results: &Results<'_>, prefix: &str) {
+    for system in &results.systems {
+        let place = format!("{prefix}{}", system.name);
+        for (part, score) in results.scores(system) {
+            for (metric, value) in flatten(&score.document()) {
+                measured.push(format!("{place}.score.{part}.{metric}"), value);
+            }
+        }
+        if names(experiment, NETWORK_SCORE) {
+            for (part, scores) in results.scores_of_networks(system) {
+                let scores = scores.iter().map(|score| flatten(&score.document())).collect();
+                push_each(measured, &format!("{place}{NETWORK_SCORE}{part}"), scores);
+            }
+        }
     }
 }
 
