@@ -496,9 +496,17 @@ fn the_first_screen_answers() {
     let flat = text.replace("\n  ", " ");
     assert!(flat.contains("All seeds gave the same runs") && flat.contains("throughput: "), "{text}");
     assert!(flat.contains(" is best with ") && flat.contains("(equal for every seed)."), "{text}");
+    // The chart needs no test either, also after one seed.
+    let is_sure = || {
+        let page = fs::read_to_string(scratch.0.join("out/small/latest/report.html")).unwrap();
+        page.contains("\"sure\":true")
+    };
+    assert!(is_sure());
+    assert!(scratch.tidegate(&["run", "small.toml"]).status.success() && is_sure());
     let drawn = scratch.tidegate(&["run", "small.toml", "--seeds", "2", "--set", "underlay.jitter = '5 ms'"]);
     let said = String::from_utf8_lossy(&drawn.stdout).replace("\n  ", " ");
     assert!(!said.contains("equal for every seed") && said.contains("significant, n = 2)."), "{said}");
+    assert!(!is_sure(), "two seeds with jitter");
     let table =
         text.lines().skip_while(|line| !line.starts_with('┌')).take_while(|line| !line.starts_with("--all"));
     assert!((8..=20).contains(&table.count()), "{text}");

@@ -61,6 +61,11 @@ impl<'a> Results<'a> {
         !self.systems.is_empty() && self.systems.iter().all(SystemResult::is_fixed)
     }
 
+    /// Whether a difference of systems needs no test: nothing is random, or all seeds gave the same runs.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.undrawn() || !self.scenario.is_drawn()
+    }
+
     /// Aggregates the finished runs.
     pub fn new(scenario: &'a Scenario, runs: &'a Runs) -> Results<'a> {
         let systems = scenario.systems.iter().enumerate().filter_map(|(number, system)| {

@@ -291,7 +291,7 @@ fn beats_all(results: &Results<'_>, winner: &SystemResult<'_>, aspect: &Aspect) 
         let sequence = Sequence::of(&differences);
         let right_side = if aspect.less { sequence.mean < 0.0 } else { sequence.mean > 0.0 };
         let clear = || sequence.n >= SEEDS && sequence.p_value(0.0) <= ALPHA / others.len() as f64;
-        right_side && (results.undrawn() || !results.scenario.is_drawn() || clear())
+        right_side && (results.is_exact() || clear())
     };
     others.iter().all(better)
 }
@@ -320,12 +320,17 @@ fn is_significant(seeds: usize, (low, high): (f64, f64)) -> bool {
     seeds >= SEEDS && (low > 1.0 || high < 1.0)
 }
 
-/// A row of a forest plot; `None` unless the ratio is positive.
-pub(super) fn forest_row(label: &str, system: &str, estimate: Estimate, less: Option<bool>) -> Option<Ratio> {
+/// A row of a forest plot; `None` unless the ratio is positive. If it is exact, it needs no test.
+pub(super) fn forest_row(
+    label: &str,
+    system: &str,
+    estimate: Estimate,
+    less: Option<bool>,
+    is_exact: bool,
+) -> Option<Ratio> {
     let Estimate { n, mean, ci95 } = estimate;
     let ends = ci95.map(|width| (mean - width, mean + width));
-    // Runs that are equal for every seed leave no doubt.
-    let clear = ci95 == Some(0.0) || ends.is_some_and(|ends| is_significant(n, ends));
+    let clear = is_exact || ends.is_some_and(|ends| is_significant(n, ends));
     let sure = clear && (mean - 1.0).abs() > TIE;
     let (label, system) = (label.to_owned(), system.to_owned());
     (mean > 0.0).then_some(Ratio { label, system, mean, ends, sure, less })
@@ -334,7 +339,7 @@ pub(super) fn forest_row(label: &str, system: &str, estimate: Estimate, less: Op
 fn rows(results: &Results<'_>, path: &[&str], label: &str, less: Option<bool>) -> Vec<Ratio> {
     let Some((first, others)) = results.systems.split_first() else { return Vec::new() };
     let row = |system: &SystemResult<'_>| {
-        forest_row(label, system.name, results.paired(system, first, path)?, less)
+        forest_row(label, system.name, results.paired(system, first, path)?, less, results.is_exact())
     };
     others.iter().filter_map(row).collect()
 }

@@ -38,7 +38,7 @@ pub fn answer_page(answer: &Answer) -> String {
     let ratios = labels.flat_map(|(at, benefit)| {
         let of = move |part: &PartAnswer| {
             let estimate = part.benefits[at].as_ref()?.estimate;
-            forest_row(benefit.label, part.part.name, estimate, Some(benefit.less))
+            forest_row(benefit.label, part.part.name, estimate, Some(benefit.less), false)
         };
         answer.parts.iter().filter_map(of)
     });

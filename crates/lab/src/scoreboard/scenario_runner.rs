@@ -132,7 +132,7 @@ pub(crate) fn run(
             }
         }
         let results = Results::new(&scenario, &runs);
-        measured.deterministic &= results.undrawn() || !scenario.is_drawn();
+        measured.deterministic &= results.is_exact();
         push_scores(&mut measured, experiment, &results, &prefix);
         measured.figures.extend(figures(name, &results));
     }

@@ -225,7 +225,7 @@
     addEventListener("resize", place);
     if (spec.open) {
       const keys = add(box, "div", { class: "keys" });
-      const kinds = [["better", "significantly better"], ["worse", "significantly worse"], ["unsure", "not significant, within 1 %, or too few seeds"]];
+      const kinds = [["better", "better"], ["worse", "worse"], ["unsure", "not significant, within 1 %, or too few seeds"]];
       for (const [kind, text] of kinds) {
         const key = add(keys, "span");
         add(key, "i", { class: kind });
