@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 
 use tidegate_net::gate::Gate;
 use tidegate_net::identity::fill;
-use tidegate_net::live::relay::{Announce, RelayConfig, Status, run};
+use tidegate_net::live::relay::{Announce, Event, RelayConfig, Status, run};
 use tidegate_net::live::renewal::Keys;
 use tidegate_net::live::{Addresses, Exit, Operator, Policy};
 use tidegate_proto::crypto::Router;
@@ -14,7 +14,7 @@ use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::links::{Config, Limits};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use tokio::task::spawn_local;
+use tokio::task::{LocalSet, spawn_local};
 
 /// A relay that publishes nothing, is not an exit, has the default limits, and may extend circuits on this machine.
 pub fn settings(keys: impl Into<Keys>, address: impl Into<Addresses>) -> RelayConfig {
@@ -75,5 +75,40 @@ pub fn serve(settings: RelayConfig, listeners: Vec<TcpListener>) {
     spawn_local(async move {
         let (_orders, taken) = mpsc::channel(1);
         run(settings, listeners, taken, &|_| {}).await
+    });
+}
+
+/// Names of the relays of [`serve_in_tor`].
+pub const IN_TOR: [&str; 3] = ["tide0", "tide1", "tide2"];
+
+/// Runs three exits of a private Tor network on a thread of their own until the test ends. `keys` makes the keys of each, and
+/// `hear` gets its name and its events.
+pub fn serve_in_tor(
+    authority: SocketAddr,
+    keys: impl Fn() -> Keys + Send + 'static,
+    hear: impl Fn(&'static str, Event) + Clone + Send + 'static,
+) {
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(LocalSet::new().run_until(async {
+            for name in IN_TOR {
+                let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+                let address = listener.local_addr().unwrap();
+                let mut settings = RelayConfig {
+                    published: Some(WEIGHT),
+                    nickname: name.into(),
+                    exit: open_exit(Some(authority)),
+                    announce: Announce::Tor(vec![authority]),
+                    ..settings(keys(), address)
+                };
+                settings.config.bandwidth = WEIGHT as f64;
+                let hear = hear.clone();
+                spawn_local(async move {
+                    let (_orders, taken) = mpsc::channel(1);
+                    run(settings, vec![listener], taken, &|event| hear(name, event)).await
+                });
+            }
+            std::future::pending::<()>().await;
+        }));
     });
 }

@@ -9,17 +9,13 @@ use std::time::Duration;
 
 use tidegate_control::units::Span;
 use tidegate_net::identity::fill;
-use tidegate_net::live::relay::{Announce, Event, RelayConfig, run};
+use tidegate_net::live::relay::Event;
 use tidegate_net::live::renewal::{Change, Keys};
 use tidegate_net::private_tor::{self, Network};
 use tidegate_net::{clock, ports};
 use tidegate_proto::crypto::KeyLifetimes;
 use tidegate_proto::crypto::cert::RouterKeys;
-use tokio::net::TcpListener;
-use tokio::sync::mpsc;
-use tokio::task::{LocalSet, spawn_local};
 
-const RELAYS: [&str; 3] = ["tide0", "tide1", "tide2"];
 /// A vote every 10 s, and a client that fetches up to 10 s after it: by then it must know the new key.
 const LIFETIMES: KeyLifetimes = KeyLifetimes {
     onion: Span::from_secs(30),
@@ -30,38 +26,13 @@ const LIFETIMES: KeyLifetimes = KeyLifetimes {
 
 type Said = Arc<Mutex<Vec<(&'static str, Change)>>>;
 
-/// Runs the relays on their own thread until the test ends.
+/// Runs the relays until the test ends.
 fn relays(authority: SocketAddr, said: Said) {
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(LocalSet::new().run_until(async {
-            for name in RELAYS {
-                let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-                let address = listener.local_addr().unwrap();
-                let mut settings = RelayConfig {
-                    published: Some(a_relay::WEIGHT),
-                    nickname: name.into(),
-                    exit: a_relay::open_exit(Some(authority)),
-                    announce: Announce::Tor(vec![authority]),
-                    ..a_relay::settings(
-                        Keys { lifetimes: LIFETIMES, ..RouterKeys::generate(&mut fill).into() },
-                        address,
-                    )
-                };
-                settings.config.bandwidth = a_relay::WEIGHT as f64;
-                let said = said.clone();
-                let hear = move |event| {
-                    if let Event::Keys(change) = event {
-                        said.lock().unwrap().push((name, change));
-                    }
-                };
-                spawn_local(async move {
-                    let (_orders, taken) = mpsc::channel(1);
-                    run(settings, vec![listener], taken, &hear).await
-                });
-            }
-            std::future::pending::<()>().await;
-        }));
+    let keys = || Keys { lifetimes: LIFETIMES, ..RouterKeys::generate(&mut fill).into() };
+    a_relay::serve_in_tor(authority, keys, move |name, event| {
+        if let Event::Keys(change) = event {
+            said.lock().unwrap().push((name, change));
+        }
     });
 }
 
@@ -92,10 +63,10 @@ fn stock_tor_builds_circuits_while_relays_renew_their_keys() {
     network.start("").unwrap();
     let said = Said::default();
     relays(network.authority(), said.clone());
-    network.wait_for(&RELAYS.map(|name| format!("\nr {name} "))).unwrap();
+    network.wait_for(&a_relay::IN_TOR.map(|name| format!("\nr {name} "))).unwrap();
     let socks = ports::free().unwrap();
-    let only =
-        ["EntryNodes", "MiddleNodes", "ExitNodes"].map(|nodes| format!("{nodes} {}\n", RELAYS.join(",")));
+    let only = ["EntryNodes", "MiddleNodes", "ExitNodes"]
+        .map(|nodes| format!("{nodes} {}\n", a_relay::IN_TOR.join(",")));
     network.run("client", &format!("SocksPort {socks}\nClientOnly 1\n{}", only.concat())).unwrap();
     while !network.log("client").contains("Bootstrapped 100%") {
         std::thread::sleep(Duration::from_millis(100));
@@ -109,7 +80,7 @@ fn stock_tor_builds_circuits_while_relays_renew_their_keys() {
     let times = |what: Change| {
         let said = said.lock().unwrap();
         let count = |relay| said.iter().filter(|(name, change)| *name == relay && *change == what).count();
-        RELAYS.map(count).into_iter().min().unwrap()
+        a_relay::IN_TOR.map(count).into_iter().min().unwrap()
     };
     // After two renewals, the first keys are no longer accepted.
     let (mut asked, end) = (0, clock::now() + Span::from_secs(120));

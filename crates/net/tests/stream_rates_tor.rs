@@ -9,45 +9,15 @@ use std::time::Duration;
 
 use tidegate_control::units::Span;
 use tidegate_net::identity::fill;
-use tidegate_net::live::relay::{Announce, RelayConfig, run};
 use tidegate_net::private_tor::{self, Network};
 use tidegate_net::{clock, ports};
 use tidegate_proto::crypto::cert::RouterKeys;
-use tokio::net::{TcpListener, TcpSocket};
-use tokio::sync::mpsc;
-use tokio::task::{LocalSet, spawn_local};
+use tokio::net::TcpSocket;
 
 use crate::{a_relay, skipped};
 
-const RELAYS: [&str; 3] = ["tide0", "tide1", "tide2"];
 /// Rate at which the slow side reads, in bytes per second.
 const RATE: usize = 150_000;
-
-/// Runs the relays on their own thread until the test ends.
-fn relays(authority: SocketAddr) {
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(LocalSet::new().run_until(async {
-            for name in RELAYS {
-                let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-                let address = listener.local_addr().unwrap();
-                let mut settings = RelayConfig {
-                    published: Some(a_relay::WEIGHT),
-                    nickname: name.into(),
-                    exit: a_relay::open_exit(Some(authority)),
-                    announce: Announce::Tor(vec![authority]),
-                    ..a_relay::settings(RouterKeys::generate(&mut fill), address)
-                };
-                settings.config.bandwidth = a_relay::WEIGHT as f64;
-                spawn_local(async move {
-                    let (_orders, taken) = mpsc::channel(1);
-                    run(settings, vec![listener], taken, &|_| {}).await
-                });
-            }
-            std::future::pending::<()>().await;
-        }));
-    });
-}
 
 /// A server with small buffers in the kernel that does `serve` with each connection, on threads.
 fn server(serve: impl Fn(std::net::TcpStream) + Send + Sync + Clone + 'static) -> u16 {
@@ -112,7 +82,7 @@ fn rate_later(sent: &AtomicU64, wait: u64, seconds: u64) -> f64 {
 }
 
 #[test]
-#[ignore = "slow: make test-all"]
+#[ignore = "needs an idle machine"]
 fn rates_of_xon_are_those_of_stock_tor() {
     if !private_tor::is_installed(Path::new("tor")) {
         return skipped::skipped("rates of XON between stock tor and our exits", "tor");
@@ -121,11 +91,11 @@ fn rates_of_xon_are_those_of_stock_tor() {
     std::fs::create_dir(&directory).unwrap();
     let mut network = Network::new(Path::new("tor"), &directory, 1).unwrap();
     network.start("").unwrap();
-    relays(network.authority());
-    network.wait_for(&RELAYS.map(|name| format!("\nr {name} "))).unwrap();
+    a_relay::serve_in_tor(network.authority(), || RouterKeys::generate(&mut fill).into(), |_, _| {});
+    network.wait_for(&a_relay::IN_TOR.map(|name| format!("\nr {name} "))).unwrap();
     let socks = ports::free().unwrap();
-    let only =
-        ["EntryNodes", "MiddleNodes", "ExitNodes"].map(|nodes| format!("{nodes} {}\n", RELAYS.join(",")));
+    let only = ["EntryNodes", "MiddleNodes", "ExitNodes"]
+        .map(|nodes| format!("{nodes} {}\n", a_relay::IN_TOR.join(",")));
     let edges = directory.join("edges");
     let options = format!(
         "SocksPort {socks}\nClientOnly 1\nConstrainedSockets 1\nConstrainedSockSize 16384\nLog [edge]info file {}\n{}",
