@@ -496,7 +496,7 @@ fn the_first_screen_answers() {
     let flat = text.replace("\n  ", " ");
     assert!(flat.contains("All seeds gave the same runs") && flat.contains("throughput: "), "{text}");
     assert!(flat.contains(" is best with ") && flat.contains("(equal for every seed)."), "{text}");
-    // The chart needs no test either, also after one seed.
+    // The chart agrees, also after one seed.
     let is_sure = || {
         let page = fs::read_to_string(scratch.0.join("out/small/latest/report.html")).unwrap();
         page.contains("\"sure\":true")

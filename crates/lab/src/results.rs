@@ -61,7 +61,7 @@ impl<'a> Results<'a> {
         !self.systems.is_empty() && self.systems.iter().all(SystemResult::is_fixed)
     }
 
-    /// Whether a difference of systems needs no test: nothing is random, or all seeds gave the same runs.
+    /// Whether a difference of systems is exact without a test: nothing is random, or all seeds gave the same runs.
     pub(crate) fn is_exact(&self) -> bool {
         self.undrawn() || !self.scenario.is_drawn()
     }

@@ -320,7 +320,7 @@ fn is_significant(seeds: usize, (low, high): (f64, f64)) -> bool {
     seeds >= SEEDS && (low > 1.0 || high < 1.0)
 }
 
-/// A row of a forest plot; `None` unless the ratio is positive. If it is exact, it needs no test.
+/// A row of a forest plot; `None` unless the ratio is positive. An exact one is not tested.
 pub(super) fn forest_row(
     label: &str,
     system: &str,
