@@ -119,9 +119,10 @@ fn an_exit_reads_as_fast_as_a_slow_application() {
         eprintln!("{rates:.0?} bytes per second for {RATE}, at most {most} unread");
         // It sends a second's bytes at once, and then as fast as they are read.
         assert!(most < 230_000, "the buffer fills no more: {most}");
-        for rate in rates {
-            assert!((0.7..1.3).contains(&(rate / RATE as f64)), "{rate}");
-        }
+        assert!((0.7..1.3).contains(&(rates[0] / RATE as f64)), "{rates:?}");
+        // The kernel's buffer for the server's bytes fills and drains meanwhile (`net::live::stream::RECEIVED`).
+        let kept = (rates[1] - rates[0]).abs() * took;
+        assert!(kept <= f64::from(249 << 10), "{kept} bytes more or fewer than were received");
     });
 }
 

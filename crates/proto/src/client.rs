@@ -478,10 +478,9 @@ impl<O: Onion> Client<O> {
         }
         let (_, room) = self.room(stream.circuit);
         let edge = &mut self.circuits[stream.circuit.0 as usize].edge;
-        let cells = edge.wake(now, stream, &mut self.wakes).min(room);
         // Without room, the circuit resumes it later.
-        if cells > 0 {
-            self.outputs.push_back(Output::Package(stream, cells));
+        if edge.wake(now, stream, &mut self.wakes) && room > 0 {
+            self.outputs.push_back(Output::Package(stream, room));
         }
     }
 

@@ -306,15 +306,15 @@ impl Edge {
         }
     }
 
-    /// The time has come until which the peer's rate stopped a stream. Returns the cells that it may package.
-    pub(crate) fn wake(&mut self, now: Time, key: StreamKey, wakes: &mut Wakes) -> u32 {
-        let cells = self.change(key.stream, |stream| {
+    /// The time has come until which the peer's rate stopped a stream. Returns whether it may go on.
+    pub(crate) fn wake(&mut self, now: Time, key: StreamKey, wakes: &mut Wakes) -> bool {
+        let able = self.change(key.stream, |stream| {
             stream.wakes = None;
             stream.refill(now);
-            if stream.is_able() { stream.room() } else { 0 }
+            stream.is_able()
         });
         self.settle(key, wakes);
-        cells.unwrap_or(0)
+        able.unwrap_or(false)
     }
 
     /// Whether a stream had more bytes than could be packaged.
@@ -411,13 +411,18 @@ impl Edge {
             return 0;
         }
         *able -= usize::from(stream.is_able());
-        stream.refill(now);
-        let allowed = room.min(stream.room()).min(cells);
+        // Only `wake` and XON refill the stream's rate, so what is granted is all that the rate has. If more were here when the
+        // driver comes late, neither a grant nor a timer would move it.
+        let granted = room.min(cells);
         stream.starved = true;
         let mut sent = 0;
-        while sent < allowed {
-            // A SENDME may name the digest of the last cell of a run, and of no other.
-            let most = (allowed - sent).min(flow.until_digest());
+        loop {
+            // A SENDME may name the digest of the last cell of a run, and of no other. Cells with less data than a rate counts
+            // on leave room for more.
+            let most = (granted - sent).min(stream.room()).min(flow.until_digest());
+            if most == 0 {
+                break;
+            }
             let Some((bytes, data, count)) = source.take_run(flow.data_bytes(), most) else {
                 stream.starved = false;
                 break;
@@ -647,7 +652,7 @@ mod tests {
             assert!(due > now);
             now = due;
             assert_eq!(wakes.take_due(now), Some(stream));
-            assert!(edge.wake(now, stream, wakes) > 0, "a timer moves a cell");
+            assert!(edge.wake(now, stream, wakes), "a timer moves a cell");
             timers += 1;
         }
         (u64::from(cells) * 498, timers)
@@ -693,6 +698,27 @@ mod tests {
         package(&mut edge, &mut wakes);
         edge.forget_wakes(stream.circuit, &mut wakes);
         assert_eq!(wakes.next(), None);
+    }
+
+    #[test]
+    fn a_late_or_empty_grant_keeps_the_timer() {
+        let (mut edge, stream, mut wakes) = limited(100);
+        // 201 cells of 498 bytes are as many as a second's bytes, and 205 of 488.
+        edge.flow.set_data_bytes(488);
+        assert_eq!(packaged(&mut edge, stream.stream, u32::MAX), 205);
+        edge.settle(stream, &mut wakes);
+        for _ in 0..3 {
+            let due = wakes.next().unwrap();
+            assert_eq!(wakes.take_due(due), Some(stream));
+            assert!(edge.wake(due, stream, &mut wakes));
+            // Other streams keep the driver for more than two refills.
+            let late = due + Span::from_millis(250);
+            for cells in [u32::MAX, 0] {
+                packaged_at(&mut edge, late, stream.stream, cells);
+                edge.settle(stream, &mut wakes);
+                assert!(wakes.next().is_some(), "{cells} cells");
+            }
+        }
     }
 
     #[test]

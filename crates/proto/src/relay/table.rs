@@ -154,10 +154,9 @@ impl<O: Onion> Table<O> {
         let Some(room) = self.room(stream.circuit) else { return };
         let circuit = &mut self.circuits[stream.circuit.0 as usize];
         let Some(edge) = circuit.edge.as_deref_mut() else { return };
-        let cells = edge.wake(now, stream, &mut self.wakes).min(room);
         // Without room, the circuit resumes it later.
-        if cells > 0 {
-            self.outputs.push_back(Output::Package(stream, cells));
+        if edge.wake(now, stream, &mut self.wakes) && room > 0 {
+            self.outputs.push_back(Output::Package(stream, room));
         }
     }
 
