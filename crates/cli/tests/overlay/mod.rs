@@ -78,10 +78,17 @@ fn a_relay_of_two_threads_is_counted() {
     let arguments = ["overlay", "threads", "--threads", "1,2", "--clients", "2", "--phase", "1 s", "--json"];
     let output = Command::new(env!("CARGO_BIN_EXE_tidegate")).args(arguments).output().unwrap();
     let document: Value = serde_json::from_slice(&output.stdout).expect("one document");
-    // The measured relay has the lowest priority, so beside other tests it may carry nothing in a second.
+    // The measured relays have the lowest priority, so beside other tests they may carry nothing in a second.
     for threads in ["threads-1", "threads-2"] {
         assert_eq!(document[threads]["wrong"], 0, "{document}");
     }
+    let twice = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["overlay", "threads", "--threads", "2,1,2"])
+        .output();
+    let twice = twice.unwrap();
+    let message = String::from_utf8_lossy(&twice.stderr);
+    assert_eq!(twice.status.code(), Some(2), "{message}");
+    assert!(message.contains("--threads: 2 stands there twice"), "{message}");
 }
 
 #[test]

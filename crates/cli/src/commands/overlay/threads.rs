@@ -1,11 +1,15 @@
 //! `tidegate overlay threads`: what a relay carries per second of processor time, with several numbers of threads.
 //!
-//! Three relays on loopback carry downloads of several clients. The guard's threads are counted: on a machine of few cores the
-//! clients and the other relays take most of the time, so bytes per second of the clock say little. A relay of N threads
-//! cannot carry more than its busiest thread does, so the counted rate is bytes per second of that thread's time. The guard
-//! has the lowest priority, so that it is the bottleneck: an idle relay wakes for a few cells at a time, a busy one for many.
+//! Relays on loopback carry downloads of several clients. There is a guard for each number of threads, and its threads are
+//! counted: on a machine of few cores the clients and the other relays take most of the time, so bytes per second of the clock say
+//! little. A relay of N threads cannot carry more than its busiest thread does, so the counted rate is bytes per second of that
+//! thread's time. The guards have the lowest priority, so that they are the bottleneck: an idle relay wakes for a few cells at a
+//! time, a busy one for many.
 //!
-//! The guard counts the bytes itself. Finished downloads would be too coarse: with 32 clients, few of them end in a phase.
+//! All guards share one network and are measured at the same time. In networks of their own, the middle relay mixed the cells of
+//! clients more finely in one than in another, and the same guard carried 234 or 464 MB per CPU-second.
+//!
+//! A guard counts the bytes itself. Finished downloads would be too coarse: with 32 clients, few of them end in a phase.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,6 +21,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use tidegate_control::units::{Span, Time};
+use tidegate_lab::input::InputError;
 use tidegate_lab::monitor::Monitor as _;
 use tidegate_net::clock;
 use tidegate_net::os::{thread_cpu_s_of, yield_to_others};
@@ -31,13 +36,13 @@ use crate::stage::{Stage, status_of};
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tidegate overlay threads --threads 1,2,4 --clients 16")]
 pub struct ThreadsArgs {
-    /// Give the measured relay these numbers of threads, one after the other
+    /// Measure relays with these numbers of threads, all at the same time
     #[arg(long, value_delimiter = ',', default_value = "1,2", value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: Vec<u16>,
-    /// Let this many clients download, each over a connection of its own
+    /// Let this many clients of each relay download, each over a connection of its own
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     clients: u16,
-    /// Duration of each measurement
+    /// Duration of the measurement
     #[arg(long, default_value = "10 s", value_parser = super::crowd::seconds)]
     phase: Span,
     /// Print the result as one JSON object
@@ -49,14 +54,12 @@ pub struct ThreadsArgs {
 const BYTES: u64 = 1_000_000;
 /// Longest time until every client has downloaded once. Handshakes and new circuits must not count.
 const WARMUP: Span = Span::from_secs(120);
-/// Time from lowering the guard's priority to the measurement.
+/// Time from lowering the guards' priority to the measurement.
 const SETTLING: Span = Span::from_secs(1);
 /// More than any machine carries here, so that processor time is the limit.
 const UNLIMITED: &str = "10 Gbit/s";
 /// Processor time of the busiest thread below which a measurement says little, seconds.
 const LEAST_CPU_S: f64 = 0.05;
-/// The measured relay first.
-const PATH: &str = "relay0,relay1,relay2";
 
 /// Counters of a relay since its start.
 struct Counters {
@@ -86,28 +89,42 @@ struct Measured {
     bytes_per_cpu_s: f64,
     /// Bytes per second of its busiest thread.
     limit: f64,
+    /// Processor time of that thread.
+    busiest_s: f64,
     wrong: u64,
+}
+
+impl Measured {
+    fn between(threads: u16, before: &Counters, after: &Counters, wrong: u64) -> Measured {
+        let bytes = after.written - before.written;
+        // Threads have their numbers in common at both times, because a relay starts all of them at once.
+        let used: Vec<f64> = (after.cpu_s.iter())
+            .map(|(thread, cpu_s)| cpu_s - before.cpu_s.get(thread).copied().unwrap_or(0.0))
+            .collect();
+        let busiest_s = used.iter().copied().fold(0.0, f64::max);
+        Measured {
+            threads,
+            bytes_per_s: bytes / after.at.since(before.at).as_secs_f64(),
+            bytes_per_cpu_s: bytes / used.iter().sum::<f64>(),
+            limit: bytes / busiest_s,
+            busiest_s,
+            wrong,
+        }
+    }
 }
 
 /// Runs the subcommand.
 pub fn main(arguments: &ThreadsArgs) -> Result<ExitCode, Failure> {
+    let mut numbers = arguments.threads.clone();
+    numbers.sort_unstable();
+    if let Some(twice) = numbers.windows(2).find(|pair| pair[0] == pair[1]) {
+        let cause = format!("{} stands there twice, and results are named by it", twice[0]);
+        return Err(InputError::new("--threads", cause, "give each number once").into());
+    }
     let console = Console::new(0, 0);
-    let mut all = Vec::new();
-    for threads in &arguments.threads {
-        let measured = measure(*threads, arguments, &console)?;
-        if console.stopped() {
-            return Ok(ExitCode::from(130));
-        }
-        if !arguments.json {
-            println!(
-                "{threads:2} threads  {:.1} MB per CPU-second, {:.1} MB per second of the busiest thread, {:.1} MB/s, {} failed downloads",
-                measured.bytes_per_cpu_s / 1e6,
-                measured.limit / 1e6,
-                measured.bytes_per_s / 1e6,
-                measured.wrong
-            );
-        }
-        all.push(measured);
+    let all = measure(arguments, &console)?;
+    if console.stopped() {
+        return Ok(ExitCode::from(130));
     }
     let first = all.first().map_or(f64::NAN, |first| first.limit);
     if arguments.json {
@@ -118,6 +135,16 @@ pub fn main(arguments: &ThreadsArgs) -> Result<ExitCode, Failure> {
         };
         println!("{}", Value::Object(all.iter().map(object).collect::<Map<_, _>>()));
     } else {
+        for found in &all {
+            println!(
+                "{:2} threads  {:.1} MB per CPU-second, {:.1} MB per second of the busiest thread, {:.1} MB/s, {} failed downloads",
+                found.threads,
+                found.bytes_per_cpu_s / 1e6,
+                found.limit / 1e6,
+                found.bytes_per_s / 1e6,
+                found.wrong
+            );
+        }
         for found in &all[1..] {
             println!(
                 "{:2} threads can carry {:.2} times as much as {}",
@@ -130,23 +157,26 @@ pub fn main(arguments: &ThreadsArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(u8::from(all.iter().any(|found| found.wrong > 0))))
 }
 
-/// Starts an overlay in which the first relay has this many threads, and measures that relay.
-fn measure(threads: u16, arguments: &ThreadsArgs, console: &Console) -> Result<Measured, Failure> {
-    let mut setups: Vec<RelaySetup> = (0..3).map(|_| RelaySetup::new(UNLIMITED)).collect();
-    setups[0].keys = format!("threads = {threads}\n");
+/// Starts an overlay with a guard for each number of threads, and measures the guards.
+fn measure(arguments: &ThreadsArgs, console: &Console) -> Result<Vec<Measured>, Failure> {
+    let guards = arguments.threads.len();
+    let mut setups: Vec<RelaySetup> = (0..guards + 2).map(|_| RelaySetup::new(UNLIMITED)).collect();
+    for (setup, threads) in setups.iter_mut().zip(&arguments.threads) {
+        setup.keys = format!("threads = {threads}\n");
+    }
     let mut network = Network::start(Stage::unattended("threads")?, &system_table(VANILLA), &setups, &[])?;
-    let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
-    let clients = (0..arguments.clients).map(|_| network.client(any_port, &["--path", PATH]));
-    let socks: Vec<SocketAddr> =
-        clients.map(|client| client.map(|(_, socks)| socks)).collect::<Result<_, _>>()?;
-    let shared = Arc::new(Shared::default());
-    let users: Vec<_> = socks
-        .into_iter()
-        .map(|socks| {
-            let (shared, file) = (shared.clone(), network.file);
-            thread::spawn(move || shared.download(socks, file))
-        })
-        .collect();
+    let mut shared: Vec<Arc<Shared>> = Vec::new();
+    let mut users = Vec::new();
+    for guard in 0..guards {
+        let path = format!("relay{guard},relay{guards},relay{}", guards + 1);
+        let of_guard = Arc::new(Shared::default());
+        for _ in 0..arguments.clients {
+            let (_, socks) = network.client(SocketAddr::from(([127, 0, 0, 1], 0)), &["--path", &path])?;
+            let (of_guard, file) = (of_guard.clone(), network.file);
+            users.push(thread::spawn(move || of_guard.download(socks, file)));
+        }
+        shared.push(of_guard);
+    }
     let wait_until = |span: Span, is_over: &dyn Fn() -> bool| {
         let end = clock::now() + span;
         while clock::now() < end && !is_over() && !console.stopped() {
@@ -154,42 +184,36 @@ fn measure(threads: u16, arguments: &ThreadsArgs, console: &Console) -> Result<M
         }
     };
     let wait = |span: Span| wait_until(span, &|| false);
-    let is_warm = || shared.warm.load(Ordering::Relaxed) >= u64::from(arguments.clients);
+    let is_warm = || shared.iter().all(|of| of.warm.load(Ordering::Relaxed) >= u64::from(arguments.clients));
     wait_until(WARMUP, &is_warm);
     if !is_warm() && !console.stopped() {
         return Err(Failure::Other(
             "not every client has downloaded once after 120 s; use fewer --clients".into(),
         ));
     }
-    let relay = &network.relays[0];
-    yield_to_others(relay.process);
+    let relays = &network.relays[..guards];
+    relays.iter().for_each(|relay| yield_to_others(relay.process));
     wait(SETTLING);
-    let before = Counters::read(relay)?;
+    let read = || relays.iter().map(Counters::read).collect::<Result<Vec<_>, _>>();
+    let before = read()?;
     wait(arguments.phase);
-    let after = Counters::read(relay)?;
-    shared.over.store(true, Ordering::Relaxed);
+    let after = read()?;
+    shared.iter().for_each(|of| of.over.store(true, Ordering::Relaxed));
     users.into_iter().for_each(|user| user.join().expect("user threads do not panic"));
-    let bytes = after.written - before.written;
-    // Threads have their numbers in common at both times, because a relay starts all of them at once.
-    let used: Vec<f64> = after
-        .cpu_s
-        .iter()
-        .map(|(thread, cpu_s)| cpu_s - before.cpu_s.get(thread).copied().unwrap_or(0.0))
-        .collect();
-    let busiest = used.iter().copied().fold(0.0, f64::max);
-    if busiest < LEAST_CPU_S && !console.stopped() {
-        crate::console::notice(&format!(
-            "the busiest of {threads} threads got only {busiest:.3} s of processor time; repeat it with a longer --phase or \
-             without other programs"
-        ));
-    }
-    Ok(Measured {
-        threads,
-        bytes_per_s: bytes / after.at.since(before.at).as_secs_f64(),
-        bytes_per_cpu_s: bytes / used.iter().sum::<f64>(),
-        limit: bytes / busiest,
-        wrong: shared.wrong.load(Ordering::Relaxed),
-    })
+    let each = arguments.threads.iter().zip(before.iter().zip(&after)).zip(&shared);
+    Ok(each
+        .map(|((threads, (before, after)), of)| {
+            let measured = Measured::between(*threads, before, after, of.wrong.load(Ordering::Relaxed));
+            if measured.busiest_s < LEAST_CPU_S && !console.stopped() {
+                crate::console::notice(&format!(
+                    "the busiest of {threads} threads got only {:.3} s of processor time; repeat it with a longer \
+                     --phase or without other programs",
+                    measured.busiest_s
+                ));
+            }
+            measured
+        })
+        .collect())
 }
 
 /// State of all users.
