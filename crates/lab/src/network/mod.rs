@@ -96,7 +96,15 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
                     (drawn(user), end(&user.client), end(&user.server))
                 }
             };
-            let second = user.second_path.as_ref().map(|path| hosts.path(path));
+            let second = match (&user.second_path, &user.path, &file.random) {
+                (Some(path), ..) => Some(hosts.path(path)),
+                // Its own draws: other systems have the same first paths.
+                (None, None, Some(table)) => {
+                    let mut draws = branch.fork("second-path").fork_index(number.into()).random();
+                    random::second_path(table.get_ref(), &route, &mut draws)
+                }
+                _ => None,
+            };
             let start = draw(&user.start, &mut draws);
             // Ranks within a group make the shares of `awake` exact; the first users rest least.
             let rank = (f64::from(number) + 0.5) / f64::from(count);

@@ -61,6 +61,17 @@ pub(super) fn circuit(
     (Route::Pinned(path), client, server)
 }
 
+/// Draws a second path to the same exit over two other relays, if there are enough.
+pub(super) fn second_path(table: &RandomFile, first: &Route, draws: &mut Random) -> Option<[u32; 3]> {
+    let Route::Pinned(first) = first else { return None };
+    let mut others: Vec<u32> = (0..table.relays).filter(|relay| !first.contains(relay)).collect();
+    if others.len() < 2 {
+        return None;
+    }
+    draws.shuffle(&mut others);
+    Some([others[0], others[1], first[2]])
+}
+
 fn draw(range: Between<Rate>, draws: &mut Random) -> Rate {
     if range.low == range.high {
         return range.low;
