@@ -286,6 +286,14 @@ impl SystemConfig {
         }
         let conflux = find(SPLITS, &choices.conflux, table, &mut all)?;
         let control = choose(CONTROLS, &choices.control, table, &mut all)?;
+        let windows: Windows = own(table, "windows", &mut all)?;
+        let circuit_queue: CircuitQueue = own(table, "circuit-queue", &mut all)?;
+        // Without any window, the controller's steps wake an end.
+        let increment =
+            control.window().map_or(windows.circuit_increment, |window| window.sendme_increment());
+        if increment < u32::MAX {
+            circuit_queue.check(increment)?;
+        }
         Ok(SystemConfig {
             transport: match choices.transport {
                 TransportName::Vanilla => Transport::Vanilla,
@@ -299,9 +307,9 @@ impl SystemConfig {
             switching: form.map(|form| Switching { form, ..switch }),
             conflux,
             control,
-            windows: own(table, "windows", &mut all)?,
+            windows,
             output_buffer: own(table, "output-buffer", &mut all)?,
-            circuit_queue: own(table, "circuit-queue", &mut all)?,
+            circuit_queue,
             balance: choose(BALANCES, &choices.balance, table, &mut all)?,
             survey: own(table, "survey", &mut all)?,
             attack: own(table, "attack", &mut all)?,
@@ -397,6 +405,8 @@ mod tests {
             (json!({ "ewma": { "half-life": "0 s" } }), "ewma.half-life", "`half-life` is not in 1 ns.."),
             (json!({ "vegas": { "alhpa": 7 } }), "vegas.alhpa", "unknown key `alhpa`"),
             (json!({ "switch": { "alpha": 0.9 } }), "switch", "`alpha` is above `beta`"),
+            (json!({ "vegas": { "initial": 30 } }), "vegas", "`initial` or `minimum` is below"),
+            (json!({ "circuit-queue": { "high": 99 } }), "circuit-queue.high", "an end stops at 99 cells"),
             (json!({ "q-learning": { "late": 1 } }), "q-learning.late", "`late` is not in 1.01.."),
             (json!({ "q-learning": { "first": 9, "top": 3 } }), "q-learning", "`first` is above `top`"),
             (json!({ "kist": "fast" }), "kist", "`kist` is \"fast\", expected table"),

@@ -77,7 +77,14 @@ pub struct VegasParameters {
     pub rtt_reset_percent: u32,
 }
 
-impl keys::Parameters for VegasParameters {}
+impl keys::Parameters for VegasParameters {
+    fn mistake(&self) -> Option<(&'static str, &'static str)> {
+        (self.initial.min(self.minimum) < self.sendme_increment).then_some((
+            "`initial` or `minimum` is below `sendme-increment`, so an end could wait for a SENDME that is never due",
+            "tor: initial = 124, minimum = 124, sendme-increment = 31",
+        ))
+    }
+}
 
 impl Default for VegasParameters {
     fn default() -> VegasParameters {

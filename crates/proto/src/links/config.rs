@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tidegate_control::keys::Parameters;
+use tidegate_control::keys::{Parameters, Wrong};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Bytes, Span};
 
@@ -48,7 +48,8 @@ impl Parameters for OutputBuffer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct CircuitQueue {
-    /// The exit or client stops packaging at this length. Source: tor's `cc_cellq_high`.
+    /// The exit or client stops packaging at this length, which is at least what a circuit SENDME acknowledges. Source: tor's
+    /// `cc_cellq_high`.
     #[schemars(range(min = 1))]
     pub high: u32,
     /// The exit or client resumes packaging at this length. Source: tor's `cc_cellq_low`.
@@ -58,6 +59,21 @@ pub struct CircuitQueue {
 impl Default for CircuitQueue {
     fn default() -> CircuitQueue {
         CircuitQueue { high: 256, low: 10 }
+    }
+}
+
+impl CircuitQueue {
+    /// Checks that a SENDME is due before the queue stops an end. Cells may pass the queue, and only a SENDME wakes the end then.
+    pub(crate) fn check(&self, increment: u32) -> Result<(), Wrong> {
+        if self.high >= increment {
+            return Ok(());
+        }
+        Err(Wrong {
+            path: vec!["circuit-queue".into(), "high".into()],
+            at_key: false,
+            cause: format!("an end stops at {} cells, before a SENDME is due for {increment}", self.high),
+            cure: format!("set at least {increment}, or lower `windows.circuit-increment`"),
+        })
     }
 }
 
