@@ -12,7 +12,6 @@ use crate::runs::{Run, Runs};
 use crate::scenario::Scenario;
 use crate::score::{Score, score};
 use crate::statistics::Estimate;
-use crate::traffic::class_of;
 
 /// The tool's version, for manifests.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -90,7 +89,7 @@ impl<'a> Results<'a> {
         let measured = self.scenario.inputs.compare.as_ref()?;
         let times = |pick: &dyn Fn(&Download) -> &Vec<f64>| -> Value {
             let of = measured.downloads.iter().filter(|download| !pick(download).is_empty());
-            of.map(|download| {
+            of.filter_map(|download| {
                 let n = pick(download).len();
                 let mut quantiles: Map<String, Value> = QUANTILES
                     .iter()
@@ -98,7 +97,7 @@ impl<'a> Results<'a> {
                     .map(|(label, q)| ((*label).to_owned(), json!(quantile(pick(download), *q))))
                     .collect();
                 quantiles.insert("count".into(), json!(n));
-                (class_of(self.scenario.benchmark(), 3, download.bytes), Value::Object(quantiles))
+                Some((self.scenario.benchmark_class(download.bytes)?, Value::Object(quantiles)))
             })
             .collect()
         };
@@ -108,8 +107,7 @@ impl<'a> Results<'a> {
     /// Scores of a system against the measured downloads: of all of them, and of each half-year if known. The networks of
     /// all seeds are pooled.
     pub fn scores(&self, system: &SystemResult<'_>) -> Vec<(&'static str, Score)> {
-        let benchmark = self.scenario.benchmark();
-        let pooled = |(part, measured)| (part, score(&system.runs, measured, benchmark));
+        let pooled = |(part, measured)| (part, score(&system.runs, measured, self.scenario));
         self.measured_parts().into_iter().map(pooled).collect()
     }
 
@@ -117,8 +115,8 @@ impl<'a> Results<'a> {
     ///
     /// Pooling cancels errors of opposite sign, so single networks have larger errors.
     pub fn scores_of_networks(&self, system: &SystemResult<'_>) -> Vec<(&'static str, Vec<Score>)> {
-        let benchmark = self.scenario.benchmark();
-        let single = |measured| system.runs.iter().map(|run| score(&[*run], measured, benchmark)).collect();
+        let single =
+            |measured| system.runs.iter().map(|run| score(&[*run], measured, self.scenario)).collect();
         self.measured_parts().into_iter().map(|(part, measured)| (part, single(measured))).collect()
     }
 
@@ -501,10 +499,19 @@ mod tests {
         let system = &results.systems[0];
         let (part, networks) = results.scores_of_networks(system).swap_remove(0);
         let [all, downloads] = Score::errors(&networks);
-        let errors = system.runs.iter().map(|run| score(&[*run], &measured, "benchmark").error().unwrap());
+        let errors = system.runs.iter().map(|run| score(&[*run], &measured, &scenario).error().unwrap());
         assert_eq!((part, all, downloads), ("all", Estimate::of(&errors.collect::<Vec<_>>()), all));
         assert!(all.n == 3 && all.ci95.unwrap() > 0.0, "{all:?}");
         let pooled = results.scores(system)[0].1.error().unwrap();
         assert!(pooled <= all.mean + 1e-9, "pooling cancels errors: {pooled} against {all:?}");
+        let own =
+            format!("{text}[traffic.benchmark]\nrequests = [{{ size = \"50 KiB\" }}]\npause = \"1 s\"\n");
+        let source = crate::input::SourceFile { file: "x.toml".into(), text: own };
+        let mut scenario = Scenario::parse(source, Default::default(), &[]).unwrap();
+        scenario.inputs.compare = Some(measured);
+        let runs = crate::runs::run_all(&scenario, 1, &Unwatched).unwrap();
+        let results = Results::new(&scenario, &runs);
+        let score = &results.scores(&results.systems[0])[0].1;
+        assert_eq!(score.compared.first().map(|found| found.name), Some("50KiB"), "a class with one size");
     }
 }

@@ -10,8 +10,8 @@ use tidegate_data::torperf::{Measured, SIZES, quantile};
 
 use crate::metrics::histogram::Histogram;
 use crate::runs::Run;
+use crate::scenario::Scenario;
 use crate::statistics::Estimate;
-use crate::traffic::class_of;
 
 /// The percentiles that are compared.
 pub const QUANTILES: [(&str, f64); 4] = [("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p95", 0.95)];
@@ -93,8 +93,8 @@ impl Score {
     }
 }
 
-/// Compares the pooled runs of one system with measurements. `benchmark` is the traffic of the measuring users.
-pub(crate) fn score(runs: &[&Run], measured: &Measured, benchmark: &str) -> Score {
+/// Compares the pooled runs of one system with measurements.
+pub(crate) fn score(runs: &[&Run], measured: &Measured, scenario: &Scenario) -> Score {
     let (mut compared, mut left_out) = (Vec::new(), Vec::new());
     let mut compare = |name, ours: Histogram, measured: &[f64]| {
         // A small sample would give arbitrary tails.
@@ -111,8 +111,9 @@ pub(crate) fn score(runs: &[&Run], measured: &Measured, benchmark: &str) -> Scor
             compared.push(Compared { name, ours: [a, b, c, d], measured: [e, f, g, h], n });
         }
     };
-    let class = |run: &Run, name: &str, pick: fn(&crate::metrics::transfers::Class) -> &Histogram| {
-        let found = run.metrics.transfers.classes.iter().find(|class| class.name == name);
+    let class = |run: &Run, bytes: u64, pick: fn(&crate::metrics::transfers::Class) -> &Histogram| {
+        let name = scenario.benchmark_class(bytes);
+        let found = run.metrics.transfers.classes.iter().find(|class| Some(&class.name) == name.as_ref());
         found.map_or_else(Histogram::default, |class| pick(class).clone())
     };
     let merged = |of: &dyn Fn(&Run) -> Histogram| {
@@ -122,17 +123,17 @@ pub(crate) fn score(runs: &[&Run], measured: &Measured, benchmark: &str) -> Scor
     };
     for (bytes, name) in SIZES.into_iter().zip(["50KiB", "1MiB", "5MiB"]) {
         if let Some(download) = measured.downloads.iter().find(|download| download.bytes == bytes) {
-            let label = class_of(benchmark, SIZES.len(), bytes);
-            compare(name, merged(&|run| class(run, &label, |class| &class.last)), &download.ttlb_s);
+            compare(name, merged(&|run| class(run, bytes, |class| &class.last)), &download.ttlb_s);
         }
     }
-    let builds = |run: &Run| run.metrics.circuit_builds.get(benchmark).cloned().unwrap_or_default();
+    let builds =
+        |run: &Run| run.metrics.circuit_builds.get(scenario.benchmark()).cloned().unwrap_or_default();
     compare("circuit-build", merged(&builds), &measured.circuit_build_s);
     // Only benchmark downloads are comparable with OnionPerf's round trips.
     let round_trips = |run: &Run| {
         let mut all = Histogram::default();
         for bytes in SIZES {
-            all.merge(&class(run, &class_of(benchmark, SIZES.len(), bytes), |class| &class.round_trip));
+            all.merge(&class(run, bytes, |class| &class.round_trip));
         }
         all
     };

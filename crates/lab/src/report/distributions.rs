@@ -10,7 +10,6 @@ use crate::results::{Results, SystemResult};
 use crate::runs::Run;
 use crate::scoreboard::{Curve, Figure};
 use crate::statistics::Estimate;
-use crate::traffic::class_of;
 
 /// The shares at which quantiles are drawn: every 0.01, and five above 0.99.
 fn shares() -> impl Iterator<Item = f64> {
@@ -253,8 +252,8 @@ fn relays(results: &Results<'_>) -> Option<Section> {
 /// The distribution of the measured downloads of a class.
 fn measured(results: &Results<'_>, class: &str, last: bool) -> Option<Curve> {
     let all = &results.scenario.inputs.compare.as_ref()?.downloads;
-    let benchmark = results.scenario.benchmark();
-    let download = all.iter().find(|download| class_of(benchmark, 3, download.bytes) == class)?;
+    let is_class = |bytes| results.scenario.benchmark_class(bytes).is_some_and(|name| name == class);
+    let download = all.iter().find(|download| is_class(download.bytes))?;
     let times = if last { &download.ttlb_s } else { &download.ttfb_s };
     let reached = shares().take_while(|share| drawn(times.len() as u64, *share));
     let points = reached.filter_map(|share| Some((quantile(times, share)?, share)));

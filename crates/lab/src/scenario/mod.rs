@@ -27,6 +27,7 @@ use toml::de::DeTable;
 use crate::input::{InputError, SourceFile};
 use crate::network::inputs::Inputs;
 use crate::registry;
+use crate::traffic::{built_in, class_of};
 pub(crate) use check::check_folder_name;
 use file::file_name_character;
 pub use file::{ScenarioFile, SystemFile};
@@ -155,6 +156,14 @@ impl Scenario {
         const NAME: &str = "benchmark";
         let named = self.file.user.iter().find(|user| user.name.get_ref() == NAME);
         named.map_or(NAME, |user| user.traffic.get_ref())
+    }
+
+    /// The class of the benchmark's downloads of this size. `None` if it requests none.
+    pub(crate) fn benchmark_class(&self, bytes: u64) -> Option<String> {
+        let built_in = built_in(self.benchmark());
+        let traffic = self.file.traffic.get(self.benchmark()).or(built_in.as_ref())?;
+        let is_requested = traffic.requests.iter().any(|request| request.size.0 == bytes);
+        is_requested.then(|| class_of(self.benchmark(), traffic.requests.len(), bytes))
     }
 
     /// Time at which measurement begins.
