@@ -197,7 +197,7 @@ impl Network {
         let host = self.hosts.address(name);
         let torrc = directory.join("torrc");
         fs::write(&torrc, "")?;
-        let output = Command::new(&self.tor)
+        let output = os::keep_from_terminal(&mut Command::new(&self.tor))
             .args(["--list-fingerprint", "--quiet", "--defaults-torrc", "/dev/null", "-f"])
             .arg(torrc)
             .arg("--DataDirectory")
@@ -216,7 +216,7 @@ impl Network {
     /// Generates an authority's voting keys.
     fn certify(&self, authority: &Relay) -> io::Result<String> {
         let keys = self.files_of(&authority.name).join("keys");
-        let mut child = Command::new(gencert(&self.tor))
+        let mut child = os::keep_from_terminal(&mut Command::new(gencert(&self.tor)))
             .args(["--create-identity-key", "--passphrase-fd", "0", "-m", "12"])
             .args(["-a", &authority.directory_port().to_string(), "-i"])
             .arg(keys.join("authority_identity_key"))

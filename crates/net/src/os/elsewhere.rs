@@ -5,7 +5,7 @@ use std::fs::{DirBuilder, Metadata, OpenOptions};
 use std::io;
 use std::net::{TcpStream as BlockingStream, UdpSocket};
 use std::path::Path;
-use std::process::Child;
+use std::process::{Child, Command};
 
 use tokio::net::TcpStream;
 
@@ -99,6 +99,11 @@ pub enum Duplicate {}
 /// Always.
 pub(crate) fn duplicate<T>(_: &T) -> io::Result<Duplicate> {
     unsupported("queries about connections")
+}
+
+/// Does nothing.
+pub(crate) fn keep_from_terminal(command: &mut Command) -> &mut Command {
+    command
 }
 
 /// Sends another process a signal.

@@ -7,7 +7,7 @@ use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
-use std::process::Child;
+use std::process::{Child, Command};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, kill_process, setpriority_process, setrlimit};
@@ -134,6 +134,11 @@ pub type Duplicate = OwnedFd;
 /// If the process has too many open files.
 pub(crate) fn duplicate(socket: &impl AsFd) -> io::Result<Duplicate> {
     socket.as_fd().try_clone_to_owned()
+}
+
+/// Keeps a terminal's Ctrl-C from a child, so that its parent ends it. A child that ends before its parent looks like a failure.
+pub(crate) fn keep_from_terminal(command: &mut Command) -> &mut Command {
+    std::os::unix::process::CommandExt::process_group(command, 0)
 }
 
 /// Sends another process a signal.
