@@ -76,20 +76,25 @@ impl Scenario {
 
     /// Checks a scenario given as text, like [`Scenario::load`].
     pub fn parse(source: SourceFile, folder: PathBuf, overrides: &[String]) -> Result<Scenario, InputError> {
-        let mut file = match read(&source, overrides) {
-            Err(error) if !overrides.is_empty() => {
-                // If the file alone has a mistake, report that. Otherwise blame the first override that leads to the
-                // same error: overrides that are wrong one by one may be right together.
-                read(&source, &[])?;
-                let same = |n: &usize| {
-                    read(&source, &overrides[..*n]).is_err_and(|other| other.cause == error.cause)
-                };
-                let first = (1..overrides.len()).find(same);
-                let culprit = &overrides[first.unwrap_or(overrides.len()) - 1];
-                return Err(InputError { at: None, file: override_place(culprit), ..error });
-            }
-            other => other?,
+        let whole = |n: usize| Scenario::read(source.clone(), folder.clone(), &overrides[..n]);
+        let error = match whole(overrides.len()) {
+            Err(error) if !overrides.is_empty() && error.file == source.file => error,
+            other => return other,
         };
+        // Places in the text of an override look like places of the file. The first override that leads to the same error is
+        // to blame: overrides that are wrong one by one may be right together.
+        let same = |n: &usize| whole(*n).is_err_and(|other| other.cause == error.cause);
+        match (0..overrides.len()).find(same) {
+            Some(0) => whole(0),
+            first => {
+                let culprit = &overrides[first.unwrap_or(overrides.len()) - 1];
+                Err(InputError { at: None, file: override_place(culprit), ..error })
+            }
+        }
+    }
+
+    fn read(source: SourceFile, folder: PathBuf, overrides: &[String]) -> Result<Scenario, InputError> {
+        let mut file = read(&source, overrides)?;
         let mut inputs = Inputs::load(&file, &folder)?;
         inputs.notices.extend(left_out(&file));
         tor::settle_fraction(&mut file, &source, &inputs)?;

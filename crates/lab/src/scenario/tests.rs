@@ -246,6 +246,9 @@ fn overrides_replace_and_merge() {
     assert!(error.file.contains("underlay.dely") && error.to_string().contains("`delay`?"), "{error}");
     let error = parse(&bottleneck(), &good[..1]).unwrap_err();
     assert!(error.file.contains("duration"), "{error}");
+    // This is found after all tables are read.
+    let error = parse(&bottleneck(), &["system.vanilla.paths.compared = 3"]).unwrap_err();
+    assert!(error.at.is_none() && error.file.contains("paths.compared"), "{error}");
 }
 
 #[test]
