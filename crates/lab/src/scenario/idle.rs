@@ -9,6 +9,7 @@ use tidegate_control::balance::{BALANCES, Trick};
 use tidegate_control::keys::Wrong;
 use tidegate_control::units::Span;
 use tidegate_sim::plan::Transport;
+use tidegate_sim::tcp::Congestion;
 
 use super::file::{ScenarioFile, SystemFile};
 use super::paths::PathsFile;
@@ -44,6 +45,12 @@ const RULES: &[Rule] = &[
     Rule { keys: &["tls.standing"], idle: standing },
     Rule { keys: &["paths.least-build-timeout"], idle: least_build_timeout },
     Rule { keys: &["paths.build-timeout"], idle: build_timeout },
+    Rule {
+        keys: &["windows.circuit", "windows.circuit-increment", "windows.stream", "windows.stream-increment"],
+        idle: fixed_windows,
+    },
+    Rule { keys: &["tcp.idle-restart", "tcp.validate-window"], idle: congestion },
+    Rule { keys: &["tcp.quick-acks"], idle: quick_acks },
 ];
 
 /// The keys of a system that sets only its name.
@@ -254,6 +261,31 @@ fn build_timeout(system: &SystemFile) -> Option<Reason> {
     })
 }
 
+fn fixed_windows(system: &SystemFile) -> Option<Reason> {
+    let mixed = system.of_consensus || system.old_clients > 0.0 || system.other_clients.is_some();
+    // PredicTor without windows sends no SENDMEs at all; its published scenarios have the windows of the other systems.
+    let has_own = system.parts.control.window().is_some_and(|window| window.sendme_increment() < u32::MAX);
+    let idle = !mixed && has_own;
+    idle.then(|| Reason {
+        with: format!("`control = {}`, which has a window of its own", system.parts.table["control"]),
+        cure: "remove it, use control = \"windows\", or give a share of the clients fixed windows (`old-clients`)".into(),
+    })
+}
+
+fn congestion(system: &SystemFile) -> Option<Reason> {
+    (system.tcp.congestion == Congestion::None).then(|| Reason {
+        with: "`tcp.congestion = \"none\"`, which has no congestion window".into(),
+        cure: "remove it, or use another congestion control".into(),
+    })
+}
+
+fn quick_acks(system: &SystemFile) -> Option<Reason> {
+    (system.tcp.delayed_ack == Span::ZERO).then(|| Reason {
+        with: "`tcp.delayed-ack = \"0 s\"`, by which all acknowledgements are quick".into(),
+        cure: "remove it, or set `delayed-ack`".into(),
+    })
+}
+
 /// A line for each kind of traffic that no user has.
 pub(super) fn unused(file: &ScenarioFile) -> impl Iterator<Item = String> {
     let is_used = |name: &String| file.user.iter().any(|user| user.traffic.get_ref() == name);
@@ -382,7 +414,13 @@ fn host_keys(table: &[&str], host: &HostFile, mapped: bool) -> Vec<Key> {
         "beside [underlay] `file`, which has the delays",
         "remove one of the two",
     );
-    shared.into_iter().map(key).chain([delay]).collect()
+    let link = Key::new(
+        host.link.is_some() && host.up.is_some() && host.down.is_some(),
+        &[table, &["link"]].concat(),
+        "beside `up` and `down`, which replace it",
+        "remove it, or one of the two",
+    );
+    shared.into_iter().map(key).chain([delay, link]).collect()
 }
 
 /// Whether a user's relays are drawn by the `paths` of a system.
