@@ -49,6 +49,20 @@ pub struct Network {
     pub(crate) listed: BTreeMap<u32, Listed>,
 }
 
+/// A user's second path: as given, or drawn in a random network. Its draws are its own, so first paths do not depend on it.
+fn second_path(
+    scenario: &Scenario,
+    user: &UserFile,
+    hosts: &Hosts,
+    first: &Route,
+    seed: Seed,
+) -> Option<[u32; 3]> {
+    user.second_path.as_ref().map(|path| hosts.path(path)).or_else(|| {
+        let table = scenario.file.random.as_ref().filter(|_| user.path.is_none())?;
+        random::second_path(table.get_ref(), first, &mut seed.fork("second-path").random())
+    })
+}
+
 /// Draws the network of one run.
 pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
     let file = &scenario.file;
@@ -96,15 +110,7 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
                     (drawn(user), end(&user.client), end(&user.server))
                 }
             };
-            let second = match (&user.second_path, &user.path, &file.random) {
-                (Some(path), ..) => Some(hosts.path(path)),
-                // Its own draws: other systems have the same first paths.
-                (None, None, Some(table)) => {
-                    let mut draws = branch.fork("second-path").fork_index(number.into()).random();
-                    random::second_path(table.get_ref(), &route, &mut draws)
-                }
-                _ => None,
-            };
+            let second = second_path(scenario, user, &hosts, &route, branch.fork_index(number.into()));
             let start = draw(&user.start, &mut draws);
             // Ranks within a group make the shares of `awake` exact; the first users rest least.
             let rank = (f64::from(number) + 0.5) / f64::from(count);

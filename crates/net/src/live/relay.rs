@@ -303,9 +303,8 @@ async fn run_on(
         result = relay.show(status, &nickname) => return result,
         shard = failed => return Err(io::Error::other(format!("the thread of shard {shard} ended"))),
     }
-    // A process that takes over reads the history when it starts, and writes its own while this one still drains.
+    // A process that takes over reads the history at its start. Clients that are refused now select another relay.
     relay.store_history(on_event);
-    // Refuse new connections. Clients that wait select another relay.
     drop(listeners);
     let leaving = async { tokio::join!(relay.withdraw(on_event), relay.drained()) };
     tokio::select! {
