@@ -5,9 +5,10 @@
 # Tests with missing requirements are skipped; the last line says how many, and what to install.
 SKIPPED = $(CURDIR)/target/skipped-tests
 
-# Ignored tests that no target runs: they take minutes or a gigabyte, or need a file of the authors.
+# Ignored tests that no target runs: they take minutes or a gigabyte, or need a file of the authors or an idle machine.
 BY_HAND = a_thousand_points_survive_fifty_kills audiences_of_5_20_and_50 kernel_memory_of_unread_streams \
-	ten_million_rows_are_a_file mleflow_finds_the_capacities_of_the_authors_network
+	ten_million_rows_are_a_file mleflow_finds_the_capacities_of_the_authors_network \
+	rates_of_xon_are_those_of_stock_tor
 # Slow tests run among the others, which wait for clocks and processes. Benchmarks are tests, too, but do not know `--skip`.
 test-all: TESTS = cargo test --workspace --quiet --lib --bins --test '*' -- --include-ignored $(addprefix --skip ,$(BY_HAND))
 test-all: OTHERS = cargo test --workspace --quiet --bench '*' --example '*' && cargo test --workspace --quiet --doc

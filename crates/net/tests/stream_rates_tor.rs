@@ -82,7 +82,7 @@ fn rate_later(sent: &AtomicU64, wait: u64, seconds: u64) -> f64 {
 }
 
 #[test]
-#[ignore = "slow: make test-all"]
+#[ignore = "needs an idle machine"]
 fn rates_of_xon_are_those_of_stock_tor() {
     if !private_tor::is_installed(Path::new("tor")) {
         return skipped::skipped("rates of XON between stock tor and our exits", "tor");
