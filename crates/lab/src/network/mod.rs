@@ -290,10 +290,8 @@ impl<'a> Users<'a> {
         rests: Vec<(Time, Time)>,
     ) {
         let name = user.traffic.get_ref().as_str();
-        // A file's own kind of traffic takes precedence over a built-in one.
         if !self.kinds.contains_key(name) {
-            let own = self.scenario.file.traffic.get(name);
-            let kind = own.cloned().or_else(|| traffic::built_in(name)).expect("checked");
+            let kind = self.scenario.file.traffic_of(name).expect("checked");
             let traffic = match self.scenario.inputs.models.get(name) {
                 Some(model) => Traffic::Markov(Arc::clone(model), kind.timeout.0),
                 None => traffic::fetch(&kind),

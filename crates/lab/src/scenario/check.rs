@@ -349,7 +349,7 @@ fn check_users(file: &ScenarioFile, source: &SourceFile) -> Result<(), InputErro
             ));
         }
         let traffic = user.traffic.get_ref();
-        if !file.traffic.contains_key(traffic) && traffic::built_in(traffic).is_none() {
+        if file.traffic_of(traffic).is_none() {
             let known: Vec<&str> =
                 traffic::BUILT_IN.iter().copied().chain(file.traffic.keys().map(String::as_str)).collect();
             let cause = format!("there is no traffic `{traffic}`");

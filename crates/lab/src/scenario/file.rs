@@ -3,6 +3,7 @@
 //! Reading fills in every default, so a [`ScenarioFile`] that is written back (the manifest) states all of them.
 //! [`tidegate_control::keys`] checks types and ranges; `super::check` checks what spans several keys.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
@@ -17,6 +18,7 @@ use super::paths::PathsFile;
 pub(crate) use super::place::{Name, Placed};
 use super::tables::{HostFile, RandomFile, TorFile, Underlay};
 use super::users::{ChurnFile, FaultFile, TrafficFile, UserFile};
+use crate::traffic::built_in;
 
 /// A scenario.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -82,6 +84,14 @@ pub struct ScenarioFile {
     /// Combinations of `[[combine]]` that do not run, and why.
     #[serde(skip)]
     pub left_out: Vec<(String, String)>,
+}
+
+impl ScenarioFile {
+    /// The kind of traffic with this name. A file's own one takes precedence over a built-in one.
+    pub(crate) fn traffic_of(&self, name: &str) -> Option<Cow<'_, TrafficFile>> {
+        let own = self.traffic.get(name).map(Cow::Borrowed);
+        own.or_else(|| built_in(name).map(Cow::Owned))
+    }
 }
 
 fn sample() -> Placed<Span> {

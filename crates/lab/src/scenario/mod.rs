@@ -27,7 +27,7 @@ use toml::de::DeTable;
 use crate::input::{InputError, SourceFile};
 use crate::network::inputs::Inputs;
 use crate::registry;
-use crate::traffic::{built_in, class_of};
+use crate::traffic::class_of;
 pub(crate) use check::check_folder_name;
 use file::file_name_character;
 pub use file::{ScenarioFile, SystemFile};
@@ -76,7 +76,7 @@ impl Scenario {
 
     /// Checks a scenario given as text, like [`Scenario::load`].
     pub fn parse(source: SourceFile, folder: PathBuf, overrides: &[String]) -> Result<Scenario, InputError> {
-        let whole = |n: usize| Scenario::read(source.clone(), folder.clone(), &overrides[..n]);
+        let whole = |n: usize| Scenario::with_overrides(source.clone(), folder.clone(), &overrides[..n]);
         let error = match whole(overrides.len()) {
             Err(error) if !overrides.is_empty() && error.file == source.file => error,
             other => return other,
@@ -93,7 +93,12 @@ impl Scenario {
         }
     }
 
-    fn read(source: SourceFile, folder: PathBuf, overrides: &[String]) -> Result<Scenario, InputError> {
+    /// Checks a scenario without a search for the override that is to blame for a mistake.
+    fn with_overrides(
+        source: SourceFile,
+        folder: PathBuf,
+        overrides: &[String],
+    ) -> Result<Scenario, InputError> {
         let mut file = read(&source, overrides)?;
         let mut inputs = Inputs::load(&file, &folder)?;
         inputs.notices.extend(left_out(&file));
@@ -165,8 +170,7 @@ impl Scenario {
 
     /// The class of the benchmark's downloads of this size. `None` if it requests none.
     pub(crate) fn benchmark_class(&self, bytes: u64) -> Option<String> {
-        let built_in = built_in(self.benchmark());
-        let traffic = self.file.traffic.get(self.benchmark()).or(built_in.as_ref())?;
+        let traffic = self.file.traffic_of(self.benchmark())?;
         let is_requested = traffic.requests.iter().any(|request| request.size.0 == bytes);
         is_requested.then(|| class_of(self.benchmark(), traffic.requests.len(), bytes))
     }

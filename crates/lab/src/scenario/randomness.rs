@@ -3,7 +3,6 @@
 use super::Scenario;
 use super::file::SystemFile;
 use super::users::{TrafficFile, UserFile};
-use crate::traffic::built_in;
 
 impl Scenario {
     /// Whether a part of the scenario is drawn from the seed. A part that is not known to be fixed counts as drawn.
@@ -23,12 +22,11 @@ impl Scenario {
     }
 
     fn is_user_drawn(&self, user: &UserFile) -> bool {
-        let built_in = built_in(user.traffic.as_str());
-        let traffic = self.file.traffic.get(user.traffic.as_str()).or(built_in.as_ref());
+        let traffic = self.file.traffic_of(user.traffic.as_str());
         user.path.is_none()
             || user.start.low != user.start.high
             || !user.awake.is_empty()
-            || traffic.is_none_or(is_traffic_drawn)
+            || traffic.is_none_or(|traffic| is_traffic_drawn(&traffic))
     }
 }
 
