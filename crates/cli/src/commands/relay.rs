@@ -131,8 +131,7 @@ struct RelayFile {
     /// Address of the status page and metrics; must be loopback.
     status: Option<Spanned<SocketAddr>>,
     /// List single circuits on the status page; for demonstrations.
-    #[serde(default)]
-    show_circuits: bool,
+    show_circuits: Option<Spanned<bool>>,
     /// How long a relay that ends waits for circuits in use (tor's ShutdownWaitLength); 30 s by default, as in tor.
     drain: Option<Spanned<Span>>,
 }
@@ -157,8 +156,7 @@ struct TorFile {
     /// Its further authorities.
     #[serde(default)]
     further_authorities: Vec<Spanned<SocketAddr>>,
-    #[serde(default)]
-    allow_public_authority: bool,
+    allow_public_authority: Option<Spanned<bool>>,
 }
 
 impl TorFile {
@@ -246,6 +244,22 @@ fn limits(given: Option<&Spanned<Value>>, source: &SourceFile) -> Result<Limits,
             }
         }
     }
+    for (key, value, other, most) in [
+        ("connections-per-address", limits.connections_per_address, "connections", limits.connections),
+        ("circuits-per-address", limits.circuits_per_address, "circuits", limits.circuits),
+        (
+            "handshakes-per-second",
+            limits.handshakes_per_second,
+            "all-handshakes-per-second",
+            limits.all_handshakes_per_second,
+        ),
+    ] {
+        // A default above the other limit is not a mistake of the file.
+        if let Some(given) = given.filter(|given| value > most && given.get_ref().get(key).is_some()) {
+            let cause = format!("limits.{key} has no effect: `{other}` is {most}");
+            return Err(source.error(given.span(), cause, format!("set `{key}` below {most}, or remove it")));
+        }
+    }
     let descriptors = u32::try_from(os::descriptors()).unwrap_or(u32::MAX);
     // The remaining descriptors are for streams, outgoing connections and files.
     limits.connections = limits.connections.min(descriptors / 2);
@@ -327,15 +341,31 @@ fn announce(file: &RelayFile, allow_public: bool, source: &SourceFile) -> Result
         (None, None) => Announce::None,
         (Some(directory), None) => Announce::Overlay(directory.address, token(directory, source)?),
         (None, Some(tor)) => {
-            let is_allowed = allow_public && tor.allow_public_authority;
-            let public = tor.authorities().find(|at| !is_private(at.get_ref().ip()) && !is_allowed);
-            if let Some(public) = public {
-                let cause = format!("{} is not in a private network", public.get_ref());
-                let cure = "if you operate that network, set `allow-public-authority = true` here and pass \
-                            --allow-public-authority";
-                return Err(source.error(public.span(), cause, cure));
+            let allows = tor.allow_public_authority.as_ref().filter(|key| *key.get_ref());
+            let public = tor.authorities().find(|at| !is_private(at.get_ref().ip()));
+            match (public, allows) {
+                (Some(public), allows) if !allow_public || allows.is_none() => {
+                    let cause = format!("{} is not in a private network", public.get_ref());
+                    let cure = "if you operate that network, set `allow-public-authority = true` here and pass \
+                                --allow-public-authority";
+                    return Err(source.error(public.span(), cause, cure));
+                }
+                (None, Some(key)) => {
+                    let cause =
+                        "`allow-public-authority` has no effect: all authorities are in private networks";
+                    return Err(source.error(key.span(), cause, "remove the key"));
+                }
+                _ => {}
             }
-            Announce::Tor(tor.authorities().map(|at| *at.get_ref()).collect())
+            let mut authorities = Vec::new();
+            for at in tor.authorities() {
+                if authorities.contains(at.get_ref()) {
+                    let cause = format!("the authority {} is there twice", at.get_ref());
+                    return Err(source.error(at.span(), cause, "remove one of them"));
+                }
+                authorities.push(*at.get_ref());
+            }
+            Announce::Tor(authorities)
         }
         (Some(_), Some(tor)) => {
             let cause = "a relay has either a [directory] or a [tor] authority, not both";
@@ -467,6 +497,10 @@ fn policy(file: &RelayFile, own: Vec<SocketAddr>, source: &SourceFile) -> Result
             let cause = "`exit-to-private-addresses` has no effect without an exit policy";
             return Err(source.error(key.span(), cause, "set `exit-policy`, or remove the key"));
         }
+        Some(key) if *key.get_ref() && !rules.iter().any(Rule::accepts) => {
+            let cause = "`exit-to-private-addresses` has no effect: the exit policy accepts nothing";
+            return Err(source.error(key.span(), cause, "add an `accept` rule, or remove the key"));
+        }
         key => key.as_ref().is_some_and(|key| *key.get_ref()),
     };
     Ok(Policy::new(rules, to_private, own))
@@ -478,16 +512,11 @@ fn status(
     listen: &Addresses,
     source: &SourceFile,
 ) -> Result<Option<(SocketAddr, bool)>, InputError> {
+    let shows_circuits = file.show_circuits.as_ref().filter(|key| *key.get_ref());
     let Some(status) = &file.status else {
-        if file.show_circuits {
-            let cause = "`show-circuits` has no effect without a status page";
-            return Err(InputError::new(
-                &source.file,
-                cause,
-                "set `status` to an address, or remove the key",
-            ));
-        }
-        return Ok(None);
+        let Some(key) = shows_circuits else { return Ok(None) };
+        let cause = "`show-circuits` has no effect without a status page";
+        return Err(source.error(key.span(), cause, "set `status` to an address, or remove the key"));
     };
     let address = *status.get_ref();
     if !address.ip().is_loopback() {
@@ -498,7 +527,7 @@ fn status(
         let cause = format!("the relay listens at {address} for other relays");
         return Err(source.error(status.span(), cause, "set `status` to another port"));
     }
-    Ok(Some((address, file.show_circuits)))
+    Ok(Some((address, shows_circuits.is_some())))
 }
 
 /// Reads and checks a configuration file.
@@ -744,13 +773,18 @@ fn log_event(event: &Event) {
     }
 }
 
+/// Checks a configuration without a file of keys.
+pub fn check_without_keys(source: &SourceFile) -> Result<(), InputError> {
+    check(source, Path::new(""), false, |_| Ok(RouterKeys::generate(&mut fill))).map(drop)
+}
+
 /// Makes a configuration from a torrc.
 fn import(path: &Path, out: Option<&Path>) -> Result<(), InputError> {
     let Imported { text, taken, off, left } = torrc::import(path)?;
     let file = out.map_or_else(|| "the imported configuration".to_owned(), |out| out.display().to_string());
     // Check the configuration now, so that an error appears here and not at the relay's start.
     let source = SourceFile { file, text };
-    check(&source, Path::new(""), false, |_| Ok(RouterKeys::generate(&mut fill)))?;
+    check_without_keys(&source)?;
     let SourceFile { file, text } = source;
     match out {
         None => print!("{text}"),

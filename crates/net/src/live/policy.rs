@@ -26,6 +26,13 @@ pub struct Rule {
     ports: (u16, u16),
 }
 
+impl Rule {
+    /// Whether it accepts what it matches.
+    pub fn accepts(&self) -> bool {
+        self.accept
+    }
+}
+
 impl FromStr for Rule {
     type Err = String;
 

@@ -13,7 +13,7 @@ use tidegate_proto::defence::{DefenceParameters, OPTIONS};
 use super::*;
 
 /// A key, keys that both configurations have besides the shortest one, and keys that one of them has. `!`: it is refused.
-const CASES: [(&str, &str, &str); 44] = [
+const CASES: [(&str, &str, &str); 50] = [
     ("nickname", "", "nickname = \"b\""),
     ("listen", "", "listen = \"127.0.0.1:9002\""),
     ("address", "", "address = \"192.0.2.1:9001\""),
@@ -44,12 +44,20 @@ const CASES: [(&str, &str, &str); 44] = [
     ("exit-policy", "", "exit-policy = [\"accept *:80\"]"),
     ("exit-to-private-addresses", "exit-policy = [\"accept *:80\"]", "exit-to-private-addresses = true"),
     ("exit-to-private-addresses", "", "!exit-to-private-addresses = true"),
+    ("exit-to-private-addresses", "exit-policy = [\"reject *:*\"]", "!exit-to-private-addresses = true"),
     ("extend-to-private-addresses", "", "extend-to-private-addresses = true"),
     ("status", "", "status = \"127.0.0.1:9100\""),
     ("status", "", "!status = \"127.0.0.1:9001\""),
     ("show-circuits", "status = \"127.0.0.1:9100\"", "show-circuits = true"),
     ("show-circuits", "", "!show-circuits = true"),
     ("drain", "", "drain = \"10 min\""),
+    ("limits.connections-per-address", "limits.connections = 9", "!limits.connections-per-address = 10"),
+    ("limits.circuits-per-address", "limits.circuits = 9", "!limits.circuits-per-address = 10"),
+    (
+        "limits.handshakes-per-second",
+        "limits.all-handshakes-per-second = 9",
+        "!limits.handshakes-per-second = 10",
+    ),
     ("limits.extending", "", "!limits.extending = \"0 s\""),
     ("limits.without-circuits", "", "!limits.without-circuits = \"0.9 s\""),
     ("directory.address", "directory.address = \"192.0.2.9:9\"", "directory.address = \"192.0.2.9:8\""),
@@ -60,6 +68,12 @@ const CASES: [(&str, &str, &str); 44] = [
         "tor.authority = \"10.0.0.1:9\"",
         "tor.further-authorities = [\"10.0.0.2:9\"]",
     ),
+    (
+        "tor.further-authorities",
+        "tor.authority = \"10.0.0.1:9\"",
+        "!tor.further-authorities = [\"10.0.0.1:9\"]",
+    ),
+    ("tor.allow-public-authority", "tor.authority = \"10.0.0.1:9\"", "!tor.allow-public-authority = true"),
     ("tor.authority", "", "!tor.authority = \"9.9.9.9:9\""),
     ("tor.allow-public-authority", "tor.authority = \"10.0.0.1:9\"", "!tor.authority = \"9.9.9.9:9\""),
     ("measurement.identity", MEASURED, "measurement.identity = \"other.key\""),
