@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use serde_json::json;
 use tidegate_control::units::{Bytes, Span};
 use tidegate_kernel::cpu_s_of;
-use tidegate_lab::input::InputError;
+use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_net::identity::hex;
 use tidegate_net::live::keys;
 use tidegate_net::os;
@@ -23,6 +23,7 @@ use super::own::{SHOWN, VANILLA, relay_file, system_table, systems};
 use super::tor_client::{Hops, start_client};
 use super::tornet_measured;
 use super::tornet_soak::{self, Relays};
+use crate::commands::relay;
 use crate::failure::Failure;
 use crate::roles::need_tor;
 use crate::stage::{Stage, status_of, until_stopped};
@@ -120,6 +121,7 @@ const TURNS: u64 = 5;
 
 /// Runs the subcommand.
 pub fn main(arguments: &TornetArgs) -> Result<ExitCode, Failure> {
+    check_system(arguments)?;
     need_tor(&arguments.tor)?;
     if arguments.measured {
         let &TornetArgs { honest, users, duration, json, .. } = arguments;
@@ -348,6 +350,26 @@ impl Tornet {
     }
 }
 
+/// The configuration file of a relay.
+fn config(name: &str, authority: SocketAddr, arguments: &TornetArgs) -> String {
+    // A stock relay sends itself traffic at its start, which gives it weight. Ours say what they observed, nothing yet, so
+    // the network would have few relays to choose from.
+    let rates = "bandwidth = \"10 Gbit/s\"\npublished-bandwidth = \"10 Gbit/s\"\n";
+    let keys = format!("{SHOWN}{rates}threads = {}\n", arguments.threads);
+    let tables = format!("[tor]\nauthority = \"{authority}\"\n\n{}", system_table(&arguments.system));
+    relay_file(name, "*:*", &keys, &tables)
+}
+
+/// Refuses a system that relays of a Tor network cannot run, before a network starts.
+fn check_system(arguments: &TornetArgs) -> Result<(), InputError> {
+    let any = SocketAddr::from(([127, 0, 0, 1], 1));
+    let source = SourceFile { file: "relay.toml".into(), text: config("tide0", any, arguments) };
+    relay::check_without_keys(&source).map_err(|why| {
+        let cause = format!("{}: {}", arguments.system, why.cause);
+        InputError::new("--system", cause, "choose another system, or other --threads")
+    })
+}
+
 /// Starts the Tidegate relays.
 fn start_relays(
     stage: &mut Stage,
@@ -355,16 +377,10 @@ fn start_relays(
     arguments: &TornetArgs,
     names: Vec<String>,
 ) -> Result<Vec<TidegateRelay>, Failure> {
-    let (system, mut started) = (system_table(&arguments.system), Vec::new());
-    // A stock relay sends itself traffic at its start, which gives it weight. Ours say what they observed, nothing yet, so
-    // the network would have few relays to choose from.
-    let rates = "bandwidth = \"10 Gbit/s\"\npublished-bandwidth = \"10 Gbit/s\"\n";
-    let keys = format!("{SHOWN}{rates}threads = {}\n", arguments.threads);
+    let mut started = Vec::new();
     for name in names {
         keys::create(&stage.directory.join(format!("{name}.keys"))).map_err(Failure::Other)?;
-        let tables = format!("[tor]\nauthority = \"{authority}\"\n\n{system}");
-        let config = relay_file(&name, "*:*", &keys, &tables);
-        let config = stage.write(&format!("{name}.toml"), &config)?;
+        let config = stage.write(&format!("{name}.toml"), &config(&name, authority, arguments))?;
         started.push((name, stage.role(&["relay", "--config", &config.display().to_string()])?));
     }
     let mut relays = Vec::new();
