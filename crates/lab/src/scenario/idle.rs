@@ -64,6 +64,7 @@ pub(super) fn check(file: &ScenarioFile, document: &Value) -> Result<(), Wrong> 
     check_systems(file, document)?;
     let all = underlay(file).into_iter().chain(tor(file)).chain(hosts(file)).chain(users(file));
     let all = all.chain(traffic(file)).chain(faults(file)).chain(half_life(file, document));
+    let all = all.chain(idle_balances(file, document));
     match all.into_iter().find(|key| key.is_idle) {
         None => Ok(()),
         Some(Key { path, why, cure, .. }) => {
@@ -381,6 +382,22 @@ fn half_life(file: &ScenarioFile, document: &Value) -> Vec<Key> {
     systems.collect()
 }
 
+/// `balance` of systems.
+fn idle_balances(file: &ScenarioFile, document: &Value) -> Vec<Key> {
+    let nobody_draws = !file.user.iter().any(|user| draws(file, user.get_ref()));
+    let systems = file.system.iter().map(|system| {
+        let path = ["system", &number(system, document), "balance"];
+        let is_idle = nobody_draws && !system.parts.balance.is_given();
+        Key::new(
+            is_idle,
+            &path,
+            "with given relays: no user draws any",
+            "remove it, or let users draw theirs",
+        )
+    });
+    systems.collect()
+}
+
 fn hosts(file: &ScenarioFile) -> Vec<Key> {
     let mapped = file.underlay.file.is_some();
     let of = |(kind, hosts): (&str, &[HostFile])| {
@@ -453,6 +470,9 @@ fn traffic(file: &ScenarioFile) -> Vec<Key> {
     let keys = file.traffic.iter().flat_map(|(name, kind)| {
         let timeout = !kind.requests.is_empty() && kind.timeout != Timeout::NEVER;
         let pause = kind.every.is_some() && kind.pause != Between::default();
+        // Built-in kinds with an interval have a lifetime of zero.
+        let lifetimes = [users::dirtiness(), Span::ZERO];
+        let lifetime = kind.every.is_some() && !lifetimes.contains(&kind.circuit_lifetime);
         [
             Key::new(
                 timeout,
@@ -464,6 +484,12 @@ fn traffic(file: &ScenarioFile) -> Vec<Key> {
                 pause,
                 &["traffic", name, "pause"],
                 "beside `every`, which replaces it",
+                "drop one of the two",
+            ),
+            Key::new(
+                lifetime,
+                &["traffic", name, "circuit-lifetime"],
+                "beside `every`: each request has its own circuit",
                 "drop one of the two",
             ),
         ]

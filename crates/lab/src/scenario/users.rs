@@ -39,7 +39,7 @@ pub(crate) struct TrafficFile {
     pub packet_model: Option<Name>,
 }
 
-fn dirtiness() -> Span {
+pub(super) fn dirtiness() -> Span {
     Span::from_secs(600)
 }
 
