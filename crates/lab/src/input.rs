@@ -143,19 +143,44 @@ fn foreign(document: &Document) -> Option<InputError> {
     kinds::expect(document, "a TOML file of Tidegate", &[kinds::SCENARIO]).err().map(InputError::from)
 }
 
-/// Turns serde's message for an unknown key or variant into (cause, suggestion); other messages stay unchanged.
+/// Turns a message of serde or of TOML's parser into cause and cure.
 pub(crate) fn explain(message: &str) -> (String, String) {
+    let message = message.trim_end();
+    if let Some(name) = message.strip_prefix("missing field ") {
+        return (format!("{name} is missing"), "add it".into());
+    }
+    if message == "duplicate key" {
+        return ("this key is there twice".into(), "remove one of them".into());
+    }
     let Some((head, expected)) = message.split_once(", expected ") else {
-        return (message.trim_end().to_owned(), String::new());
+        return (message.to_owned(), String::new());
     };
+    if head.starts_with("invalid type: ") || head.starts_with("invalid value: ") {
+        return (message.to_owned(), format!("write {}", plain_type(expected)));
+    }
     let Some(name) = head.strip_prefix("unknown field ").or_else(|| head.strip_prefix("unknown variant "))
     else {
-        return (message.trim_end().to_owned(), String::new());
+        return (message.to_owned(), String::new());
     };
     let name = name.trim_matches('`');
     let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
     let what = if head.starts_with("unknown field") { "key" } else { "value" };
     (format!("unknown {what} `{name}`"), suggest(name, &known))
+}
+
+/// What serde's name of an expected type means in a file.
+fn plain_type(expected: &str) -> &str {
+    match expected {
+        "bool" | "a boolean" => "true or false",
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number of 0 or more",
+        "i32" | "i64" => "a whole number",
+        "f64" | "f32" => "a number",
+        "a sequence" => "a list: [...]",
+        "a map" => "a table",
+        "path string" => "a path in quotes",
+        text if text.starts_with("struct ") => "a table",
+        text => text,
+    }
 }
 
 #[cfg(test)]
@@ -168,5 +193,30 @@ mod tests {
         assert_eq!(source.position(0), (1, 1));
         assert_eq!(source.position(4), (2, 2), "µ is two bytes, one column");
         assert_eq!(source.position(999), (3, 1));
+    }
+
+    #[test]
+    fn mistakes_have_a_place_and_a_cure() {
+        #[derive(Debug, serde::Deserialize)]
+        struct File {
+            #[serde(rename = "a")]
+            _a: u32,
+            #[serde(rename = "b")]
+            _b: Option<bool>,
+        }
+        let wrong = |text: &str| {
+            let source = SourceFile { file: "x".into(), text: text.into() };
+            source.parse_toml::<File>("").unwrap_err().to_string()
+        };
+        for (text, parts) in [
+            ("b = true", ["`a` is missing", "add it"]),
+            ("a = 1\na = 2", ["there twice", "remove one of them"]),
+            ("a = \"1\"", ["invalid type", "write a whole number of 0 or more"]),
+            ("a = 1\nb = 1", ["invalid type", "write true or false"]),
+            ("a = -1", ["invalid value", "write a whole number of 0 or more"]),
+        ] {
+            let why = wrong(text);
+            assert!(parts.iter().chain(&["x:"]).all(|part| why.contains(part)), "{text}: {why}");
+        }
     }
 }
