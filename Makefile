@@ -15,8 +15,8 @@ test-all: OTHERS = cargo test --workspace --quiet --bench '*' --example '*' && c
 test: TESTS = cargo test --workspace --quiet
 
 test test-all: export TIDEGATE_SKIPPED = $(SKIPPED)
-# Tests of relays and browsers wait for clocks and other processes most of their time: four at once overlap their waits.
-test test-all: export RUST_TEST_THREADS = 4
+# Tests of relays and browsers wait for clocks and other processes most of their time: six at once overlap their waits.
+test test-all: export RUST_TEST_THREADS = 6
 test test-all: lint
 	@mkdir -p $(dir $(SKIPPED)) && rm -f $(SKIPPED) && touch $(SKIPPED)
 	$(TESTS)
