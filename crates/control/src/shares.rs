@@ -127,6 +127,11 @@ impl<G: Ord + Clone, H: Ord + Clone, K: Ord + Clone> Shares<G, H, K> {
         self.groups.get(group).map_or(0, |group| group.size)
     }
 
+    /// The holder of an entry; `None` without a place.
+    pub fn holder(&self, key: &K) -> Option<&H> {
+        self.entries.get(key).map(|(_, holder, _)| holder)
+    }
+
     /// The entry that must make room before a newcomer is admitted, if all places are taken. It loses its place.
     /// `used` says when an entry was last used. Call it until it returns `None`.
     pub fn displaced(&mut self, (group, holder): &(G, H), used: impl Fn(&K) -> Time) -> Option<K> {
@@ -240,6 +245,10 @@ mod tests {
             (0..1000).flat_map(|key| admit(&mut shares, 1 + key, (2, 2), key, |_| Time::ZERO)).collect();
         assert_eq!(lost, (0..997).collect::<Vec<u64>>());
         assert_eq!((shares.of_group(&1), shares.of_group(&2)), (1, 3));
+        assert_eq!(
+            (shares.holder(&10_000), shares.holder(&999), shares.holder(&5)),
+            (Some(&1), Some(&2), None)
+        );
     }
 
     #[test]

@@ -442,7 +442,7 @@ fn half_written_posts_do_not_delay_a_directory() {
         let directory = listener.local_addr().unwrap();
         let key = SigningKey::from_bytes(&[7; 32]);
         let rules = Admission { allowed: Vec::new(), token: None, per_address: 8, gate: Gate::Private };
-        spawn_local(authority::run(Authority::new(key, rules, 600), None, listener, |_| {}));
+        spawn_local(authority::run(Authority::new(key, rules, 600), None, None, listener, |_| {}));
         let time = async || {
             let begun = clock::now();
             let (status, ..) = fetch(directory, "/none", None).await.unwrap();
@@ -486,7 +486,7 @@ fn a_silent_relay_delays_a_client_by_seconds() {
         let public = key.verifying_key().to_bytes();
         let (token, gate) = (Some(TOKEN.to_owned()), Gate::Private);
         let rules = Admission { allowed: Vec::new(), token: token.clone(), per_address: 8, gate };
-        spawn_local(authority::run(Authority::new(key, rules, 600), None, listener, |_| {}));
+        spawn_local(authority::run(Authority::new(key, rules, 600), None, None, listener, |_| {}));
         let silent = server(false).await.address;
         let keys = RouterKeys::generate(&mut fill);
         let facts = (90_000_000_000, true, clock::unix());

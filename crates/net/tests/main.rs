@@ -22,6 +22,7 @@ mod pauses;
 mod pctcp;
 mod quic;
 mod reload;
+mod restart;
 mod server;
 mod shards;
 #[path = "../../../tests/skipped.rs"]

@@ -2,14 +2,14 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use tidegate_control::units::Span;
 use tidegate_lab::input::InputError;
 use tidegate_net::gate::Gate;
 use tidegate_net::identity::{hex, unhex};
-use tidegate_net::live::authority::Event;
+use tidegate_net::live::authority::{Event, RelayFile};
 use tidegate_net::live::directory::{Admission, Authority, Change, Departure, Happened};
 use tidegate_net::live::weights::Source;
 use tidegate_net::live::{authority, keys};
@@ -55,6 +55,13 @@ pub struct DirectoryArgs {
 /// Least validity of a directory, so that a relay can announce itself twice.
 const LEAST_VALIDITY: Span = Span::from_secs(60);
 
+/// The file of the listed relays, beside the key.
+fn relay_file(key: &Path) -> PathBuf {
+    let mut path = key.as_os_str().to_owned();
+    path.push(".relays");
+    path.into()
+}
+
 fn wrong(what: impl Into<String>, cause: impl Into<String>, cure: &str) -> Failure {
     Failure::Input(InputError::new(what, cause, cure))
 }
@@ -80,6 +87,7 @@ pub fn main(arguments: &DirectoryArgs) -> Result<ExitCode, Failure> {
     if allowed.is_empty() && token.is_none() {
         return Err(wrong("--allow or --token-file", "is missing", "give one, so that relays can join"));
     }
+    let file = RelayFile { path: relay_file(&arguments.key), is_first_run: !arguments.key.exists() };
     let key = keys::signing_key(&arguments.key).map_err(|why| {
         let cure = cure_of_key_file(&arguments.key, "name a file in a folder that this user can write to");
         wrong(arguments.key.display().to_string(), why, &cure)
@@ -93,9 +101,9 @@ pub fn main(arguments: &DirectoryArgs) -> Result<ExitCode, Failure> {
         let gate = Gate::allowing_private(arguments.allow_private_addresses);
         let admission = Admission { allowed, token, per_address, gate };
         let authority = Authority::new(key, admission, seconds);
-        let file = arguments.bandwidth_file.clone().map(Source::File);
-        let source = file.or(arguments.coordinator.map(Source::Coordinator));
-        authority::run(authority, source, listener, |event| match event {
+        let source = arguments.bandwidth_file.clone().map(Source::File);
+        let source = source.or(arguments.coordinator.map(Source::Coordinator));
+        authority::run(authority, Some(file), source, listener, |event| match event {
             Event::Changed(change) => log_change(&change),
             Event::FurtherChanged { joined, left, moved, relays } => {
                 tracing::info!(joined, left, moved, relays, "further relays joined, left or moved");
@@ -109,6 +117,17 @@ pub fn main(arguments: &DirectoryArgs) -> Result<ExitCode, Failure> {
                 "not measured"
             ),
             Event::Unread(cause) => tracing::warn!(cause, "not measured"),
+            Event::Restored(relays) => tracing::info!(relays, "restored"),
+            Event::NotRestored(cause) => tracing::warn!(
+                cause,
+                cure = "wait 35 s: relays announce themselves, and the file is replaced; until then clients keep their list",
+                "not restored"
+            ),
+            Event::NotStored(cause) => tracing::warn!(
+                cause,
+                cure = "make the folder of --key writable, or free space; without the file, a restart takes 35 s",
+                "not stored"
+            ),
         })
         .await;
         Ok(())

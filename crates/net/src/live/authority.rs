@@ -1,18 +1,21 @@
 //! The directory authority's HTTP server: relays post entries, clients and relays fetch the signed directory.
 
 use std::cell::{Cell, RefCell};
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use axum::body::Bytes;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use tidegate_control::units::{Span, Time};
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 
-use super::directory::{Authority, Change, Happened};
+use super::directory::{Authority, Change, Happened, LONGEST_LIST};
 use super::weights::Source;
-use crate::clock;
 use crate::http::{PageRequest, answers, serve_public};
+use crate::{clock, private_file};
 
 /// Interval of reading the measured weights, and of removing silent relays.
 const LOOK: Span = Span::from_secs(5);
@@ -20,6 +23,11 @@ const LOOK: Span = Span::from_secs(5);
 const CHANGES: u32 = 100;
 /// See [`CHANGES`].
 const PERIOD: Span = Span::from_secs(60);
+/// Longest time until every relay has announced itself: each does so every 30 s.
+const ANNOUNCED: Span = Span::from_secs(35);
+/// Intervals of storing the relays: at least, and at most after a change.
+const STORE: Span = Span::from_secs(30);
+const STORE_CHANGES: Span = Span::from_secs(5);
 
 /// An event that the operator should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,18 +63,45 @@ pub enum Event {
     },
     /// The weights cannot be read, and why. Earlier ones count until they are too old.
     Unread(String),
+    /// The relays of an earlier process are listed: their number.
+    Restored(usize),
+    /// The relays of an earlier process cannot be read, and why. The directory answers with an error until relays have
+    /// announced themselves.
+    NotRestored(String),
+    /// The relays cannot be stored, and why.
+    NotStored(String),
 }
 
-/// Serves until dropped, with the weights of `source` if there is one. Must run inside a [`tokio::task::LocalSet`].
+/// The file of the listed relays, for a directory that restarts.
+pub struct RelayFile {
+    /// Its path. Clients trust nothing in it that the authority's key has not signed.
+    pub path: PathBuf,
+    /// The authority was never run before, so the file need not exist.
+    pub is_first_run: bool,
+}
+
+/// Serves until dropped, with the weights of `source` if there is one. `file` keeps its relays over a restart. Must run inside
+/// a [`tokio::task::LocalSet`].
 pub async fn run(
-    authority: Authority,
+    mut authority: Authority,
+    file: Option<RelayFile>,
     source: Option<Source>,
     listener: TcpListener,
     on_event: impl Fn(Event),
 ) {
+    let opens = file.as_ref().map_or(Time::ZERO, |file| restore(&mut authority, file, &on_event));
     let (authority, signed) = (RefCell::new(authority), Cell::default());
-    let changes = ChangeReport { on_event: &on_event, begun: Cell::default(), counts: Cell::default() };
-    let (router, answering) = answers(|asked| answer(&mut authority.borrow_mut(), &signed, &asked, &changes));
+    let changed = Notify::new();
+    let (begun, counts) = (Cell::default(), Cell::default());
+    let changes = ChangeReport { on_event: &on_event, changed: &changed, begun, counts };
+    let (router, answering) =
+        answers(|asked| answer(&mut authority.borrow_mut(), &signed, &asked, &changes, opens));
+    let storing = async {
+        match &file {
+            Some(file) => store(&file.path, opens, &authority, &changed, &on_event).await,
+            None => std::future::pending().await,
+        }
+    };
     let reading = async {
         match &source {
             Some(source) => read_weights(source, &authority, &on_event).await,
@@ -77,7 +112,70 @@ pub async fn run(
         () = serve_public(listener, router) => {}
         () = answering => {}
         () = reading => {}
+        () = storing => {}
         () = expire(&authority, &changes) => {}
+    }
+}
+
+/// Lists the relays of an earlier process. Returns when clients get the list: at once, or once the relays that an earlier
+/// process may have listed have announced themselves. Clients keep the list that they have until then.
+fn restore(authority: &mut Authority, file: &RelayFile, on_event: &dyn Fn(Event)) -> Time {
+    if file.is_first_run && !file.path.exists() {
+        return Time::ZERO;
+    }
+    let restored = read_relays(&file.path).and_then(|text| {
+        authority.restore(clock::unix(), &text).map_err(|why| format!("the list is invalid: {why}"))
+    });
+    match restored {
+        Ok(relays) => {
+            on_event(Event::Restored(relays));
+            Time::ZERO
+        }
+        Err(why) => {
+            on_event(Event::NotRestored(format!("{}: {why}", file.path.display())));
+            clock::now() + ANNOUNCED
+        }
+    }
+}
+
+fn read_relays(path: &Path) -> Result<String, String> {
+    let known = fs::metadata(path).map_err(|cause| cause.to_string())?;
+    // A pipe would wait for a writer.
+    if !known.is_file() || known.len() > LONGEST_LIST {
+        return Err(format!("not a file of at most {LONGEST_LIST} bytes"));
+    }
+    fs::read_to_string(path).map_err(|cause| cause.to_string())
+}
+
+/// Stores the relays from `begins` on, after changes and periodically: their entries become newer all the time.
+async fn store(
+    path: &Path,
+    begins: Time,
+    authority: &RefCell<Authority>,
+    changed: &Notify,
+    on_event: &dyn Fn(Event),
+) {
+    let mut last = Ok(());
+    // Before, the list lacks relays that the file may have.
+    clock::until(begins).await;
+    loop {
+        let text = authority.borrow_mut().relay_list(clock::unix());
+        let path = path.to_owned();
+        let writing = tokio::task::spawn_blocking(move || {
+            let write = if path.exists() { private_file::replace } else { private_file::write };
+            write(&path, &text).map_err(|why| format!("{} {why}", path.display()))
+        });
+        let written = writing.await.expect("writing a file does not panic");
+        if let (Err(why), true) = (&written, written != last) {
+            on_event(Event::NotStored(why.clone()));
+        }
+        last = written;
+        let stored = clock::now();
+        clock::until(stored + STORE_CHANGES).await;
+        tokio::select! {
+            () = changed.notified() => {}
+            () = clock::until(stored + STORE) => {}
+        }
     }
 }
 
@@ -94,6 +192,8 @@ async fn expire(authority: &RefCell<Authority>, changes: &ChangeReport<'_>) {
 /// Reports the relays that joined or left, and only their number where there are many.
 struct ChangeReport<'a> {
     on_event: &'a dyn Fn(Event),
+    /// Wakes the task that stores relays.
+    changed: &'a Notify,
     /// The start of the period.
     begun: Cell<Time>,
     counts: Cell<Counts>,
@@ -136,6 +236,9 @@ impl ChangeReport<'_> {
             }
         }
         self.counts.set(counts);
+        if is_changed {
+            self.changed.notify_one();
+        }
         is_changed
     }
 }
@@ -211,6 +314,7 @@ fn answer(
     signed: &Signed,
     asked: &PageRequest,
     changes: &ChangeReport<'_>,
+    opens: Time,
 ) -> Response {
     let text = || String::from_utf8_lossy(&asked.body);
     let posted = |said: Result<&'static str, String>| match said {
@@ -221,6 +325,12 @@ fn answer(
     let response = match (&asked.method, asked.path.as_str()) {
         (&Method::POST, "/relay") => posted(authority.join(now, asked.from, &text())),
         (&Method::POST, "/withdrawal") => posted(authority.withdraw(now, &text())),
+        // A client would take a list without most relays for the newest one.
+        (&Method::GET, "/directory") if clock::now() < opens => {
+            let wait = opens.since(clock::now()).as_secs_f64().ceil();
+            let why = "the directory has restarted and waits for its relays\n";
+            (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, wait.to_string())], why).into_response()
+        }
         (&Method::GET, "/directory") => {
             ([(CONTENT_TYPE, "text/plain; charset=utf-8")], directory(authority, signed)).into_response()
         }
@@ -279,7 +389,8 @@ mod tests {
         let keys = RouterKeys::generate(&mut fill);
         let events = RefCell::new(Vec::new());
         let hear = |event: Event| events.borrow_mut().push(event);
-        let changes = ChangeReport { on_event: &hear, begun: Cell::default(), counts: Cell::default() };
+        let (begun, counts) = (Cell::default(), Cell::default());
+        let changes = ChangeReport { on_event: &hear, changed: &Notify::new(), begun, counts };
         let later = Time::ZERO + PERIOD;
         for second in 0..200 {
             let now = NOW + 2 * second;
@@ -302,5 +413,34 @@ mod tests {
         authority.join(NOW + 500, Ipv4Addr::LOCALHOST.into(), &post).unwrap();
         assert!(changes.report(&mut authority, later + PERIOD));
         assert!(matches!(events.borrow().last(), Some(Event::Changed(change)) if change.nickname == "late"));
+    }
+
+    /// After a start without the list of an earlier process.
+    #[test]
+    fn clients_get_a_list_when_relays_have_announced_themselves() {
+        let token = Some("secret".to_owned());
+        let rules = Admission { allowed: Vec::new(), token, per_address: 8, gate: Gate::Private };
+        let mut authority = Authority::new(SigningKey::from_bytes(&[7; 32]), rules, 3600);
+        let (begun, counts) = (Cell::default(), Cell::default());
+        let changes = ChangeReport { on_event: &|_| {}, changed: &Notify::new(), begun, counts };
+        let mut ask = |method, path: &str, body: String, opens| {
+            let (from, path, body) = (Ipv4Addr::LOCALHOST.into(), path.to_owned(), body.into());
+            answer(
+                &mut authority,
+                &Cell::default(),
+                &PageRequest { from, method, path, body },
+                &changes,
+                opens,
+            )
+        };
+        let later = clock::now() + ANNOUNCED;
+        let early = ask(Method::GET, "/directory", String::new(), later);
+        assert_eq!(early.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(early.headers()[RETRY_AFTER], "35");
+        let keys = RouterKeys::generate(&mut fill);
+        let entry = Entry::new("early", "127.0.0.1:9".parse().unwrap(), &keys, (1000, true, clock::unix()));
+        let post = format!("token secret\n{}\n{}", proof(&keys), entry.line());
+        assert_eq!(ask(Method::POST, "/relay", post, later).status(), StatusCode::OK);
+        assert_eq!(ask(Method::GET, "/directory", String::new(), clock::now()).status(), StatusCode::OK);
     }
 }

@@ -1,6 +1,8 @@
 //! The directory of a self-hosted overlay: entries that relays sign, under the authority's signature. Clients are
 //! configured with the authority's key.
 
+mod relay_list;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
@@ -29,6 +31,8 @@ const DIRECTORY_PREFIX: &str = "tidegate overlay directory 1\n";
 const PROOF_PREFIX: &[u8] = b"tidegate overlay fingerprint 1\n";
 /// Maximum number of relays.
 const MAX_RELAYS: usize = 10_000;
+/// Longest list of relays in a file, bytes. A line has at most 640: an IPv6 address, and an entry.
+pub(super) const LONGEST_LIST: u64 = 640 * MAX_RELAYS as u64 + 1000;
 /// Maximum bandwidth of a relay, bytes per second: a port of the fastest Ethernet (800 Gbit/s, IEEE 802.3df).
 const MAX_BANDWIDTH: u64 = 100_000_000_000;
 /// Maximum clock difference, seconds.
@@ -304,8 +308,7 @@ pub(crate) fn sign(
         lines.extend(listed.map(|(relay, weight)| format!("weight {} {weight}\n", hex(relay))));
     }
     let text = format!("{HEAD}\nnumber {now}\nvalid {now} {}\n{lines}", now + validity);
-    let signature = key.sign(format!("{DIRECTORY_PREFIX}{text}").as_bytes());
-    format!("{text}signature {}\n", hex(&signature.to_bytes()))
+    signed(key, DIRECTORY_PREFIX, &text)
 }
 
 /// Parses a directory, and checks the authority's signature, the validity, and that its number is at least `seen`.
@@ -313,30 +316,14 @@ pub(crate) fn sign(
 /// # Errors
 /// If any check fails.
 pub fn check(text: &str, key: &[u8; 32], now: u64, seen: u64) -> Result<Directory, DirectoryError> {
-    let lines = || text.lines();
-    let (signed, signature) = text
-        .strip_suffix('\n')
-        .and_then(|text| text.rsplit_once("\nsignature "))
-        .ok_or(DirectoryError::Syntax(lines().count()))?;
-    let signature = unhex(signature).ok_or(DirectoryError::Syntax(lines().count()))?;
     // Verify the signature before parsing anything.
-    if !cert::verifies(key, format!("{DIRECTORY_PREFIX}{signed}\n").as_bytes(), &signature) {
-        return Err(DirectoryError::Signature);
-    }
-    let mut lines = signed.lines();
+    let mut lines = signed_part(text, key, DIRECTORY_PREFIX)?.lines();
     if lines.next() != Some(HEAD) {
         return Err(DirectoryError::Syntax(1));
     }
     let number = lines.next().and_then(|line| line.strip_prefix("number ")?.parse().ok());
     let number = number.ok_or(DirectoryError::Syntax(2))?;
-    let valid = lines.next().and_then(|line| {
-        let (from, until) = line.strip_prefix("valid ")?.split_once(' ')?;
-        Some([from.parse().ok()?, until.parse().ok()?])
-    });
-    let valid @ [from, until]: [u64; 2] = valid.ok_or(DirectoryError::Syntax(3))?;
-    if now + SKEW < from || now >= until + SKEW {
-        return Err(DirectoryError::Time(now, valid));
-    }
+    let until = check_time(lines.next(), now, 3)?;
     if number < seen {
         return Err(DirectoryError::Rollback(number, seen));
     }
@@ -367,6 +354,33 @@ pub fn check(text: &str, key: &[u8; 32], now: u64, seen: u64) -> Result<Director
         relays.push(entry);
     }
     Ok(Directory { number, until, relays, weights })
+}
+
+/// Signs a text for one purpose: its last line is the signature.
+fn signed(key: &SigningKey, prefix: &str, text: &str) -> String {
+    let signature = key.sign(format!("{prefix}{text}").as_bytes());
+    format!("{text}signature {}\n", hex(&signature.to_bytes()))
+}
+
+/// The part of a text of [`signed`] before its last line, once the signature is verified.
+fn signed_part<'a>(text: &'a str, key: &[u8; 32], prefix: &str) -> Result<&'a str, DirectoryError> {
+    let syntax = || DirectoryError::Syntax(text.lines().count());
+    let (part, signature) =
+        text.strip_suffix('\n').and_then(|text| text.rsplit_once("\nsignature ")).ok_or_else(syntax)?;
+    let signature = unhex(signature).ok_or_else(syntax)?;
+    let valid = cert::verifies(key, format!("{prefix}{part}\n").as_bytes(), &signature);
+    if valid { Ok(part) } else { Err(DirectoryError::Signature) }
+}
+
+/// Checks the line `valid FROM UNTIL`, which has this number. Returns the end of the validity.
+fn check_time(line: Option<&str>, now: u64, number: usize) -> Result<u64, DirectoryError> {
+    let read = || {
+        let (from, until) = line?.strip_prefix("valid ")?.split_once(' ')?;
+        Some([from.parse().ok()?, until.parse().ok()?])
+    };
+    let valid @ [from, until]: [u64; 2] = read().ok_or(DirectoryError::Syntax(number))?;
+    let is_valid = now + SKEW >= from && now < until + SKEW;
+    if is_valid { Ok(until) } else { Err(DirectoryError::Time(now, valid)) }
 }
 
 /// Parses a relay's measured weight.
