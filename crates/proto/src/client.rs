@@ -165,6 +165,18 @@ impl<O: Onion> Client<O> {
         Some(StreamKey { circuit: key, stream })
     }
 
+    /// Sends cells without content (RELAY_DROP) over a built circuit. Its last hop discards them, and no window counts them.
+    pub fn send_drops(&mut self, now: Time, key: CircuitKey, cells: u32) {
+        let is_built = |circuit: &Circuit<O>| circuit.hops.len() == circuit.path.len();
+        for _ in 0..cells {
+            // A full queue ends the circuit.
+            if !self.circuits.get(key.0 as usize).is_some_and(is_built) {
+                return;
+            }
+            self.say(now, key, StreamId(0), Payload::Nothing);
+        }
+    }
+
     /// Keeps a circuit without streams as a spare, to which another switches when its guard reports congestion. False,
     /// with nothing kept, unless both are built and end at the same relay.
     pub fn keep_standby(&mut self, key: CircuitKey, spare: CircuitKey) -> bool {

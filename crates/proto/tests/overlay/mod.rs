@@ -109,6 +109,28 @@ fn many_streams_share_a_circuit_and_uploads_work() {
 }
 
 #[test]
+fn the_last_hop_discards_drops() {
+    let mut net = Net::new(&Config { queue_limit: 500, ..Config::default() });
+    let now = net.now;
+    let key = net.client.build(now, PATH.to_vec());
+    net.client.send_drops(now, key, 300);
+    net.settle();
+    let before: Vec<u64> = net.relays.iter().map(Relay::cells_processed).collect();
+    net.client.send_drops(now, key, 300);
+    net.settle();
+    for (relay, before) in net.relays[..PATH.len()].iter().zip(before) {
+        assert!(before < 10, "a circuit that is not built takes none");
+        assert_eq!(relay.cells_processed() - before, 300);
+    }
+    let stream = net.client.open(net.now, key, 400_000).unwrap();
+    net.settle();
+    assert_eq!(net.received[&stream].last(), Some(&0), "windows do not count them");
+    net.client.send_drops(net.now, key, 5000);
+    net.settle();
+    assert_eq!(net.closed, [key], "a full queue ends the circuit");
+}
+
+#[test]
 fn a_broken_channel_ends_its_circuits_and_no_others() {
     let mut net = Net::new(&Config::default());
     let long = net.client.build(net.now, PATH.to_vec());
