@@ -23,6 +23,7 @@ mod pctcp;
 mod quic;
 mod reload;
 mod restart;
+mod self_test;
 mod server;
 mod shards;
 #[path = "../../../tests/skipped.rs"]

@@ -120,6 +120,16 @@ impl Relay {
             clock::until(clock::now() + Span::from_millis(10)).await;
         }
     }
+
+    /// Waits until it reports that its test failed: the authority does not serve microdescriptors.
+    async fn fails_to_test_its_bandwidth(&self) {
+        let end = clock::now() + Span::from_secs(60);
+        let failed = |event: &Event| matches!(event, Event::NotTested(why) if why.contains("none of the microdescriptors"));
+        while !self.events.borrow().iter().any(failed) {
+            assert!(clock::now() < end, "{:?}", self.events.borrow());
+            clock::until(clock::now() + Span::from_millis(10)).await;
+        }
+    }
 }
 
 /// A published document with this text. A relay may publish again for an earlier change.
@@ -167,6 +177,7 @@ fn a_tor_network_that_comes_and_goes_takes_its_parameters_along() {
         let relay = Relay::start().await;
         relay.reload(Announce::Tor(vec![authority]), Operator::default()).await;
         relay.limits_connections(true).await;
+        relay.fails_to_test_its_bandwidth().await;
         relay.reload(Announce::None, Operator::default()).await;
         relay.limits_connections(false).await;
         relay.reload(Announce::Tor(vec![authority]), Operator::default()).await;

@@ -762,6 +762,11 @@ fn log_event(event: &Event) {
             let cure = "make the folder of the key file writable, and free space there";
             tracing::warn!(cause = why, cure, "history of carried bytes not stored");
         }
+        Event::Tested(circuits) => tracing::info!(circuits, "tested its bandwidth"),
+        Event::NotTested(why) => {
+            let cure = "let others reach `address`; the relay tries again, and carries users meanwhile";
+            tracing::warn!(cause = why, cure, "bandwidth not tested");
+        }
         Event::Keys(Change::Onion) => tracing::info!(key = "onion", "renewed"),
         Event::Keys(Change::Forgotten) => tracing::info!(key = "onion", "forgotten"),
         Event::Keys(Change::Signing) => tracing::info!(key = "signing", "renewed"),

@@ -1,5 +1,5 @@
-//! The consensus of a Tor network, as far as a relay needs it: the parameters against denial of service, and the
-//! addresses of relays. The directory of an overlay has the addresses only.
+//! The consensus of a Tor network, as far as a relay needs it: the parameters against denial of service, the addresses of
+//! relays, and relays for its self-test. The directory of an overlay has the addresses only.
 //!
 //! The relay reads it from its authorities over HTTP, as it publishes there, and does not check signatures: the
 //! configuration names authorities by address only.
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use tidegate_control::units::Span;
-use tidegate_data::consensus::{self, Identity};
+use tidegate_data::consensus::{self, Identity, RouterStatus};
 use tidegate_data::document::Document;
 
 use super::directory;
@@ -34,6 +34,8 @@ pub(crate) struct Consensus {
     pub identities: BTreeSet<Identity>,
     /// See `identities`.
     pub relays: BTreeSet<IpAddr>,
+    /// All that it says of each relay.
+    pub lines: Vec<RouterStatus>,
     /// When a newer one exists, seconds since 1970.
     pub fresh_until: Option<u64>,
 }
@@ -78,6 +80,7 @@ async fn read_from(at: SocketAddr) -> Result<Consensus, String> {
         parameters: read.params,
         identities: read.relays.iter().map(|relay| relay.identity).collect(),
         relays: first.chain(further_addresses(document.text())).collect(),
+        lines: read.relays,
         fresh_until: consensus::fresh_until(&document),
     })
 }

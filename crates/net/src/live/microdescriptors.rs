@@ -17,7 +17,7 @@ const MEMORY: usize = 16 << 20;
 const LONGEST: usize = 64 << 10;
 const PATH: &str = "/tor/micro/d/";
 
-type Digest = [u8; 32];
+pub(crate) type Digest = [u8; 32];
 
 /// A client's request for microdescriptors.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +28,11 @@ pub(crate) struct List {
 }
 
 impl List {
+    /// A list of these.
+    pub(crate) fn of(digests: BTreeSet<Digest>) -> List {
+        List { digests, deflated: false }
+    }
+
     /// Parses the path of a request; `None` if it asks for something else.
     pub(crate) fn parse(path: &str, encodings: &str) -> Option<List> {
         let list = path.strip_prefix(PATH)?;
@@ -125,7 +130,8 @@ impl Microdescriptors {
     }
 }
 
-fn digest_of(text: &[u8]) -> Digest {
+/// The digest by which a consensus names a microdescriptor.
+pub(crate) fn digest_of(text: &[u8]) -> Digest {
     Sha256::digest(text).into()
 }
 

@@ -31,6 +31,7 @@ mod policy;
 pub mod quic;
 pub mod relay;
 pub mod renewal;
+mod self_test;
 mod shard;
 mod shards;
 mod status;

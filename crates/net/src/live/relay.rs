@@ -10,9 +10,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tidegate_control::units::{Span, Time};
+use tidegate_data::consensus::RouterStatus;
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::control::{Place, StreamFlow};
-use tidegate_proto::crypto::{KeyLifetimes, SENDME_INCREMENT, SharedNames};
+use tidegate_proto::crypto::{KeyLifetimes, Router, SENDME_INCREMENT, SharedNames};
 use tidegate_proto::defence::{Counted, DefenceParameters};
 use tidegate_proto::flashflow::relay::Config as Permissions;
 use tidegate_proto::links::{Config, Limits};
@@ -33,6 +34,7 @@ use super::fetch::fetch;
 use super::history::{HandshakeAssessment, History, reported_exhaustion, reported_overload};
 use super::quic::Neighbour;
 use super::renewal::{Change, Keys, Renewed};
+use super::self_test::{self, Conditions, Hop};
 use super::shard::{Common, Shard, ShardSettings, log_failed_handshake};
 use super::shards::{EndOnDrop, OtherShards, Start};
 use super::status::{self, Counts, count};
@@ -145,6 +147,10 @@ pub enum Event {
     OtherIncrement(i32),
     /// The history of carried bytes could not be read or written, and why.
     History(String),
+    /// It sent cells to itself over this number of circuits, because it had observed no bandwidth.
+    Tested(usize),
+    /// That failed, and why. It tries again.
+    NotTested(String),
 }
 
 /// An HTTP answer: status code, reason phrase, body.
@@ -203,6 +209,7 @@ struct RelayLoop {
     reported: Rc<Cell<Option<Reported>>>,
     /// Whether the consensus lacks the relay.
     unlisted: Rc<Cell<bool>>,
+    self_test: Rc<Conditions>,
     keys: Rc<Renewed>,
     history: Rc<RefCell<History>>,
     /// Parameters: the operator's against denial of service, and all of the consensus.
@@ -286,9 +293,8 @@ async fn run_on(
             () = relay.accept_all(&listeners) => {}
             () = relay.accept_quic() => {}
             () = relay.serve_opened() => {}
-            () = relay.announce(on_event) => {}
+            () = relay.take_part(on_event) => {}
             () = relay.renew(on_event) => {}
-            () = relay.follow_network(on_event) => {}
             () = relay.measure() => {}
             () = relay.note_bytes(on_event) => {}
             () = relay.shard.bound_memory() => {}
@@ -396,6 +402,7 @@ impl RelayLoop {
             published: Rc::default(),
             reported: Rc::default(),
             unlisted: Rc::default(),
+            self_test: Rc::default(),
             overrides: Rc::new(RefCell::new(defences)),
             stated: Rc::default(),
             stream_flow: Rc::default(),
@@ -466,6 +473,7 @@ impl RelayLoop {
             self.stated.take();
             self.know_relays(BTreeSet::new());
             self.shard.documents().clear();
+            self.self_test.clear();
             self.moved.notify_one();
         }
         self.apply_parameters(on_event);
@@ -548,6 +556,7 @@ impl RelayLoop {
                     self.know_relays(read.relays);
                     let own = tidegate_data::consensus::Identity(self.keys.router().fingerprint());
                     self.unlisted.set(!read.identities.contains(&own));
+                    self.self_test.learn(read.lines, own.0, self.shard.settings().extends);
                     let increment = read.parameters.get("cc_sendme_inc").copied();
                     if let Some(other) =
                         increment.filter(|stated| stated.abs_diff(SENDME_INCREMENT.into()) > 1)
@@ -562,6 +571,54 @@ impl RelayLoop {
             }
             clock::until(clock::now() + pause).await;
         }
+    }
+
+    /// Tests its bandwidth once if it joins a Tor network and has carried nothing.
+    async fn test_bandwidth(&self, on_event: &dyn Fn(Event)) {
+        let mut pause = None;
+        loop {
+            let relays = self.self_test.are_met().await;
+            let Announce::Tor(authorities) = self.announced.borrow().announce.clone() else { continue };
+            if self.observed() > 0 {
+                break;
+            }
+            match self.try_bandwidth(&authorities, &relays).await {
+                Ok(circuits) => {
+                    on_event(Event::Tested(circuits));
+                    // Its next descriptor says what it carried.
+                    self.changed.notify_one();
+                    break;
+                }
+                Err(why) => on_event(Event::NotTested(why)),
+            }
+            let again = self_test::pause_after(pause);
+            pause = Some(again);
+            clock::until(clock::now() + again).await;
+        }
+        std::future::pending().await
+    }
+
+    /// Sends cells over these relays to itself. Returns the number of circuits that were built.
+    async fn try_bandwidth(
+        &self,
+        authorities: &[SocketAddr],
+        relays: &[RouterStatus],
+    ) -> Result<usize, String> {
+        let others = self_test::read_keys(authorities, relays).await?;
+        let (own, limit) = (self.own_hop(), self.shard.overlay.limit().share().into());
+        let address = own.router.address;
+        let built = self_test::run(own, &others, self.shard.settings().extends, limit).await;
+        match built.map_err(|cause| cause.to_string())? {
+            0 => Err(format!("no circuit over {} relays reaches {address}", others.len())),
+            circuits => Ok(circuits),
+        }
+    }
+
+    /// The relay as the last hop of circuits.
+    fn own_hop(&self) -> Hop {
+        let (keys, address) = (self.keys.router(), self.announced.borrow().address.first());
+        let (fingerprint, ed25519) = (keys.fingerprint(), Some(keys.ed25519()));
+        Hop { router: Router { address, fingerprint, ed25519 }, onion: keys.onion() }
     }
 
     /// Renews keys, and publishes the new ones at once.
@@ -583,6 +640,11 @@ impl RelayLoop {
             on_event(Event::Keys(change));
         };
         keys.run(&self.shard.links, hear).await;
+    }
+
+    /// Publishes the relay in its network, follows what the network states, and gets a weight there.
+    async fn take_part(&self, on_event: &dyn Fn(Event)) {
+        tokio::join!(self.announce(on_event), self.follow_network(on_event), self.test_bandwidth(on_event));
     }
 
     /// Publishes the relay periodically, and at once after a change.
@@ -611,8 +673,9 @@ impl RelayLoop {
             for answer in answers {
                 let refusal = match answer {
                     Ok((200, _, _)) => {
-                        if let Announce::Overlay(at, _) = announce {
-                            self.listed.set(Some(at));
+                        match announce {
+                            Announce::Overlay(at, _) => self.listed.set(Some(at)),
+                            _ => self.self_test.announced(),
                         }
                         on_event(Event::Announced);
                         continue;

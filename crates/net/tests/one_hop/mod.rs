@@ -19,9 +19,9 @@ use tidegate_proto::node::{CircuitKey, Output, StreamKey};
 use tidegate_proto::transport::Transport;
 use tokio::task::LocalSet;
 
-pub fn on_sockets<F: Future>(test: F) {
+pub fn on_sockets<F: Future>(test: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(LocalSet::new().run_until(test));
+    runtime.block_on(LocalSet::new().run_until(test))
 }
 
 pub struct OneHop<G = Unlimited> {
