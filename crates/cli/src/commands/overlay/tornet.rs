@@ -352,8 +352,8 @@ impl Tornet {
 
 /// The configuration file of a relay.
 fn config(name: &str, authority: SocketAddr, arguments: &TornetArgs) -> String {
-    // A stock relay sends itself traffic at its start, which gives it weight. Ours say what they observed, nothing yet, so
-    // the network would have few relays to choose from.
+    // What a relay's test of itself observes is in its second descriptor. Until then it would have no weight, and clients few
+    // relays to choose from.
     let rates = "bandwidth = \"10 Gbit/s\"\npublished-bandwidth = \"10 Gbit/s\"\n";
     let keys = format!("{SHOWN}{rates}threads = {}\n", arguments.threads);
     let tables = format!("[tor]\nauthority = \"{authority}\"\n\n{}", system_table(&arguments.system));

@@ -49,7 +49,7 @@ impl Authority {
         for (from, entry) in entries.collect::<Result<Vec<_>, _>>()? {
             let by_name = self.admission.allowed.contains(&entry.ed25519);
             let by_token = same_token && self.admission.token.is_some();
-            // A relay of the allow-list needs no place.
+            // Relays of the allow-list do not use up places.
             let from = from.filter(|_| by_token).or(by_name.then_some(UNPLACED));
             let is_current = entry.published + self.validity >= now && entry.published <= now + SKEW;
             let Some(from) = from.filter(|_| is_current && entry.passes(self.admission.gate).is_ok()) else {
