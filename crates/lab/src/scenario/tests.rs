@@ -652,6 +652,8 @@ fn a_network_has_one_size() {
     assert_eq!(fraction(&relays, &["tor.fraction = 0.05"]), 0.05, "the override counts");
     let written = toml::to_string(&parse(&relays, &[]).unwrap().file).unwrap();
     assert_eq!(fraction(&written, &[]), few, "a scenario that the tool wrote has both");
+    let error = parse(&relays, &["tor.relays = 100000"]).unwrap_err().to_string();
+    assert!(error.contains("`relays` is 100000, but the whole network has"), "{error}");
 }
 
 #[test]

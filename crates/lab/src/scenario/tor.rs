@@ -47,8 +47,17 @@ pub(super) fn settle_fraction(
     let (Some(tor), Some(consensus)) = (&mut file.tor, &inputs.consensus) else { return Ok(()) };
     let span = tor.span();
     let tor = tor.get_mut();
+    if consensus.relays.iter().all(|relay| relay.bandwidth == 0) {
+        let cause = "[tor]: no relay of the network has a weight, so clients cannot choose any";
+        return Err(source.error(span, cause, "name another `consensus` or table of relays"));
+    }
     if let Some(relays) = &tor.relays {
-        let share = (f64::from(*relays) / consensus.relays.len().max(1) as f64).min(1.0);
+        let whole = consensus.relays.len();
+        if *relays as usize > whole {
+            let cause = format!("[tor]: `relays` is {relays}, but the whole network has {whole}");
+            return Err(source.error(span, cause, format!("set `relays` to {whole} or less")));
+        }
+        let share = f64::from(*relays) / whole as f64;
         // A scenario that the tool wrote has both.
         if tor.fraction != TorFile::default().fraction && tor.fraction != share {
             let cause = "[tor]: `fraction` has no effect beside `relays`, which sets the network's size";
