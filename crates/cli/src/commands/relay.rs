@@ -244,22 +244,6 @@ fn limits(given: Option<&Spanned<Value>>, source: &SourceFile) -> Result<Limits,
             }
         }
     }
-    for (key, value, other, most) in [
-        ("connections-per-address", limits.connections_per_address, "connections", limits.connections),
-        ("circuits-per-address", limits.circuits_per_address, "circuits", limits.circuits),
-        (
-            "handshakes-per-second",
-            limits.handshakes_per_second,
-            "all-handshakes-per-second",
-            limits.all_handshakes_per_second,
-        ),
-    ] {
-        // A default above the other limit is not a mistake of the file.
-        if let Some(given) = given.filter(|given| value > most && given.get_ref().get(key).is_some()) {
-            let cause = format!("limits.{key} has no effect: `{other}` is {most}");
-            return Err(source.error(given.span(), cause, format!("set `{key}` below {most}, or remove it")));
-        }
-    }
     let descriptors = u32::try_from(os::descriptors()).unwrap_or(u32::MAX);
     // The remaining descriptors are for streams, outgoing connections and files.
     limits.connections = limits.connections.min(descriptors / 2);

@@ -13,7 +13,7 @@ use tidegate_proto::defence::{DefenceParameters, OPTIONS};
 use super::*;
 
 /// A key, keys that both configurations have besides the shortest one, and keys that one of them has. `!`: it is refused.
-const CASES: [(&str, &str, &str); 50] = [
+const CASES: [(&str, &str, &str); 47] = [
     ("nickname", "", "nickname = \"b\""),
     ("listen", "", "listen = \"127.0.0.1:9002\""),
     ("address", "", "address = \"192.0.2.1:9001\""),
@@ -51,13 +51,6 @@ const CASES: [(&str, &str, &str); 50] = [
     ("show-circuits", "status = \"127.0.0.1:9100\"", "show-circuits = true"),
     ("show-circuits", "", "!show-circuits = true"),
     ("drain", "", "drain = \"10 min\""),
-    ("limits.connections-per-address", "limits.connections = 9", "!limits.connections-per-address = 10"),
-    ("limits.circuits-per-address", "limits.circuits = 9", "!limits.circuits-per-address = 10"),
-    (
-        "limits.handshakes-per-second",
-        "limits.all-handshakes-per-second = 9",
-        "!limits.handshakes-per-second = 10",
-    ),
     ("limits.extending", "", "!limits.extending = \"0 s\""),
     ("limits.without-circuits", "", "!limits.without-circuits = \"0.9 s\""),
     ("directory.address", "directory.address = \"192.0.2.9:9\"", "directory.address = \"192.0.2.9:8\""),
