@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn a_choice_of_samples_that_has_no_effect_is_refused() {
         let said = |overrides: &[&str]| sampled(overrides).unwrap_err().to_string();
-        let whole = said(&["tor.sample = 'balanced'", "tor.relays = 8000"]);
+        let whole = said(&["tor.sample = 'balanced'", "tor.relays = 7195"]);
         assert!(whole.contains("has every relay") && whole.contains("drop `sample`"), "{whole}");
         let unknown = said(&["tor.sample = 'balancd'"]);
         assert!(unknown.contains("balancd") && unknown.contains("balanced"), "{unknown}");
