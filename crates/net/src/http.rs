@@ -13,8 +13,8 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::header::{
-    ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST,
-    HeaderMap, HeaderValue, ORIGIN, VARY,
+    ACCEPT, ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_SECURITY_POLICY,
+    CONTENT_TYPE, HOST, HeaderMap, HeaderValue, ORIGIN, VARY,
 };
 use axum::http::uri::{Authority, Uri};
 use axum::http::{Method, StatusCode};
@@ -54,6 +54,9 @@ const SENT: usize = 64 << 10;
 /// Requests that wait for their page.
 const WAITING: usize = 16;
 
+/// Media type of the metrics that roles make.
+pub(crate) const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
 /// A page.
 #[derive(Clone, Debug)]
 pub(crate) struct Page {
@@ -71,7 +74,7 @@ pub(crate) fn plain(name: &str) -> &str {
     name.strip_suffix("_total").unwrap_or(name)
 }
 
-/// Formats metrics in Prometheus' text format, with `prefix` before each name.
+/// Formats metrics in the text format of OpenMetrics, with `prefix` before each name.
 pub(crate) fn metrics(prefix: &str, numbers: &[Number]) -> Page {
     let mut registry = Registry::with_prefix(prefix);
     for (name, help, value) in numbers {
@@ -91,7 +94,49 @@ pub(crate) fn metrics(prefix: &str, numbers: &[Number]) -> Page {
     }
     let mut text = String::new();
     encode(&mut text, &registry).expect("a string takes everything");
-    Page { kind: "application/openmetrics-text; version=1.0.0; charset=utf-8", text }
+    Page { kind: OPENMETRICS, text }
+}
+
+/// Rewrites metrics in the text format of OpenMetrics in the older one of Prometheus. That one declares a counter by the name of its
+/// sample, and ends without a mark.
+fn older_format(text: &str) -> String {
+    let counters: Vec<&str> =
+        text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();
+    let mut older = String::with_capacity(text.len());
+    for line in text.lines() {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some("EOF" | "UNIT"), ..) => continue,
+            (Some("#"), Some(what), Some(name), Some(rest)) if counters.contains(&name) => {
+                older.push_str(&format!("# {what} {name}_total {rest}"));
+            }
+            _ => older.push_str(line),
+        }
+        older.push('\n');
+    }
+    older
+}
+
+/// Answers with metrics in the older format unless the client accepts OpenMetrics. Prometheus names it; `curl` and older
+/// collectors do not.
+async fn choose_format(request: Request, next: Next) -> Response {
+    let knows = request.headers().get_all(ACCEPT).iter().any(|accepted| {
+        accepted.to_str().is_ok_and(|accepted| accepted.contains("application/openmetrics-text"))
+    });
+    let mut response = next.run(request).await;
+    if response.headers().get(CONTENT_TYPE).is_none_or(|kind| kind != OPENMETRICS) {
+        return response;
+    }
+    response.headers_mut().append(VARY, HeaderValue::from_static("accept"));
+    if knows {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    let text = axum::body::to_bytes(body, usize::MAX).await.expect("metrics are complete in memory");
+    let text = older_format(str::from_utf8(&text).expect("metrics are text"));
+    parts.headers.remove(CONTENT_LENGTH);
+    parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8"));
+    Response::from_parts(parts, text.into())
 }
 
 /// A request to a role.
@@ -152,7 +197,8 @@ pub async fn serve(listener: TcpListener, pages: Router) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "pages are served on loopback only"));
     }
     // A player of a stream may pause, so an answer may stay unread.
-    serve_all(listener, pages.layer(middleware::from_fn(guard)), None).await;
+    let pages = pages.layer(middleware::from_fn(choose_format)).layer(middleware::from_fn(guard));
+    serve_all(listener, pages, None).await;
     Ok(())
 }
 
@@ -289,8 +335,11 @@ mod tests {
         runtime.block_on(local.run_until(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
-            let make =
-                |path: &str| (path == "/a").then(|| Page { kind: "text/plain", text: "this is a".into() });
+            let make = |path: &str| match path {
+                "/a" => Some(Page { kind: "text/plain", text: "this is a".into() }),
+                "/metrics" => Some(metrics("x", &[("sent_total", "Sent", 3.0), ("peers", "Peers", 2.0)])),
+                _ => None,
+            };
             let (router, answering) = pages(make);
             tokio::task::spawn_local(answering);
             tokio::task::spawn_local(serve(listener, router));
@@ -339,6 +388,31 @@ mod tests {
             assert!(head.ends_with("\r\n\r\n"), "{head}");
             let long = format!("GET /a HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(HEAD));
             assert!(!ask(address, &long).await.contains("this is a"));
+        });
+    }
+
+    #[test]
+    fn metrics_are_in_the_format_that_the_client_accepts() {
+        against_a_server(|address| async move {
+            let asked = |accept: &str| format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\n{accept}\r\n");
+            // Prometheus 2 asks like this.
+            let accept =
+                "Accept: application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5\r\n";
+            let answer = ask(address, &asked(accept)).await;
+            assert!(answer.contains(&format!("content-type: {OPENMETRICS}\r\n")), "{answer}");
+            assert!(answer.contains("# TYPE x_sent counter\nx_sent_total 3.0\n"), "{answer}");
+            assert!(answer.ends_with("# EOF\n"), "{answer}");
+            for accept in ["", "Accept: */*\r\n", "Accept: text/plain\r\n"] {
+                let answer = ask(address, &asked(accept)).await;
+                assert!(
+                    answer.contains("content-type: text/plain; version=0.0.4; charset=utf-8\r\n"),
+                    "{answer}"
+                );
+                let text = "# HELP x_sent_total Sent.\n# TYPE x_sent_total counter\nx_sent_total 3.0\n\
+                            # HELP x_peers Peers.\n# TYPE x_peers gauge\nx_peers 2.0\n";
+                assert_eq!(answer.split_once("\r\n\r\n").map(|(_, body)| body), Some(text), "{answer}");
+                assert!(answer.contains(&format!("content-length: {}\r\n", text.len())), "{answer}");
+            }
         });
     }
 

@@ -38,7 +38,7 @@ pub async fn serve(address: SocketAddr, shared: Rc<RefCell<CoordinatorState>>) -
             "/" => ("text/html; charset=utf-8", page(&shared)),
             "/status.json" => ("application/json", document(&shared).to_string()),
             "/v3bw" => ("text/plain; charset=utf-8", shared.ledger.last_file()?.to_owned()),
-            "/metrics" => ("application/openmetrics-text; version=1.0.0; charset=utf-8", metrics(&shared)),
+            "/metrics" => (http::OPENMETRICS, metrics(&shared)),
             _ => return None,
         };
         Some(Page { kind, text })
@@ -171,7 +171,7 @@ fn page(shared: &CoordinatorState) -> String {
     )
 }
 
-/// The metrics in Prometheus' text format.
+/// The metrics in the text format of OpenMetrics.
 fn metrics(shared: &CoordinatorState) -> String {
     let (config, now) = (&shared.config, shared.unix());
     let mut registry = Registry::with_prefix("tidegate_flashflow");
