@@ -168,7 +168,7 @@ def run(
     progress: Callable[[float, str], object] | None = None,
 ) -> Results: ...
 def solve(problem: _Path | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Any:
-    """Solves PredicTor's optimal control problem, open loop. Takes a dict (or a JSON file) with `problem` ("2020" or
+    """Solves PredicTor's optimal control problem, open loop. Takes a dict (or a JSON file) with `problem` ("prototype" or
     "journal"), `capacity` and rates in cells/s, queues in cells, `dt` in s, as in examples/predictor/figure-3.json. For a
     list of problems it returns a list of solutions.
     """

@@ -94,10 +94,12 @@ class _Networks:
         relay = lambda name, rate: {"name": name, "link": f"{int(8 * rate)} bit/s"}
         names = range(self.circuits)
         fast = 10 * link
+        duration = int(1000 * self.interval * (self.steps + 1)) + 1
         return {
             "name": "bottleneck",
-            "duration": f"{int(1000 * self.interval * (self.steps + 1)) + 1} ms",
-            "sample": "1 s",
+            "duration": f"{duration} ms",
+            # A run needs one sample at least, and has no use for more.
+            "sample": f"{min(1000, duration // 2)} ms",
             "trace-one-in": 0,
             "system": [{"name": "learnt", "transport": "pctcp"}],
             # Data crosses two paths between three relays.
