@@ -126,13 +126,14 @@ impl Running {
         let z = aggregate::estimate(&self.seconds);
         let RelayResult { estimate, conclusive, .. } = good;
         if z != Some(estimate) {
-            let cause = format!("result of {id} is {} bit/s, its seconds give {z:?}", estimate.0);
+            let given = z.map_or("none".into(), |rate| format!("{} bit/s", rate.0));
+            let cause = format!("the result of {id} is {} bit/s, but its seconds give {given}", estimate.0);
             return Err(LedgerError(cause));
         }
         let verdict = self.parameters.judge(estimate, self.guess, self.allocated);
         if matches!(verdict, Verdict::Conclusive(_)) != conclusive {
             let cause =
-                format!("result of {id} says conclusive: {conclusive}, which contradicts its seconds");
+                format!("the result of {id} says conclusive: {conclusive}, which contradicts its seconds");
             return Err(LedgerError(cause));
         }
         Ok(verdict)

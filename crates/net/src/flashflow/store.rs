@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const DATABASE: &str = "ledger.sqlite";
 /// File with the number of the last record. A database that ends earlier has lost records: SQLite takes a damaged log for
 /// one that ends there. After a power failure the file may be older, which hides that once.
 const LAST: &str = "last";
-/// Format of the database, in SQLite's `user_version`. Records of format 1 lack digests.
+/// Format of the database, in SQLite's `user_version`.
 const FORMAT: i64 = 2;
 /// How long a reader waits for a writer.
 const BUSY: Duration = Duration::from_secs(5);
@@ -29,9 +29,7 @@ const BUSY: Duration = Duration::from_secs(5);
 /// record covers the one before it, so that a changed bit, a missing or an exchanged record is found (SQLite lacks
 /// checksums).
 const SCHEMA: &str = "
-    CREATE TABLE records (seq INTEGER PRIMARY KEY, unix INTEGER NOT NULL, record TEXT NOT NULL, digest BLOB) STRICT;";
-/// From format 1.
-const ADD_DIGESTS: &str = "ALTER TABLE records ADD COLUMN digest BLOB;";
+    CREATE TABLE records (seq INTEGER PRIMARY KEY, unix INTEGER NOT NULL, record TEXT NOT NULL, digest BLOB NOT NULL) STRICT;";
 
 /// An open state directory, locked by this process.
 pub struct Store {
@@ -67,52 +65,63 @@ fn error(path: &Path, why: impl fmt::Display) -> StoreError {
 pub fn read(directory: &Path) -> Result<Vec<Record>, StoreError> {
     let path = directory.join(DATABASE);
     // Before the records, which a running coordinator appends to.
-    let last = last(directory);
+    let last = last(directory)?;
     if !path.exists() {
-        return Ok(Vec::new());
+        return records(&path, Vec::new(), last);
     }
     let connection = Connection::open_with_flags(&path, OpenFlags::SQLITE_OPEN_READ_ONLY);
     let rows = connection.and_then(|connection| {
         connection.busy_timeout(BUSY)?;
         rows(&connection)
     });
-    records(&path, rows.map_err(|cause| error(&path, cause))?, last)
+    records(&path, rows.map_err(|cause| unreadable(&path, &cause))?, last)
 }
 
-/// The number of the last record that was stored; 0 if it is unknown.
-fn last(directory: &Path) -> i64 {
-    let text = fs::read_to_string(directory.join(LAST));
-    text.ok().and_then(|text| text.trim_end().parse().ok()).unwrap_or(0)
+/// The error of a database that cannot be read.
+fn unreadable(path: &Path, cause: &rusqlite::Error) -> StoreError {
+    let why = match cause {
+        rusqlite::Error::InvalidColumnType(..) | rusqlite::Error::FromSqlConversionFailure(..) => {
+            "a record is damaged: the file was cut or changed; restore a copy of it".to_owned()
+        }
+        _ => cause.to_string(),
+    };
+    error(path, why)
 }
 
-/// Writes all records as lines of JSON.
-///
-/// # Errors
-/// If they cannot be read or written.
-pub fn export(directory: &Path, mut to: impl Write) -> Result<(), StoreError> {
-    for record in read(directory)? {
-        let line = serde_json::to_string(&record).expect("records are JSON");
-        writeln!(to, "{line}").map_err(|cause| error(directory, cause))?;
+/// The number of the last record that was stored; 0 if it is unknown: before the first record, or after a power failure that left
+/// an empty file.
+fn last(directory: &Path) -> Result<i64, StoreError> {
+    let path = directory.join(LAST);
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(0),
+        Err(cause) => return Err(error(&path, cause)),
+    };
+    match text.trim_end() {
+        "" => Ok(0),
+        number => number.parse().map_err(|_| {
+            error(
+                &path,
+                "is not the number of a record: the file was damaged or changed; delete it to go on without",
+            )
+        }),
     }
-    to.flush().map_err(|cause| error(directory, cause))
 }
 
-/// A stored record, and its digest; `None` in a database of format 1.
+/// A stored record, and its digest.
 struct Row {
     seq: i64,
     unix: i64,
     text: String,
-    digest: Option<Vec<u8>>,
+    digest: Vec<u8>,
 }
 
 fn rows(connection: &Connection) -> rusqlite::Result<Vec<Row>> {
-    let digest = match format(connection)? {
-        FORMAT => "digest",
-        1 => "NULL",
+    match format(connection)? {
+        FORMAT => {}
         other => return Err(unknown_format(other)),
-    };
-    let mut query =
-        connection.prepare(&format!("SELECT seq, unix, record, {digest} FROM records ORDER BY seq"))?;
+    }
+    let mut query = connection.prepare("SELECT seq, unix, record, digest FROM records ORDER BY seq")?;
     let read = |row: &rusqlite::Row<'_>| {
         Ok(Row { seq: row.get(0)?, unix: row.get(1)?, text: row.get(2)?, digest: row.get(3)? })
     };
@@ -140,23 +149,16 @@ fn records(path: &Path, rows: Vec<Row>, last: i64) -> Result<Vec<Record>, StoreE
     let damaged = |seq: i64, why: &str| {
         error(path, format!("record {seq} {why}: the file was damaged or changed; restore a copy of it"))
     };
-    let mut before: Option<(i64, Option<Vec<u8>>)> = None;
+    let mut before: Option<(i64, Vec<u8>)> = None;
     let mut all = Vec::new();
     for Row { seq, unix, text, digest: stored } in rows {
         if before.as_ref().is_some_and(|(last, _)| seq != last + 1) {
             return Err(damaged(seq, "does not follow the one before it"));
         }
-        // The record before the first one was deleted because of its age, so the first one's digest cannot be checked;
-        // `forget` replaces it. Records of format 1 precede all others and lack one.
-        match (&before, &stored) {
-            (Some((_, Some(_))), None) => return Err(damaged(seq, "has no digest")),
-            (_, Some(stored)) => {
-                let known = before.as_ref().and_then(|(_, digest)| digest.as_deref()).unwrap_or_default();
-                if *stored != digest(known, seq, unix, &text) {
-                    return Err(damaged(seq, "has another digest"));
-                }
-            }
-            (_, None) => {}
+        // The record before the first one was deleted because of its age; `forget` replaced the first one's digest.
+        let known = before.as_ref().map(|(_, digest)| &digest[..]).unwrap_or_default();
+        if stored != digest(known, seq, unix, &text) {
+            return Err(damaged(seq, "has another digest"));
         }
         all.push(parse(path, seq, &text)?);
         before = Some((seq, stored));
@@ -185,9 +187,9 @@ impl Store {
         lock.try_lock().map_err(|_| error(&lock_path, "another coordinator is using this state"))?;
         let path = directory.join(DATABASE);
         let connection = database(&path).map_err(|cause| error(&path, cause))?;
-        let rows = rows(&connection).map_err(|cause| error(&path, cause))?;
+        let rows = rows(&connection).map_err(|cause| unreadable(&path, &cause))?;
         let first = rows.first().map_or(1, |row| row.seq);
-        let (mut ledger, all) = (Ledger::default(), records(&path, rows, last(directory))?);
+        let (mut ledger, all) = (Ledger::default(), records(&path, rows, last(directory)?)?);
         for (seq, record) in (first..).zip(&all) {
             ledger.apply(record).map_err(|cause| error(&path, format!("record {seq}: {cause}")))?;
         }
@@ -254,11 +256,9 @@ fn database(path: &Path) -> rusqlite::Result<Connection> {
     connection.busy_timeout(BUSY)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
-    // One transaction: a crash in between would leave tables that cannot be created again.
-    let set = |change| format!("BEGIN; {change} PRAGMA user_version = {FORMAT}; COMMIT");
     match format(&connection)? {
-        0 => connection.execute_batch(&set(SCHEMA))?,
-        1 => connection.execute_batch(&set(ADD_DIGESTS))?,
+        // One transaction: a crash in between would leave tables that cannot be created again.
+        0 => connection.execute_batch(&format!("BEGIN; {SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT"))?,
         FORMAT => {}
         other => return Err(unknown_format(other)),
     }
@@ -269,12 +269,12 @@ fn database(path: &Path) -> rusqlite::Result<Connection> {
 fn insert(transaction: &Transaction<'_>, record: &Record) -> rusqlite::Result<i64> {
     let text = serde_json::to_string(record).expect("records are JSON");
     let last = "SELECT seq, unix, digest FROM records ORDER BY seq DESC LIMIT 1";
-    let last = transaction.prepare_cached(last)?.query_row([], |row| {
-        Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get::<_, Option<Vec<u8>>>(2)?))
-    });
+    let last = transaction
+        .prepare_cached(last)?
+        .query_row([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get::<_, Vec<u8>>(2)?)));
     let (seq, before_unix, before) = last.optional()?.unwrap_or_default();
     let (seq, unix) = (seq + 1, record.unix().map_or(before_unix, signed));
-    let digest = digest(&before.unwrap_or_default(), seq, unix, &text);
+    let digest = digest(&before, seq, unix, &text);
     let insert = "INSERT INTO records (seq, unix, record, digest) VALUES (?1, ?2, ?3, ?4)";
     transaction.prepare_cached(insert)?.execute((seq, unix, text, digest))?;
     Ok(seq)
@@ -442,35 +442,30 @@ mod tests {
     }
 
     #[test]
-    fn records_of_the_first_format_are_kept() {
+    fn a_lost_database_and_a_damaged_number_are_found() {
         let scratch = Scratch::new();
-        let old = Connection::open(scratch.0.join(DATABASE)).unwrap();
-        let text = serde_json::to_string(&started(1)).unwrap();
-        old.execute_batch(
-            "CREATE TABLE records (seq INTEGER PRIMARY KEY, unix INTEGER NOT NULL, record TEXT NOT NULL) STRICT;
-             PRAGMA user_version = 1;",
-        )
-        .unwrap();
-        old.execute("INSERT INTO records VALUES (1, 1, ?1)", [text]).unwrap();
-        drop(old);
-        assert_eq!(times(&read(&scratch.0).unwrap()), [1]);
-        let (mut store, records) = Store::open(&scratch.0).unwrap();
-        assert_eq!(times(&records), [1]);
-        store.append(&started(2)).unwrap();
-        store.append(&started(3)).unwrap();
-        drop(store);
-        assert_eq!(times(&Store::open(&scratch.0).unwrap().1), [1, 2, 3]);
-    }
-
-    #[test]
-    fn an_export_is_one_record_a_line() {
-        let scratch = Scratch::new();
+        assert!(read(&scratch.0).unwrap().is_empty(), "before the first start");
         let (mut store, _) = Store::open(&scratch.0).unwrap();
-        store.append(&started(1)).unwrap();
-        store.append(&started(3)).unwrap();
-        let mut lines = Vec::new();
-        export(&scratch.0, &mut lines).unwrap();
-        let line = |unix| serde_json::to_string(&started(unix)).unwrap() + "\n";
-        assert_eq!(String::from_utf8(lines).unwrap(), line(1) + &line(3));
+        (1..=9).for_each(|unix| store.append(&started(unix)).unwrap());
+        drop(store);
+        let fails =
+            || [read(&scratch.0).err(), Store::open(&scratch.0).err()].map(|e| e.unwrap().to_string());
+        let (database, last) = (scratch.0.join(DATABASE), scratch.0.join(LAST));
+        let bytes = fs::read(&database).unwrap();
+        fs::write(&database, &bytes[..bytes.len() - 3000]).unwrap();
+        assert!(read(&scratch.0).is_err());
+        fs::write(&database, &bytes).unwrap();
+        for number in ["abc", "99999999999999999999999", "\u{0}"] {
+            fs::write(&last, number).unwrap();
+            assert!(
+                fails().iter().all(|error| error.contains("is not the number of a record")),
+                "{:?}",
+                fails()
+            );
+        }
+        fs::write(&last, "9\n").unwrap();
+        assert_eq!(read(&scratch.0).unwrap().len(), 9);
+        fs::remove_file(&database).unwrap();
+        assert!(fails().iter().all(|error| error.contains("record 9 is missing")), "{:?}", fails());
     }
 }

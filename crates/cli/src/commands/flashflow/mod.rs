@@ -182,8 +182,9 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
             }
         }
         Role::Export(config) => {
-            store::export(&config.read::<CoordinatorConfig>()?.state, std::io::stdout().lock())
-                .map_err(Failure::other)?;
+            for record in store::read(&config.read::<CoordinatorConfig>()?.state).map_err(Failure::other)? {
+                println!("{}", serde_json::to_string(&record).expect("records are JSON"));
+            }
         }
         Role::Verify(config) => verify(&config.read()?)?,
     }
