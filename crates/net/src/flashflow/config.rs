@@ -553,6 +553,7 @@ impl ConfigFile for CoordinatorConfig {
         resolve_identity(path, &mut self.identity)?;
         resolve(path, &mut self.state);
         resolve(path, &mut self.bandwidth_file);
+        self.check_bandwidth_file()?;
         if self.kill_switch.as_os_str().is_empty() {
             self.kill_switch = self.state.join("stop");
         } else {
@@ -566,6 +567,7 @@ impl ConfigFile for CoordinatorConfig {
         self.network = self.network_source(path)?;
         self.check_parameters()?;
         self.check_relays()?;
+        self.check_team()?;
         if let Some(stock) = &mut self.stock {
             stock.torrc.iter_mut().for_each(|torrc| resolve(path, torrc));
         }
@@ -618,6 +620,43 @@ impl CoordinatorConfig {
         }
     }
 
+    /// Otherwise relays would be loaded before the first write fails.
+    fn check_bandwidth_file(&self) -> Result<(), String> {
+        let file = &self.bandwidth_file;
+        let folder = file.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+        if file.is_dir() {
+            return Err(format!("bandwidth-file is the folder {}; name a file in it", file.display()));
+        }
+        if !folder.is_dir() {
+            return Err(format!(
+                "bandwidth-file is in {}, which is not a folder; create it",
+                folder.display()
+            ));
+        }
+        Ok(())
+    }
+
+    /// A measurer that is listed twice would count twice in the team's capacity.
+    fn check_team(&self) -> Result<(), String> {
+        for (i, measurer) in self.measurers.iter().enumerate() {
+            let twin = self.measurers[..i].iter().find_map(|other| {
+                let same = [
+                    ("name", other.name == measurer.name),
+                    ("address", other.address == measurer.address),
+                    ("fingerprint", other.fingerprint == measurer.fingerprint),
+                ];
+                same.into_iter().find_map(|(key, same)| same.then_some((key, &other.name)))
+            });
+            if let Some((key, other)) = twin {
+                let name = &measurer.name;
+                return Err(format!(
+                    "measurer {name} has the {key} of measurer {other}; list each measurer once"
+                ));
+            }
+        }
+        Ok(())
+    }
+
     fn check_parameters(&self) -> Result<(), String> {
         let p = &self.parameters;
         let seconds = p.duration.whole_secs();
@@ -630,7 +669,11 @@ impl CoordinatorConfig {
                 "parameters.duration is not 1 s to 600 s in whole seconds",
             ),
             ((1..=10_000).contains(&p.sockets), "parameters.sockets is not between 1 and 10000"),
-            (p.check_one_in > 0, "parameters.check-one-in is zero"),
+            // With 10,000, fewer than one cell of a relay of 1 Mbit/s is checked in 30 s.
+            (
+                (1..=10_000).contains(&p.check_one_in),
+                "parameters.check-one-in is not between 1 and 10000: too few cells would be checked",
+            ),
         ])?;
         if self.slot < p.duration + Span::from_secs(15) {
             let (slot, duration) = (self.slot, p.duration);
@@ -780,6 +823,9 @@ mod tests {
             ("duration = \"30 s\"", "duration = \"50 s\"", "slot is 1 min"),
             ("duration = \"30 s\"", "background-percent = 100", "not below 100"),
             ("duration = \"30 s\"", "multiplier = nan", "multiplier is not between"),
+            ("duration = \"30 s\"", "check-one-in = 10001", "too few cells would be checked"),
+            ("\"v3bw\"", "\".\"", "name a file in it"),
+            ("\"v3bw\"", "\"missing/v3bw\"", "which is not a folder; create it"),
             ("fingerprint = \"00", "fingerprint = \"0", "expected 64 hexadecimal digits"),
             ("capacity = \"1 Gbit/s\"", "capacity = \"0 Gbit/s\"", "no capacity"),
             ("nickname = \"r\"", "nickname = \"r r\"", "not 1 to 19 letters"),
@@ -799,6 +845,10 @@ mod tests {
         assert!(
             CoordinatorConfig::load(&scratch.with(&twice)).unwrap_err().to_string().contains("listed twice")
         );
+        let measurer = &good[good.find("[[measurer]]").unwrap()..good.find("[[relay]]").unwrap()];
+        let twice = format!("{good}{}", measurer.replace("\"m\"", "\"n\"").replace("1:1", "1:9"));
+        let error = CoordinatorConfig::load(&scratch.with(&twice)).unwrap_err().to_string();
+        assert!(error.contains("measurer n has the fingerprint of measurer m"), "{error}");
         let no_table = format!("{good}{}", &STOCK[..STOCK.find("[stock]").unwrap()]);
         let error = CoordinatorConfig::load(&scratch.with(&no_table)).unwrap_err().to_string();
         assert!(error.contains("there is no [stock]"), "{error}");
@@ -806,6 +856,30 @@ mod tests {
             assert!(CoordinatorConfig::load(&scratch.with(garbage)).is_err());
             assert!(RelayConfig::load(&scratch.with(garbage)).is_err());
             assert!(MeasurerConfig::load(&scratch.with(garbage)).is_err());
+        }
+    }
+
+    #[test]
+    fn the_page_names_every_key_of_a_coordinator() {
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/flashflow-operation.md");
+        // A published crate does not contain the page.
+        let Ok(page) = std::fs::read_to_string(page) else { return };
+        let scratch = Scratch::new();
+        let unknown = |from: &str, to: &str| {
+            let text = format!("{}{STOCK}", coordinator()).replacen(from, to, 1);
+            CoordinatorConfig::load(&scratch.with(&text)).unwrap_err().to_string()
+        };
+        for error in [
+            unknown("budget", "nothing"),
+            unknown("duration", "nothing"),
+            unknown("capacity = \"1 Gbit/s\"\n[[relay]]", "nothing = 1\n[[relay]]"),
+            unknown("nickname", "nothing"),
+            unknown("far-end", "nothing"),
+        ] {
+            let keys = error.split("expected one of ").nth(1).unwrap_or_else(|| panic!("{error}"));
+            for key in keys.split('`').skip(1).step_by(2) {
+                assert!(page.contains(key), "`{key}` is not in docs/flashflow-operation.md: {error}");
+            }
         }
     }
 }

@@ -20,6 +20,9 @@ use tidegate_net::identity::Identity;
 use super::args::read_config;
 use crate::failure::Failure;
 
+/// How far ahead the schedule of a coordinator can be printed, in periods: the shortest last some minutes.
+const PERIODS_AHEAD: u64 = 1_000_000;
+
 /// Print a coordinator's schedule, or how long a team needs for a whole network; sends nothing
 ///
 /// Example: tidegate flashflow schedule --consensus FILE --team "3 x 1 Gbit/s"
@@ -339,7 +342,15 @@ fn of_coordinator(file: &Path, arguments: &Arguments) -> Result<(), Failure> {
     let records =
         if config.state.exists() { store::read(&config.state).map_err(Failure::other)? } else { Vec::new() };
     let period_s = config.period.0 / 1_000_000_000;
-    let period = arguments.period.unwrap_or(clock::unix() / period_s);
+    let now = clock::unix() / period_s;
+    let period = arguments.period.unwrap_or(now);
+    // Times are seconds of 64 bits.
+    if period > now + PERIODS_AHEAD {
+        let cause = format!("{period} is in a distant future; the current period is {now}");
+        return Err(
+            InputError::new("--period", cause, format!("give at most {}", now + PERIODS_AHEAD)).into()
+        );
+    }
     let schedule = plan::plan(&config, network.as_ref(), &identity, &records, period);
     let name = |id| config.relays.iter().find(|r| r.id == id).map_or("?", |r| r.nickname.as_str());
     // Placements are in drawing order; people read them in the order of time.
