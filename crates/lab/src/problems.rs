@@ -71,8 +71,19 @@ pub fn kind_named(name: &str) -> Result<Formulation, String> {
     }
 }
 
+/// Largest capacity of a problem, cells/s: about 4 Tbit/s. Far above the rates of the circuits, they are lost in rounding.
+const MOST_CAPACITY: f64 = 1e9;
+
 fn problem_of(fields: ProblemFile) -> Result<Problem, String> {
     let kind = kind_named(&fields.problem)?;
+    if fields.capacity > MOST_CAPACITY {
+        return Err(format!("`capacity` is {:e} cells/s, above {MOST_CAPACITY:e}", fields.capacity));
+    }
+    for (key, value) in [("scaling", fields.scaling), ("dt", fields.dt)] {
+        if !(1e-9..=1e9).contains(&value) {
+            return Err(format!("`{key}` is {value:e}; give a number from 1e-9 to 1e9"));
+        }
+    }
     let (n, steps) = (fields.s0.len(), fields.horizon);
     let flat = |name: &str, rows: Vec<Vec<f64>>| {
         if rows.len() != n {
