@@ -157,6 +157,27 @@ fn secrets_and_directories_of_others_are_refused() {
     let _ = std::fs::remove_dir_all(&folder);
 }
 
+#[test]
+fn a_mistake_leaves_no_file_behind_and_is_named() {
+    let folder = overlay("mistakes");
+    let at = |name: &str| folder.join(name).to_string_lossy().into_owned();
+    let (place, out) = (at(""), at("out"));
+    let refused = |arguments: &[&str], words: &str| {
+        let (text, code) = said(&tidegate(&[&["more"], arguments].concat()));
+        assert!(code == Some(2) && text.contains(words), "{arguments:?}: {text}");
+        assert!(!Path::new(&out).exists(), "{arguments:?}");
+    };
+    refused(&["receive", "--overlay", &at("none"), "--number", "1", "--out", &out], "authority.key");
+    let taken = std::net::UdpSocket::bind("127.0.0.1:0").expect("loopback has ports");
+    let address = taken.local_addr().expect("bound").to_string();
+    let peer = ["--overlay", &place, "--number", "1", "--allow-private-addresses"];
+    let receive = [&["receive"], &peer[..], &["--out", &out]].concat();
+    refused(&[&receive[..], &["--listen-udp", &address]].concat(), &format!("datagrams at {address}"));
+    refused(&[&receive[..], &["--limit", "1499 B/s"]].concat(), "less than a packet");
+    refused(&[&["send"], &peer[..], &["--to", "2", "--file", &place]].concat(), "directory");
+    let _ = std::fs::remove_dir_all(&folder);
+}
+
 /// The answer of a page on this machine to a request with this Host header.
 fn get(address: &str, host: &str, path: &str) -> String {
     let mut tcp = TcpStream::connect(address).expect("the page is served");

@@ -40,10 +40,9 @@ fn a_stream_crosses_seven_peers_on_loopback() {
 fn unauthenticated_datagrams_are_counted_and_stop_nothing() {
     let directory = directory();
     let stop = AtomicBool::new(false);
-    let free = TcpListener::bind("127.0.0.1:0").expect("loopback has ports");
-    let status = free.local_addr().expect("bound");
-    drop(free);
-    let settings = PeerConfig { status: Some(status), ..settings(&directory, 1, "aimd") };
+    let page = TcpListener::bind("127.0.0.1:0").expect("loopback has ports");
+    let status = page.local_addr().expect("bound");
+    let settings = PeerConfig { status: Some(page), ..settings(&directory, 1, "aimd") };
     std::thread::scope(|scope| {
         let relaying = scope.spawn(|| run(&settings, Role::Relay, &stop));
         let outsider = UdpSocket::bind("127.0.0.1:0").expect("loopback has ports");

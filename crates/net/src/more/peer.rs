@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
 
 use tidegate_control::machine::Machine as _;
@@ -50,8 +50,8 @@ pub struct PeerConfig {
     pub attempt_every: Span,
     /// The allowed first hops of its own packets; any peer if empty.
     pub guards: Vec<Peer>,
-    /// The address of the status page, on loopback.
-    pub status: Option<SocketAddr>,
+    /// Where the status page is served, on loopback.
+    pub status: Option<TcpListener>,
     /// The peers that it may send to.
     pub gate: Gate,
 }
@@ -160,7 +160,10 @@ impl LivePeer {
                 ))
             })?,
         };
-        let socket = UdpSocket::bind(listen)?;
+        let socket = UdpSocket::bind(listen).map_err(|error| {
+            let cure = "end the other process, or receive at another address with --listen-udp";
+            invalid(format!("cannot receive datagrams at {listen}: {error}; {cure}"))
+        })?;
         os::ask_for_buffers(&socket, [RECEIVED, SENT]);
         let addresses: Vec<Option<SocketAddr>> = directory
             .peers
@@ -196,7 +199,7 @@ impl LivePeer {
             epoch,
             look: Time::ZERO,
             memory,
-            status: settings.status.map(|at| Status::serve(at, me)).transpose()?,
+            status: settings.status.as_ref().map(|at| Status::serve(at, me)).transpose()?,
             opened: clock::now(),
             summary: Summary::default(),
         };

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Map, Value, json};
@@ -23,13 +23,14 @@ impl Status {
     /// Serves on its own thread: a relaying peer runs without tokio, and a slow reader must not delay it.
     ///
     /// # Errors
-    /// If the address is not on loopback, or cannot be bound.
-    pub(crate) fn serve(address: SocketAddr, peer: Peer) -> io::Result<Status> {
-        let wrong = |cause: String| io::Error::new(io::ErrorKind::InvalidInput, cause);
+    /// If the listener is not on loopback.
+    pub(crate) fn serve(listener: &TcpListener, peer: Peer) -> io::Result<Status> {
+        let address = listener.local_addr()?;
         if !address.ip().is_loopback() {
-            return Err(wrong(format!("--status {address}: the page is served on loopback only")));
+            let cause = format!("status page at {address}: it is served on loopback only");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, cause));
         }
-        let listener = TcpListener::bind(address).map_err(|e| wrong(format!("--status {address}: {e}")))?;
+        let listener = listener.try_clone()?;
         listener.set_nonblocking(true)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (ends, ended) = oneshot::channel();

@@ -144,6 +144,11 @@ impl BlockingWire {
                 settings.hops
             )));
         }
+        if !settings.guards.is_empty() && settings.guards.iter().all(|guard| *guard == to) {
+            return Err(invalid(format!(
+                "the only guard is the destination, peer {to}; ask for two guards or more"
+            )));
+        }
         let sender = settings.sender(peers, settings.hops)?;
         let epoch = self.peer.keys();
         let overlay = Overlay { me, to, hops: settings.hops, attempt_every: settings.attempt_every, epoch };

@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value, json};
+use tidegate_control::units::Rate;
 use tidegate_net::live::demo_page;
 
+use super::peer::limit;
 use crate::failure::Failure;
 use crate::more_processes::{Processes, Reader, hidden_service, source};
 use crate::roles::serve_page;
@@ -27,8 +29,8 @@ pub struct MoreDemoArgs {
     #[arg(long)]
     silence_after: Option<u64>,
     /// Limit what each peer forwards to this rate
-    #[arg(long, default_value = "4 MB/s")]
-    limit: String,
+    #[arg(long, default_value = "4 MB/s", value_parser = limit)]
+    limit: Rate,
     /// Use this many relays in the reader's paths
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=4))]
     hops: u16,
@@ -50,7 +52,7 @@ pub fn main(arguments: &MoreDemoArgs) -> Result<(), Failure> {
     let flag = Arc::clone(&stop);
     ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))
         .map_err(|e| Failure::Other(e.to_string()))?;
-    let common = ["--limit", &arguments.limit].map(String::from).to_vec();
+    let common = vec!["--limit".into(), arguments.limit.to_string()];
     let mut overlay = Processes::new(PEERS, common).map_err(Failure::Other)?;
     overlay.shows = true;
     let target = source().map_err(other)?;

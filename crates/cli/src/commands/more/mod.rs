@@ -6,15 +6,16 @@ mod peer;
 mod streams;
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use peer::{PathArgs, PeerArgs, SendArgs, USES};
 use tidegate_lab::input::InputError;
 use tidegate_more::client::MOST_USES;
 use tidegate_more::descriptor::MAX_PATHS;
-use tidegate_net::more::{Role, run};
+use tidegate_net::more::{Role, Summary, run};
 
 use crate::failure::Failure;
 
@@ -115,6 +116,10 @@ pub fn main(arguments: MoreArgs) -> Result<ExitCode, Failure> {
                 )
             };
             let mut content = File::open(&file).map_err(fail)?;
+            // Reading a folder fails only after the peer has started.
+            if content.metadata().map_err(fail)?.is_dir() {
+                return Err(fail(ErrorKind::IsADirectory.into()).into());
+            }
             return run_peer(&peer, &sends, Role::Send { to, content: &mut content });
         }
         Command::Serve { peer, path, target, publish, paths } => {
@@ -124,26 +129,37 @@ pub fn main(arguments: MoreArgs) -> Result<ExitCode, Failure> {
             streams::socks(&peer, (&sends, uses), &receiver, listen)?;
         }
         Command::Demo(demo) => demo::main(&demo)?,
-        Command::Receive { peer, out } => {
-            let fail = |error| {
-                InputError::new(
-                    out.display().to_string(),
-                    format!("cannot be written: {error}"),
-                    "name a file that does not exist yet",
-                )
-            };
-            let mut content = File::create_new(&out).map_err(fail)?;
-            return run_peer(&peer, &SendArgs::default(), Role::Receive { content: &mut content });
-        }
+        Command::Receive { peer, out } => return receive(&peer, &out),
     }
     Ok(ExitCode::SUCCESS)
 }
 
+/// Receives a file. If nothing arrives, no empty file stays that would stop the next try.
+fn receive(peer: &PeerArgs, out: &Path) -> Result<ExitCode, Failure> {
+    let settings = peer.settings(&SendArgs::default(), USES)?;
+    let fail = |error| {
+        let cause = format!("cannot be written: {error}");
+        InputError::new(out.display().to_string(), cause, "name a file that does not exist yet")
+    };
+    let mut content = File::create_new(out).map_err(fail)?;
+    let ended = peer.run(&settings, |stop| run(&settings, Role::Receive { content: &mut content }, stop));
+    let is_complete = ended.as_ref().is_ok_and(|summary| !summary.stopped);
+    if !is_complete && content.metadata().is_ok_and(|data| data.len() == 0) {
+        // The file is empty, so that one that stays loses nothing.
+        let _ = std::fs::remove_file(out);
+    }
+    ended.map(|summary| exit_code(&summary))
+}
+
 fn run_peer(peer: &PeerArgs, sends: &SendArgs, role: Role) -> Result<ExitCode, Failure> {
-    let summary = peer.run((sends, USES), |settings, stop| run(settings, role, stop))?;
+    let settings = peer.settings(sends, USES)?;
+    Ok(exit_code(&peer.run(&settings, |stop| run(&settings, role, stop))?))
+}
+
+fn exit_code(summary: &Summary) -> ExitCode {
     if summary.stopped {
         eprintln!("stopped before the end of the transfer");
-        return Ok(ExitCode::from(130));
+        return ExitCode::from(130);
     }
-    Ok(ExitCode::SUCCESS)
+    ExitCode::SUCCESS
 }

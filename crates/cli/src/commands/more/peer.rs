@@ -1,11 +1,12 @@
 //! Options and start of a peer process.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::builder::PossibleValuesParser;
+use serde_json::{Value, json};
 use tidegate_control::paths::{CONTROLLERS, ControllerParameters, Peer};
 use tidegate_control::random::Seed;
 use tidegate_control::registry::names;
@@ -28,8 +29,8 @@ pub struct PeerArgs {
     #[arg(long)]
     pub number: u16,
     /// Limit what the peer forwards to this rate
-    #[arg(long, default_value = "400 kB/s")]
-    limit: String,
+    #[arg(long, default_value = "400 kB/s", value_parser = limit)]
+    limit: Rate,
     /// Control sending rates with this controller
     #[arg(long, default_value = "explicit-or-signs", value_parser = PossibleValuesParser::new(names(CONTROLLERS)))]
     controller: String,
@@ -42,9 +43,21 @@ pub struct PeerArgs {
     /// Serve state and metrics over HTTP at this loopback address
     #[arg(long)]
     status: Option<SocketAddr>,
+    /// Print the summary as one JSON object
+    #[arg(long)]
+    json: bool,
     /// Send to peers in private networks and on this machine
     #[arg(long)]
     pub allow_private_addresses: bool,
+}
+
+/// Parses a limit of forwarding. Below a packet per second, a relay would never forward.
+pub fn limit(text: &str) -> Result<Rate, String> {
+    let limit: Rate = text.parse().map_err(|error| format!("{error}"))?;
+    if limit.as_bytes_per_s() < f64::from(PACKET) {
+        return Err(format!("it is less than a packet of {PACKET} bytes per second"));
+    }
+    Ok(limit)
 }
 
 /// Options of a peer that builds paths.
@@ -85,9 +98,9 @@ impl Default for SendArgs {
 pub const USES: u64 = 64;
 
 impl PeerArgs {
-    fn settings(&self, sends: &SendArgs, uses: u64) -> Result<PeerConfig, InputError> {
+    /// Checks the options and reads the files of the overlay.
+    pub fn settings(&self, sends: &SendArgs, uses: u64) -> Result<PeerConfig, InputError> {
         let wrong = |flag: &str, cause: String| InputError::new(flag, cause, "see `tidegate more --help`");
-        let limit: Rate = self.limit.parse().map_err(|e| wrong("--limit", format!("{e}")))?;
         if sends.attempt_every == Span::ZERO {
             return Err(wrong("--attempt-every", "must not be zero".into()));
         }
@@ -113,15 +126,26 @@ impl PeerArgs {
             secret: secret.0,
             listen: self.listen_udp,
             memory: Some(self.overlay.clone()),
-            limit: limit.as_bytes_per_s(),
+            limit: self.limit.as_bytes_per_s(),
             hops: sends.paths.hops,
             uses: uses as usize,
             parameters,
             attempt_every: sends.attempt_every,
             guards,
-            status: self.status,
+            status: self.status.map(|at| self.bind_status(at)).transpose()?,
             gate: Gate::allowing_private(self.allow_private_addresses),
         })
+    }
+
+    fn bind_status(&self, at: SocketAddr) -> Result<TcpListener, InputError> {
+        let fail = |cause| InputError::new("--status", cause, "choose a free port of 127.0.0.1");
+        if !at.ip().is_loopback() {
+            return Err(fail(format!("{at}: the page is served on loopback only")));
+        }
+        let listener = TcpListener::bind(at).map_err(|error| fail(format!("{at}: {error}")))?;
+        let bound = listener.local_addr().map_err(|error| fail(format!("{at}: {error}")))?;
+        eprintln!("peer {}: status page http://{bound}/", self.number);
+        Ok(listener)
     }
 
     /// Loads the guards from the overlay's folder; draws and stores them at first.
@@ -157,15 +181,14 @@ impl PeerArgs {
     /// Runs the peer until its role ends or the user stops it, and prints a summary. Returns the summary.
     pub fn run(
         &self,
-        (sends, uses): (&SendArgs, u64),
-        part: impl FnOnce(&PeerConfig, &AtomicBool) -> std::io::Result<Summary>,
+        settings: &PeerConfig,
+        part: impl FnOnce(&AtomicBool) -> std::io::Result<Summary>,
     ) -> Result<Summary, Failure> {
-        let settings = self.settings(sends, uses)?;
         let stop = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&stop);
         ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))
             .map_err(|e| Failure::Other(e.to_string()))?;
-        let summary = part(&settings, &stop).map_err(|error| match error.kind() {
+        let summary = part(&stop).map_err(|error| match error.kind() {
             std::io::ErrorKind::InvalidInput => Failure::Input(InputError::new(
                 format!("peer {}", self.number),
                 error.to_string(),
@@ -173,16 +196,102 @@ impl PeerArgs {
             )),
             _ => Failure::Other(format!("peer {}: {error}", self.number)),
         })?;
-        report(self.number, &summary);
+        if self.json {
+            println!("{}", object(settings.me, &summary));
+        } else {
+            print!("{}", text(settings.me, &summary));
+        }
         Ok(summary)
     }
 }
 
-fn report(number: u16, summary: &Summary) {
+/// The counters of a run, by what they count.
+fn counts(summary: &Summary) -> [(&'static str, Vec<(&'static str, u64)>); 4] {
+    let Summary { node, download, service, upload, unsent, .. } = summary;
+    [
+        (
+            "datagrams",
+            vec![
+                ("forwarded", node.forwarded),
+                ("delivered", node.delivered),
+                ("acks-forwarded", node.acks_forwarded),
+                ("acks-received", node.acks_received),
+                ("refusals", node.refusals),
+                ("unauthenticated", node.unauthenticated),
+                ("misshapen", node.misshapen),
+                ("stale", node.stale),
+                ("forged", node.forged),
+                ("replayed", node.replayed),
+                ("senseless", node.senseless),
+                ("over-limit", node.over_limit),
+                ("flooding", node.flooding),
+                ("memory-full", node.memory_full),
+                ("unsent", *unsent),
+            ],
+        ),
+        (
+            "sent",
+            vec![
+                ("packets", upload.sent),
+                ("acknowledged", upload.acked),
+                ("timed-out", upload.timed_out),
+                ("late-acks", upload.late),
+                ("unknown-acks", upload.unknown),
+                ("refused", upload.refused),
+            ],
+        ),
+        (
+            "received",
+            vec![
+                ("chunks", download.chunks),
+                ("repeated", download.repeated),
+                ("senseless", download.senseless),
+                ("too-many", download.too_many),
+            ],
+        ),
+        (
+            "service",
+            vec![
+                ("answered", service.answered),
+                ("unknown-path", service.unknown_path),
+                ("forged", service.forged),
+                ("repeated", service.repeated),
+                ("too-many", service.too_many),
+                ("resent", service.resent),
+            ],
+        ),
+    ]
+}
+
+/// The summary for people: only what happened.
+fn text(number: Peer, summary: &Summary) -> String {
+    let mut text = String::new();
     if summary.bytes > 0 && summary.seconds > 0.0 && !summary.stopped {
         let rate = summary.bytes as f64 / summary.seconds.max(1e-9);
-        println!("peer {number}: {} bytes in {:.3} s, {rate:.0} B/s", summary.bytes, summary.seconds);
+        text +=
+            &format!("peer {number}: {} bytes in {:.3} s, {rate:.0} B/s\n", summary.bytes, summary.seconds);
     }
-    println!("peer {number}: {:?}", summary.node);
-    println!("peer {number}: {:?}, {:?}, {:?}", summary.upload, summary.download, summary.service);
+    for (of, counts) in counts(summary) {
+        let seen = counts.iter().filter(|(_, count)| *count > 0);
+        let seen: Vec<String> =
+            seen.map(|(what, count)| format!("{count} {}", what.replace('-', " "))).collect();
+        if !seen.is_empty() {
+            text += &format!("peer {number}: {of}: {}\n", seen.join(", "));
+        }
+    }
+    if text.is_empty() {
+        text = format!("peer {number}: no datagram was sent, forwarded or received\n");
+    }
+    text
+}
+
+/// The summary for scripts.
+fn object(number: Peer, summary: &Summary) -> Value {
+    let mut object = json!({ "peer": number, "bytes": summary.bytes, "seconds": summary.seconds,
+        "stopped": summary.stopped, "round_trip_s": summary.upload.round_trip });
+    for (of, counts) in counts(summary) {
+        let counts = counts.into_iter().map(|(what, count)| (what.replace('-', "_"), json!(count)));
+        object[of] = Value::Object(counts.collect());
+    }
+    object
 }

@@ -37,6 +37,11 @@ pub fn serve(
             let cause = "two services have the same name, which is the file's name without extension";
             return Err(InputError::new(path.display().to_string(), cause, "rename one of them").into());
         }
+        let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+        if !folder.is_dir() {
+            let cause = format!("cannot be written: {} is not a folder", folder.display());
+            return Err(InputError::new(path.display().to_string(), cause, "create the folder").into());
+        }
         // A descriptor of an earlier run is replaced, and any other file stays.
         if path.exists() {
             receiver(path).map_err(|error| {
@@ -48,8 +53,8 @@ pub fn serve(
     let serving =
         targets.iter().zip(publish).map(|(target, publish)| hide(peer, *target, publish, published as usize));
     let serving = serving.collect::<Result<Vec<Serving>, InputError>>()?;
-    let sends = SendArgs { paths, ..SendArgs::default() };
-    peer.run((&sends, USES), |settings, stop| more::serve(settings, serving, stop))?;
+    let settings = peer.settings(&SendArgs { paths, ..SendArgs::default() }, USES)?;
+    peer.run(&settings, |stop| more::serve(&settings, serving, stop))?;
     Ok(())
 }
 
@@ -82,7 +87,7 @@ fn hide<'a>(
 /// Runs a SOCKS5 front.
 pub fn socks(
     peer: &PeerArgs,
-    sends: (&SendArgs, u64),
+    (sends, uses): (&SendArgs, u64),
     receivers: &[PathBuf],
     listen: SocketAddr,
 ) -> Result<(), Failure> {
@@ -101,7 +106,8 @@ pub fn socks(
         eprintln!("SOCKS5 on {bound} to {}", receiver.names.join(" or "));
     }
     let front = Front { listener, receivers, handshake: HANDSHAKE };
-    peer.run(sends, |settings, stop| more::socks(settings, front, stop))?;
+    let settings = peer.settings(sends, uses)?;
+    peer.run(&settings, |stop| more::socks(&settings, front, stop))?;
     Ok(())
 }
 
