@@ -370,6 +370,10 @@ fn check_users(file: &ScenarioFile, source: &SourceFile) -> Result<(), InputErro
         if user.stop.is_some_and(|stop| stop <= user.start.high) {
             return Err(source.error(spanned.span(), "`stop` is not after `start`", "raise `stop`"));
         }
+        if user.start.low >= file.duration {
+            let cause = format!("`start` is not before the end of the run, {}", file.duration);
+            return Err(source.error(spanned.span(), cause, "lower `start`, or raise `duration`"));
+        }
         check_place(file, spanned, source)?;
     }
     Ok(())
