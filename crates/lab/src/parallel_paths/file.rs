@@ -191,7 +191,35 @@ impl ParallelPathsExperiment {
     }
 }
 
+/// Shortest mean duration of an on or off period: much shorter ones fill a run with switches.
+const SHORTEST_PERIOD: Span = Span::from_millis(1);
+/// Shortest delay: AIMD's rates grow by the inverse of a link's delay.
+const SHORTEST_DELAY: Span = Span::from_micros(1);
+
 impl Overlay {
+    /// Refuses values out of range, and keys that have no effect.
+    fn check(&self, peers: usize, packet: u32) -> Result<(), String> {
+        let refused = [
+            (self.liars > 0 && self.claim.is_none(), "`liars` needs a `claim` in B/s"),
+            (self.liars == 0 && (self.claim.is_some() || self.silent), "`claim` and `silent` need `liars`"),
+            (self.liars.max(self.drop_all) > peers, "`liars` or `drop-all` is above the number of peers"),
+            (self.on.is_some() != self.off.is_some(), "`on` and `off` must be given together"),
+            (
+                self.on.is_some() && self.joins_every.is_some(),
+                "`joins-every` has no effect beside `on` and `off`",
+            ),
+            (self.delay.is_some() && self.layout.is_some(), "`layout` has no effect beside `delay`"),
+            (self.on.is_some_and(|on| on < SHORTEST_PERIOD), "`on` is below 1 ms"),
+            (self.off.is_some_and(|off| off < SHORTEST_PERIOD), "`off` is below 1 ms"),
+            (self.delay.is_some_and(|delay| delay < SHORTEST_DELAY), "`delay` is below 1 us"),
+            (self.limit.is_some_and(|limit| limit < packet), "`limit` is below a packet per second"),
+        ];
+        match refused.into_iter().find(|(is_wrong, _)| *is_wrong) {
+            Some((_, why)) => Err(why.into()),
+            None => Ok(()),
+        }
+    }
+
     fn plan(&self, duration: Span) -> Result<Plan, String> {
         let peers = self.peers.unwrap_or(20);
         let mut plan = Plan::thesis(peers, duration);
@@ -203,19 +231,15 @@ impl Overlay {
             (None, Delays::Coordinates { layout, .. }) => *layout = self.layout.unwrap_or(*layout),
             (None, Delays::Constant(_)) => {}
         }
-        if self.liars > 0 && self.claim.is_none() {
-            return Err("`liars` needs a `claim` in B/s".into());
-        }
+        self.check(peers, plan.packet)?;
         let limit = self.limit.unwrap_or(400_000);
         for (index, peer) in plan.peers.iter_mut().enumerate() {
             peer.limit = limit;
             if let Some(every) = self.joins_every {
                 peer.traffic = Traffic::Saturated { from: Time::ZERO + every * index as u64 };
             }
-            match (self.on, self.off) {
-                (Some(on), Some(off)) => peer.traffic = Traffic::OnOff { on, off },
-                (None, None) => {}
-                _ => return Err("`on` and `off` must be given together".into()),
+            if let (Some(on), Some(off)) = (self.on, self.off) {
+                peer.traffic = Traffic::OnOff { on, off };
             }
             if self.single {
                 match index {
@@ -264,6 +288,28 @@ mod tests {
                 let place = format!("{} {scale}", experiment.folder.display());
                 assert!(!parameters.jobs(&place).unwrap().is_empty(), "{place}");
             }
+        }
+    }
+
+    #[test]
+    fn overlays_out_of_range_and_keys_without_effect_are_refused() {
+        for (overlay, why) in [
+            ("on = \"0 s\"\noff = \"1 s\"", "`on` is below"),
+            ("on = \"1 s\"\noff = \"1 ns\"", "`off` is below"),
+            ("on = \"1 s\"", "together"),
+            ("on = \"1 s\"\noff = \"1 s\"\njoins-every = \"1 s\"", "`joins-every` has no effect"),
+            ("delay = \"0 s\"", "`delay` is below"),
+            ("delay = \"1 ms\"\nlayout = 3", "`layout` has no effect"),
+            ("claim = 1e6", "need `liars`"),
+            ("silent = true", "need `liars`"),
+            ("liars = 4", "needs a `claim`"),
+            ("drop-all = 21", "above the number of peers"),
+            ("limit = 1499", "below a packet"),
+        ] {
+            let text = format!("duration = \"100 s\"\n[overlay]\n{overlay}\n[case.a]\ncontroller = \"aimd\"");
+            let experiment: ParallelPathsExperiment = toml::from_str(&text).unwrap();
+            let error = experiment.jobs("x").unwrap_err().to_string();
+            assert!(error.contains(why), "{overlay}: {error}");
         }
     }
 }

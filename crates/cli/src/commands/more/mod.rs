@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use peer::{PathArgs, PeerArgs, SendArgs, USES};
+use peer::{FILES, PathArgs, PeerArgs, SendArgs, USES};
 use tidegate_lab::input::InputError;
 use tidegate_more::client::MOST_USES;
 use tidegate_more::descriptor::MAX_PATHS;
@@ -120,6 +120,7 @@ pub fn main(arguments: MoreArgs) -> Result<ExitCode, Failure> {
             if content.metadata().map_err(fail)?.is_dir() {
                 return Err(fail(ErrorKind::IsADirectory.into()).into());
             }
+            let sends = SendArgs { usual: FILES, ..sends };
             return run_peer(&peer, &sends, Role::Send { to, content: &mut content });
         }
         Command::Serve { peer, path, target, publish, paths } => {

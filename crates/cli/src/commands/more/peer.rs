@@ -31,9 +31,9 @@ pub struct PeerArgs {
     /// Limit what the peer forwards to this rate
     #[arg(long, default_value = "400 kB/s", value_parser = limit)]
     limit: Rate,
-    /// Control sending rates with this controller
-    #[arg(long, default_value = "explicit-or-signs", value_parser = PossibleValuesParser::new(names(CONTROLLERS)))]
-    controller: String,
+    /// Control sending rates with this controller [default: explicit-or-aimd for `send`, else explicit-or-signs]
+    #[arg(long, value_parser = PossibleValuesParser::new(names(CONTROLLERS)))]
+    controller: Option<String>,
     /// Set a parameter of the controller, such as timeout-factor=3.33; may be repeated
     #[arg(long = "set", value_name = "SYMBOL=VALUE")]
     set: Vec<String>,
@@ -85,12 +85,20 @@ pub struct SendArgs {
     /// Wait at least this long between two packets
     #[arg(long, default_value_t = SendArgs::default().attempt_every)]
     pub attempt_every: Span,
+    /// The controller, if the user names none. Streams have a congestion window of their own, and a file has none.
+    #[arg(skip = STREAMS)]
+    pub usual: &'static str,
 }
+
+/// The usual controller of streams.
+const STREAMS: &str = "explicit-or-signs";
+/// The usual controller of files.
+pub const FILES: &str = "explicit-or-aimd";
 
 impl Default for SendArgs {
     fn default() -> SendArgs {
         // Short enough that the controllers set the rate.
-        SendArgs { paths: PathArgs::default(), attempt_every: Span::from_micros(200) }
+        SendArgs { paths: PathArgs::default(), attempt_every: Span::from_micros(200), usual: STREAMS }
     }
 }
 
@@ -104,7 +112,8 @@ impl PeerArgs {
         if sends.attempt_every == Span::ZERO {
             return Err(wrong("--attempt-every", "must not be zero".into()));
         }
-        let mut parameters = ControllerParameters::named(&self.controller, f64::from(PACKET))
+        let controller = self.controller.as_deref().unwrap_or(sends.usual);
+        let mut parameters = ControllerParameters::named(controller, f64::from(PACKET))
             .map_err(|error| wrong("--controller", error.to_string()))?;
         for assignment in &self.set {
             let (symbol, value) = assignment
@@ -114,7 +123,7 @@ impl PeerArgs {
             parameters.set(symbol, value).map_err(|error| wrong("--set", error.to_string()))?;
         }
         if parameters.controller(1, Seed::root(0)).is_none() {
-            return Err(wrong("--controller", format!("`{}` only works in the simulator", self.controller)));
+            return Err(wrong("--controller", format!("`{controller}` only works in the simulator")));
         }
         let authority = read(&self.overlay.join("authority.key"))?;
         let secret = read_secret(&self.overlay.join(format!("peer-{}.secret", self.number)))?;
