@@ -150,6 +150,7 @@ pub(super) fn answer(results: &Results<'_>) -> Vec<String> {
     }
     let silent = silent(results);
     lines.extend(nothing_delivered(&silent));
+    lines.extend(unmeasured(results));
     if results.systems.len() > 1 && silent.len() < results.systems.len() {
         let all = aspects(results);
         let telling = |aspect: &&Aspect| {
@@ -180,6 +181,28 @@ fn nothing_delivered(silent: &[&str]) -> Option<String> {
             "Nothing is delivered under {} after the warm-up. Check the users' `start` and `stop`, whether `duration` \
              leaves time to build circuits, [[fault]] tables, and `build-timeout`.",
             silent.join(", ")
+        )
+    })
+}
+
+/// Share of relays without a weight above which the weights say more about the survey than about the balance system.
+const MOST_UNMEASURED: f64 = 0.05;
+
+/// One line that names the balance systems that left many relays without a weight.
+fn unmeasured(results: &Results<'_>) -> Option<String> {
+    let of = |system: &SystemResult<'_>| {
+        let unweighed = |run: &&Run| look_up(&run.metrics.summary, &["balance", "unweighed_relays"]);
+        let left: f64 = system.runs.iter().filter_map(unweighed).sum();
+        let relays: usize = system.runs.iter().map(|run| run.metrics.relays.len()).sum();
+        let is_much = left > MOST_UNMEASURED * relays as f64;
+        is_much.then(|| format!("{} {left} of {relays}", system.name))
+    };
+    let named: Vec<String> = results.systems.iter().filter_map(of).collect();
+    (!named.is_empty()).then(|| {
+        format!(
+            "Balance: over all seeds, the survey left relays without a weight (they weigh as an unmeasured relay of Tor): {}. \
+             Raise `survey.duration` until few are left.",
+            named.join(", ")
         )
     })
 }
