@@ -4,12 +4,12 @@
 //! it contains, as in tgen. Attributes mean different things for different actions: `time` is a pause's duration and
 //! a condition of `end`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_control::units::Span;
 
 use crate::document::{DataError, Document, quote};
-use crate::graph::{Graph, Node};
+use crate::graph::{Edge, Graph, Node};
 use crate::graphml;
 
 const CURE: &str = "give an action graph that tgen accepts";
@@ -89,7 +89,7 @@ pub fn read(document: &Document) -> Result<Actions, DataError> {
     let Some(start) = graph.nodes.iter().find(|node| kind(node) == Some("start")) else {
         return Err(document.error("the action `start` is missing", CURE));
     };
-    let reader = Reader { document, graph: &graph, start };
+    let reader = Reader::new(document, &graph, start);
     let mut actions = Actions::default();
     let reached = reader.reached();
     for (at, node) in graph.nodes.iter().enumerate() {
@@ -113,19 +113,36 @@ struct Reader<'a> {
     document: &'a Document,
     graph: &'a Graph,
     start: &'a Node,
+    /// Nodes by their id; the first of an id counts.
+    named: BTreeMap<&'a str, usize>,
+    /// The edges from and to each node.
+    edges: Vec<[Vec<&'a Edge>; 2]>,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    fn new(document: &'a Document, graph: &'a Graph, start: &'a Node) -> Reader<'a> {
+        let mut named = BTreeMap::new();
+        for (at, node) in graph.nodes.iter().enumerate() {
+            named.entry(node.id.as_str()).or_insert(at);
+        }
+        let mut edges = vec![[const { Vec::new() }; 2]; graph.nodes.len()];
+        for edge in &graph.edges {
+            edges[edge.source][0].push(edge);
+            edges[edge.target][1].push(edge);
+        }
+        Reader { document, graph, start, named, edges }
+    }
+
     /// The nodes to which edges lead from `start`, and `start` itself.
     fn reached(&self) -> BTreeSet<usize> {
-        let edges = &self.graph.edges;
-        let begin = self.graph.nodes.iter().position(|node| std::ptr::eq(node, self.start));
-        let (mut reached, mut next) = (BTreeSet::new(), Vec::from_iter(begin));
+        let (mut reached, mut next) = (BTreeSet::new(), vec![self.named[self.start.id.as_str()]]);
         while let Some(at) = next.pop() {
             if reached.insert(at) {
-                let out = edges.iter().filter(|edge| edge.source == at).map(|edge| edge.target);
-                let back = edges.iter().filter(|edge| !self.graph.directed && edge.target == at);
-                next.extend(out.chain(back.map(|edge| edge.source)));
+                let [from, to] = &self.edges[at];
+                next.extend(from.iter().map(|edge| edge.target));
+                if !self.graph.directed {
+                    next.extend(to.iter().map(|edge| edge.source));
+                }
             }
         }
         reached
@@ -180,7 +197,7 @@ impl Reader<'_> {
 
     /// Keeps the streams from public servers, if there are any.
     fn sort_peers(&self, actions: &mut Actions) {
-        let of = |id: &str| self.graph.nodes.iter().find(|node| node.id == id).unwrap_or(self.start);
+        let of = |id: &str| self.named.get(id).map_or(self.start, |at| &self.graph.nodes[*at]);
         let is_onion = |request: &Request| self.onion_peers(of(&request.name))[0];
         actions.onion_service = match actions.requests.as_slice() {
             [] => self.onion_peers(self.start)[0],
@@ -207,11 +224,8 @@ impl Reader<'_> {
     /// Says if tgen makes several streams between two pauses. It follows every edge without a weight.
     fn say_order(&self, actions: &mut Actions) {
         let is_choice = |request: &&Request| {
-            let at = self.graph.nodes.iter().position(|node| node.id == request.name);
-            self.graph
-                .edges
-                .iter()
-                .any(|edge| Some(edge.target) == at && edge.attributes.contains_key("weight"))
+            let to = self.named.get(request.name.as_str()).map(|at| &self.edges[*at][1]);
+            to.into_iter().flatten().any(|edge| edge.attributes.contains_key("weight"))
         };
         let all: Vec<&str> = actions
             .requests
@@ -238,7 +252,7 @@ impl Reader<'_> {
     /// A pause without `time` waits for other actions and has no duration.
     fn pause(&self, at: usize, node: &Node, actions: &mut Actions) -> Result<(), DataError> {
         let Some(text) = node.attributes.get("time") else { return Ok(()) };
-        let again = self.graph.edges.iter().any(|edge| edge.source == at && edge.target == at);
+        let again = self.edges[at][0].iter().any(|edge| edge.target == at);
         let times: Vec<Span> = text.split(',').map(|text| self.time(node, text)).collect::<Result<_, _>>()?;
         let longest = times.iter().copied().max().unwrap_or_default();
         let shortest = times.iter().copied().min().unwrap_or_default();
@@ -281,7 +295,7 @@ impl Reader<'_> {
     fn request(&self, at: usize, node: &Node) -> Result<Option<Request>, DataError> {
         let option = |key| self.option(node, key);
         let Some(size) = option("recvsize") else { return Ok(None) };
-        let weights = self.graph.edges.iter().filter(|edge| edge.target == at);
+        let weights = self.edges[at][1].iter();
         let mut weights = weights.filter_map(|edge| Some((edge.line, edge.attributes.get("weight")?)));
         let weight = match weights.next() {
             None => 1.0,

@@ -340,6 +340,16 @@ impl Draft {
     }
 }
 
+/// The first reasons, and the number of the others.
+fn first_of(reasons: &[String]) -> String {
+    const SHOWN: usize = 5;
+    let mut text = reasons[..reasons.len().min(SHOWN)].join("; ");
+    if reasons.len() > SHOWN {
+        text += &format!("; and {} more", reasons.len() - SHOWN);
+    }
+    text
+}
+
 /// Whether an action graph has requests that can be simulated; the error says why not.
 fn fetches(actions: &Actions) -> Result<(), String> {
     if actions.serves {
@@ -347,7 +357,7 @@ fn fetches(actions: &Actions) -> Result<(), String> {
     }
     if actions.requests.is_empty() {
         let models = actions.models.as_ref().map(|_| "its Markov models are files of their own".to_owned());
-        let why = models.unwrap_or_else(|| actions.left.join("; "));
+        let why = models.unwrap_or_else(|| first_of(&actions.left));
         let why = if why.is_empty() { String::new() } else { format!(": {why}") };
         return Err(format!("an action graph without requests{why}"));
     }
