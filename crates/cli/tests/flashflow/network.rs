@@ -154,7 +154,7 @@ fn a_daemon_follows_a_signed_network_over_several_periods() {
     let config = format!(
         "identity = \"c.key\"\nstate = \"state\"\nbandwidth-file = \"v3bw\"\nconsensus = \"consensuses\"\n\
          certificates = \"certificates\"\nauthorities = {names:?}\nperiod = \"18 s\"\nslot = \"18 s\"\n\
-         [parameters]\nduration = \"2 s\"\nsockets = 4\n{team}{}{}{}",
+         [parameters]\nduration = \"3 s\"\nsockets = 4\n{team}{}{}{}",
         a.entry, b.entry, c.entry
     );
     let file = scratch.file("c.toml");

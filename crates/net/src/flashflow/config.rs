@@ -62,6 +62,9 @@ pub trait ConfigFile: DeserializeOwned {
     }
 }
 
+/// Shortest measurement, seconds. A relay may send a burst in the first one, and the median of three leaves it out.
+pub const LEAST_SECONDS: u64 = 3;
+
 /// Makes a path relative to the directory of the configuration file.
 fn resolve(config: &Path, path: &mut PathBuf) {
     *path = config.parent().unwrap_or(Path::new("")).join(&*path);
@@ -665,8 +668,8 @@ impl CoordinatorConfig {
             ((0.0..1.0).contains(&p.epsilon1), "parameters.epsilon1 is not between 0 and 1"),
             ((0.0..=1.0).contains(&p.epsilon2), "parameters.epsilon2 is not between 0 and 1"),
             (
-                seconds.is_some_and(|seconds| (1..=u64::from(MAX_SECONDS)).contains(&seconds)),
-                "parameters.duration is not 1 s to 600 s in whole seconds",
+                seconds.is_some_and(|seconds| (LEAST_SECONDS..=u64::from(MAX_SECONDS)).contains(&seconds)),
+                "parameters.duration is not 3 s to 600 s in whole seconds",
             ),
             ((1..=10_000).contains(&p.sockets), "parameters.sockets is not between 1 and 10000"),
             // With 10,000, fewer than one cell of a relay of 1 Mbit/s is checked in 30 s.
@@ -819,7 +822,8 @@ mod tests {
             ("budget = \"2 Gbit/s\"", "first-guess = \"0 bit/s\"", "first-guess is 0"),
             ("budget = \"2 Gbit/s\"", "retention = \"1 d\"", "is shorter than expiry"),
             ("budget", "buget", "unknown field `buget`"),
-            ("duration = \"30 s\"", "duration = \"601 s\"", "duration is not 1 s to 600 s"),
+            ("duration = \"30 s\"", "duration = \"2 s\"", "duration is not 3 s to 600 s"),
+            ("duration = \"30 s\"", "duration = \"601 s\"", "duration is not 3 s to 600 s"),
             ("duration = \"30 s\"", "duration = \"50 s\"", "slot is 1 min"),
             ("duration = \"30 s\"", "background-percent = 100", "not below 100"),
             ("duration = \"30 s\"", "multiplier = nan", "multiplier is not between"),

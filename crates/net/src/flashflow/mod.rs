@@ -25,7 +25,7 @@ mod tor_control;
 
 pub use config::{
     BackgroundConfig, CapacityConfig, CapacityPeer, ConfigError, ConfigFile, CoordinatorConfig,
-    MeasurerConfig, RelayConfig, RelayEntry, check_permissions,
+    LEAST_SECONDS, MeasurerConfig, RelayConfig, RelayEntry, check_permissions,
 };
 pub use coordinator::{Unmeasured, measure};
 pub use daemon::{Daemon, DaemonError};

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tidegate_control::units::{Span, UnitError};
 use tidegate_lab::input::InputError;
-use tidegate_net::flashflow::{ConfigFile, delay};
+use tidegate_net::flashflow::{ConfigFile, LEAST_SECONDS, delay};
 use tidegate_proto::flashflow::MAX_SECONDS;
 
 use crate::failure::Failure;
@@ -35,8 +35,8 @@ pub fn measured_for(text: &str) -> Result<Span, String> {
     let span: Span = text.parse().map_err(|error: UnitError| error.to_string())?;
     let longest = u64::from(MAX_SECONDS);
     match span.whole_secs() {
-        Some(seconds) if (1..=longest).contains(&seconds) => Ok(span),
-        _ => Err(format!("give whole seconds from 1 s to {}", Span::from_secs(longest))),
+        Some(seconds) if (LEAST_SECONDS..=longest).contains(&seconds) => Ok(span),
+        _ => Err(format!("give whole seconds from {LEAST_SECONDS} s to {}", Span::from_secs(longest))),
     }
 }
 

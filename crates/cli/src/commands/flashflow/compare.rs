@@ -69,7 +69,19 @@ fn read(path: &Path) -> Result<Weights, Failure> {
         let consensus = CONSENSUSES.read(path, &document).map_err(InputError::from)?;
         return Ok(consensus.relays.iter().map(|r| (r.identity.0, u64::from(r.bandwidth))).collect());
     }
-    Ok(BANDWIDTH_FILES.read(path, &document).map_err(InputError::from)?)
+    Ok(named(path, BANDWIDTH_FILES.read(path, &document).map_err(InputError::from)?)?)
+}
+
+/// Refuses a bandwidth file without relays: it may be cut.
+pub(super) fn named<T>(
+    path: &Path,
+    weights: BTreeMap<RelayId, T>,
+) -> Result<BTreeMap<RelayId, T>, InputError> {
+    if weights.is_empty() {
+        let (cause, cure) = ("names no relay", "check whether the file is complete");
+        return Err(InputError::new(path.display().to_string(), cause, cure));
+    }
+    Ok(weights)
 }
 
 /// The number of relays, and how many of them have a weight.
@@ -93,12 +105,14 @@ fn coverage(result: &Comparison, ours: &Weights, theirs: &Weights) -> String {
 pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (ours, theirs) = (read(&arguments.ours)?, read(&arguments.theirs)?);
     let Some(result) = compare(&ours, &theirs) else {
+        let common = ours.keys().filter(|id| theirs.contains_key(*id)).count();
         let cause = format!(
-            "{} has {}, {} has {}, and none is in both",
+            "{} has {}, {} has {}, and {}",
             arguments.ours.display(),
             weighed(&ours),
             arguments.theirs.display(),
-            weighed(&theirs)
+            weighed(&theirs),
+            if common == 0 { "none is in both" } else { "those in both have no weight in one of them" }
         );
         let cure = "give files of the same network and of about the same time";
         return Err(InputError::new("the weights", cause, cure).into());
@@ -117,6 +131,9 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     println!("{} and {} relays, {} in both", ours.len(), theirs.len(), result.common);
     println!("network weight error {:.2} %{}", 100.0 * result.error, coverage(&result, &ours, &theirs));
     println!("median ratio of shares {:.3}", result.median_ratio);
+    if !shown.is_empty() {
+        println!("{:40}  {:>10}  {:>10}", "relay, the largest differences first", "first", "second");
+    }
     for (id, a, b) in shown {
         println!("{}  {:8.4} %  {:8.4} %", relay_name(id), 100.0 * a, 100.0 * b);
     }

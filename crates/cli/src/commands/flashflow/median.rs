@@ -8,6 +8,7 @@ use tidegate_control::flashflow::bandwidth_file::{median, relay_name};
 use tidegate_data::formats::BANDWIDTH_FILES;
 use tidegate_lab::input::InputError;
 
+use super::compare::named;
 use crate::failure::Failure;
 
 /// Print each relay's median weight in several coordinators' bandwidth files
@@ -27,9 +28,13 @@ pub struct Arguments {
 
 /// Runs the subcommand.
 pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let read = |path: &PathBuf| BANDWIDTH_FILES.open(path).map_err(InputError::from);
+    let read = |path: &PathBuf| named(path, BANDWIDTH_FILES.open(path).map_err(InputError::from)?);
     let files = arguments.files.iter().map(read).collect::<Result<Vec<_>, _>>()?;
     let weights = median(&files);
+    if weights.is_empty() {
+        let cause = "no relay is in more than half of them";
+        return Err(InputError::new("the files", cause, "give files of the same network").into());
+    }
     if arguments.json {
         let relays: serde_json::Map<String, _> =
             weights.iter().map(|(id, weight)| (relay_name(id), json!(weight))).collect();
