@@ -60,7 +60,13 @@ impl FromStr for Input {
         if text == "-" {
             Ok(Input::Standard)
         } else if let Some(address) = text.strip_prefix("udp://") {
-            address.parse().map(Input::Udp).map_err(|_| wrong("needs a numeric address and a port"))
+            match address.parse::<SocketAddr>() {
+                Ok(address) if address.port() == 0 => {
+                    Err(wrong("has port 0, so that no sender knows the port"))
+                }
+                Ok(address) => Ok(Input::Udp(address)),
+                Err(_) => Err(wrong("needs a numeric address and a port")),
+            }
         } else if let Some(address) = text.strip_prefix("moq://") {
             match address.parse::<SocketAddr>() {
                 _ if !moq::IS_BUILT => Err(wrong("needs a build with `--features moq`")),
@@ -218,6 +224,7 @@ mod tests {
         for bad in [
             "",
             "udp://x",
+            "udp://127.0.0.1:0",
             "moq://x",
             "moq://192.0.2.1:4443",
             "pattern:fast",

@@ -214,12 +214,18 @@ async fn page(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Failure>
     Ok((listener, bound))
 }
 
+/// Most parity slices of a stream.
+const MAX_PARITY: usize = 4;
+
 fn server_machine(arguments: &ServerArgs) -> Result<ServerConfig, Failure> {
     let ServerArgs { slices, parity, viewers, uplink, rate, explore, .. } = *arguments;
-    let most = MAX_SLICES;
-    if slices == 0 || parity > 4 || slices + parity > most {
+    if parity > MAX_PARITY {
+        let cause = format!("{parity} parity slices are not possible");
+        return Err(wrong("--parity", cause, &format!("give 0 to {MAX_PARITY}")));
+    }
+    if slices == 0 || slices + parity > MAX_SLICES {
         let cause = format!("{slices} slices with {parity} parity slices are not possible");
-        return Err(wrong("--slices", cause, &format!("give 1 to {} and --parity 0 to 4", most - 4)));
+        return Err(wrong("--slices", cause, &format!("give 1 to {}", MAX_SLICES - parity)));
     }
     if viewers == 0 || viewers > 20_000 {
         return Err(wrong(
@@ -243,9 +249,16 @@ fn server_machine(arguments: &ServerArgs) -> Result<ServerConfig, Failure> {
     let overload = match arguments.overload.as_str() {
         "refuse" => Overload::Refuse,
         "layers" => Overload::Layers,
-        address => Overload::Redirect(address.parse().map_err(|_| {
-            wrong("--overload", format!("`{address}` is not a rule"), "give refuse, layers or ADDRESS:PORT")
-        })?),
+        address => {
+            let named = address.parse().ok().filter(|address: &SocketAddr| address.port() != 0);
+            Overload::Redirect(named.ok_or_else(|| {
+                wrong(
+                    "--overload",
+                    format!("`{address}` is not a rule"),
+                    "give refuse, layers or ADDRESS:PORT",
+                )
+            })?)
+        }
     };
     let exploration =
         explorer::ExplorationConfig { share: explore, ..explorer::ExplorationConfig::default() };
