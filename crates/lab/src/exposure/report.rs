@@ -248,14 +248,18 @@ fn conditions(settings: &ExposureSettings) -> Vec<String> {
         format!("Network: {rule}; {exits}; one relay of a /16 per circuit; {families}."),
         relays_of_streams(guards, settings.paths),
         format!(
-            "Adversary: {} of all weight, {} of it on {} guards and the rest on {} exits; position weights include it. \
+            "Adversary: {} of all weight, {} of it on {} and the rest on {}; position weights include it. \
              Ports: {PORTS:?}.",
             share(adversary.share),
             share(adversary.on_guards),
-            adversary.relays,
-            adversary.relays
+            counted(adversary.relays, "guard"),
+            counted(adversary.relays, "exit")
         ),
     ]
+}
+
+fn counted(number: u16, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
 /// How streams choose relays, in a sentence.
