@@ -85,7 +85,7 @@ pub struct SendArgs {
     /// Wait at least this long between two packets
     #[arg(long, default_value_t = SendArgs::default().attempt_every)]
     pub attempt_every: Span,
-    /// The controller, if the user names none. Streams have a congestion window of their own, and a file has none.
+    /// The controller that the user does not choose. Streams have a congestion window of their own; a file lacks one.
     #[arg(skip = STREAMS)]
     pub usual: &'static str,
 }

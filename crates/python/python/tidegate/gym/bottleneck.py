@@ -98,7 +98,7 @@ class _Networks:
         return {
             "name": "bottleneck",
             "duration": f"{duration} ms",
-            # A run needs one sample at least, and has no use for more.
+            # A run needs one sample at least. Agents do not read them.
             "sample": f"{min(1000, duration // 2)} ms",
             "trace-one-in": 0,
             "system": [{"name": "learnt", "transport": "pctcp"}],
