@@ -159,7 +159,7 @@ fn page(shared: &CoordinatorState) -> String {
          body{{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:60em;padding:0 1em}}\
          @media(max-width:40em){{table{{display:block;overflow-x:auto;font-size:13px;white-space:nowrap}}}}table{{border-collapse:collapse;width:100%}}td,th{{text-align:left;padding:.2em .8em .2em 0;\
          border-bottom:1px solid #8884}}</style>\n<h1>FlashFlow coordinator</h1>\n\
-         <p id=state>{state}; period {}, slot {} of {}; {}</p>\n\
+         <p id=state>{state}; period {}, slot {} of {}; {} UTC</p>\n\
          <h2>Running measurements</h2><table id=current><tr><th>relay<th>target<th>seconds<th>measurement, Mbit/s\
          <th>background, Mbit/s</tr>\n{current}</table>\n<h2>Relays</h2><table id=relays><tr><th>relay<th>target<th>Mbit/s<th>result\
          <th>measured (UTC)<th>slots<th>attempts</tr>\n{relays}</table>\n<h2>Errors</h2><table id=errors><tr><th>when (UTC)<th>relay\
