@@ -11,7 +11,7 @@ use crate::skipped;
 
 const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
 
-const STUDY: &str = "scenario = \"small.toml\"\nseeds = 2\noverrides = [\"duration = '1 s'\", \"warmup = '0.5 s'\"]\n\
+const STUDY: &str = "scenario = \"small.toml\"\nseeds = 2\noverrides = [\"duration = '1.5 s'\", \"warmup = '0.5 s'\"]\n\
     [vary]\nunderlay.jitter = [\"1 ms\", \"5 ms\"]\nsystems = [\"vanilla\"]\n";
 
 /// A folder with a study, removed when dropped.

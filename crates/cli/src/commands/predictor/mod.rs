@@ -83,7 +83,7 @@ pub fn main(arguments: PredictorArgs) -> Result<ExitCode, Failure> {
         }
         let drawing = drawing(&figure_3(problem, solution), problem.horizon);
         replace(place, drawing.as_bytes()).map_err(|cause| {
-            let cure = "name another file with --plot, in a folder that exists and has space";
+            let cure = "free some space, or name another file with --plot, in a folder that exists";
             InputError::new(place.display().to_string(), format!("cannot be written: {cause}"), cure)
         })?;
     }
