@@ -106,12 +106,17 @@ pub fn listen_all(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, Failure>
 }
 
 fn listen_at(address: SocketAddr, apart: bool) -> Result<TcpListener, Failure> {
-    let listener = sockets::listen(address, apart);
     let listener =
-        listener.map_err(|cause| Failure::other(format!("cannot listen on {address}: {cause}")))?;
+        sockets::listen(address, apart).map_err(|cause| cannot_listen(address.to_string(), &cause))?;
     let address = listener.local_addr().map_err(Failure::other)?;
     tracing::info!(%address, "listening");
     Ok(listener)
+}
+
+/// The error of an address that cannot be listened on: the operator chose it.
+pub fn cannot_listen(address: String, cause: &std::io::Error) -> Failure {
+    let cure = "stop the program that uses the port, or choose another address of this machine";
+    InputError::new(address, format!("cannot listen: {cause}"), cure).into()
 }
 
 /// Refuses an option's address off loopback.

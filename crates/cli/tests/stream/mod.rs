@@ -206,7 +206,7 @@ fn a_client_without_its_server_says_why() {
     let log = Scratch::new("unreachable");
     let file = std::fs::File::create(log.path("log")).unwrap();
     let client = Role::start_with_log("client --server 127.0.0.1:0", &[], file.into());
-    let why = "cannot reach the server at 127.0.0.1:0";
+    let why = "cannot reach the server at 127.0.0.1:0: port 0 is not a destination";
     client.until(why, |status| status["problem"].as_str().is_some_and(|problem| problem.contains(why)));
     let said = std::fs::read_to_string(log.path("log")).unwrap();
     assert!(said.contains(why) && said.contains("check --server"), "{said}");

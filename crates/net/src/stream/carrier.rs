@@ -283,9 +283,9 @@ impl Carrier {
         let events = self.events.clone();
         // The user chose the server. The server chose the other peers.
         let gate = if to_server { Gate::Private } else { self.gate };
-        if gate.check(address).is_err() {
-            tracing::debug!("a peer has a private address; --allow-private-addresses is not given");
-            let failed = Err(DialError::Other("a private address".into()));
+        if let Err(refused) = gate.check(address) {
+            tracing::debug!("a peer is not dialled: {refused}");
+            let failed = Err(DialError::Other(refused.to_string()));
             tokio::spawn(async move { events.send(Event::Dialed(peer, failed)).await });
             return;
         }

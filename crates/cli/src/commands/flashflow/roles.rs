@@ -18,7 +18,7 @@ use tidegate_net::identity::Identity;
 use tokio::net::UdpSocket;
 
 use crate::failure::Failure;
-use crate::roles::{listen, on_this_thread};
+use crate::roles::{cannot_listen, listen, on_this_thread};
 
 /// The way in which a relay lies about its capacity.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -81,8 +81,7 @@ pub fn measurer(config: MeasurerConfig) -> Result<(), Failure> {
             match &capacity {
                 Some(CapacityConfig { listen, peers }) => {
                     let socket = UdpSocket::bind(listen).await;
-                    let socket = socket
-                        .map_err(|cause| Failure::other(format!("cannot listen on UDP {listen}: {cause}")))?;
+                    let socket = socket.map_err(|cause| cannot_listen(format!("{listen} (UDP)"), &cause))?;
                     capacity::serve(socket, &identity, peers, rate).await.map_err(Failure::other)
                 }
                 None => std::future::pending().await,
