@@ -1,15 +1,17 @@
 //! Drives a node of the overlay, a relay or a client, over TLS or QUIC connections.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
-use tidegate_proto::cell::RelayId;
+use tidegate_proto::cell::{Command, RelayId};
 use tidegate_proto::crypto::Encrypted;
+use tidegate_proto::crypto::padding::{LinkPadding, Padding};
 use tidegate_proto::crypto::wire::{FIXED, Splitter, command, read_cell};
 use tidegate_proto::links::ChannelId;
 use tidegate_proto::node::{Node, Output, Socket};
@@ -21,7 +23,7 @@ use crate::batch::{Batch, EIGHT_RECORDS, HELD, ONE_RECORD, Waits};
 use crate::buffered_tcp::BLOCK;
 use crate::controller_time::ControllerTime;
 use crate::driver::{Handler, SharedDriver, WeakDriver};
-use crate::identity::{Contact, Identity};
+use crate::identity::{Contact, Identity, random};
 use crate::link::{BufferedTcp, Carrier};
 use crate::{clock, link, os, sockets, tls};
 
@@ -45,6 +47,8 @@ pub struct PeerLink {
     pub ours: bool,
     /// The neighbour does not support the configured transport.
     pub shared: bool,
+    /// The neighbour understands padding.
+    pub pads: bool,
 }
 
 impl PeerLink {
@@ -60,7 +64,8 @@ impl PeerLink {
 
     /// A TLS link with a neighbour of this project.
     fn over_tls(stream: impl Into<TlsStream<BufferedTcp>>, rest: Vec<u8>, peer: Option<RelayId>) -> PeerLink {
-        PeerLink { carrier: Carrier::Tls(Box::new(stream.into())), rest, peer, ours: true, shared: false }
+        let carrier = Carrier::Tls(Box::new(stream.into()));
+        PeerLink { carrier, rest, peer, ours: true, shared: false, pads: false }
     }
 }
 
@@ -116,6 +121,8 @@ struct Shared<G, D> {
     timeouts: Cell<Timeouts>,
     /// Whether the kernel is asked about connections (TCP_INFO).
     inspects: Cell<bool>,
+    /// When connections are padded that open from now on; `None`: never.
+    padding: Cell<Option<Padding>>,
     dial: D,
 }
 
@@ -192,6 +199,8 @@ struct Channel {
     in_kernel: Cell<bool>,
     /// Its place is needed: it ends now.
     cut: Notify,
+    /// Its padding, if it is padded.
+    padding: RefCell<Option<LinkPadding>>,
 }
 
 impl Channel {
@@ -200,6 +209,11 @@ impl Channel {
         while !self.closed.get() {
             self.wake.notified().await;
         }
+    }
+
+    /// When to pad it, unless it is active before.
+    fn padding_due(&self) -> Option<Time> {
+        self.padding.borrow_mut().as_mut()?.due(self.active.get())
     }
 
     /// Since when the neighbour has not read, if that is too long.
@@ -300,8 +314,8 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
         dial: D,
         owner: impl FnOnce(Handle<N, G, D>) -> Owner<N>,
     ) -> Overlay<N, G, D> {
-        let (timeouts, inspects) = Default::default();
-        let shared = Rc::new(Shared { limit, timeouts, inspects, dial });
+        let (timeouts, inspects, padding) = Default::default();
+        let shared = Rc::new(Shared { limit, timeouts, inspects, padding, dial });
         let handle = |driver: &WeakDriver<_, _>| Handle { driver: driver.clone(), shared: shared.clone() };
         let driver = SharedDriver::new(node, |driver| Channels {
             overlay: handle(&driver),
@@ -323,6 +337,11 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
     /// takes one more file descriptor.
     pub(crate) fn inspect_sockets(&self) {
         self.shared.inspects.set(true);
+    }
+
+    /// Pads connections that open from now on.
+    pub(crate) fn set_padding(&self, padding: Option<Padding>) {
+        self.shared.padding.set(padding);
     }
 
     /// How long cells waited, summed over all cells sent.
@@ -454,6 +473,10 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
             sockets::bound_unsent(tcp, UNSENT);
             channel.in_kernel.set(true);
         }
+        if let Some(padding) = self.shared.padding.get().filter(|_| peer_link.pads) {
+            let random = Seed::root(u64::from_le_bytes(random())).random();
+            channel.padding.replace(padding.of_link(peer_link.peer.is_some(), random));
+        }
         let unread = peer_link.carrier.unread_limit();
         peer_link.carrier.may_hold(HELD);
         let connection = Connection { channel: id, address: peer_link.carrier.peer_address() };
@@ -579,7 +602,15 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
                 }
                 // Padding and unknown commands are ignored (tor-spec, "Cell packet format").
                 if let Some(cell) = read_cell(circ, number, body) {
+                    if cell.command == Command::Create {
+                        channel.padding.borrow_mut().iter_mut().for_each(LinkPadding::used);
+                    }
                     return Some((cell, 1));
+                }
+                if number == command::PADDING_NEGOTIATE {
+                    channel.padding.borrow_mut().iter_mut().for_each(|padding| padding.negotiate(body));
+                    // The writer waits for another time now.
+                    channel.wake.notify_one();
                 }
             };
             node.cells_arrived(now, id, &mut std::iter::from_fn(&mut next));
@@ -606,6 +637,10 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
                     node.drain(now, connection.channel, &mut Batch { bytes: &mut batch, most, waits, now });
                 });
             }
+            let due = if channel.closed.get() { None } else { channel.padding_due() };
+            if batch.is_empty() && due.is_some_and(|due| due <= clock::now()) {
+                LinkPadding::write(&mut batch);
+            }
             channel.unwritten.set(batch.len() as u64);
             if !batch.is_empty() {
                 let unread = self.shared.timeouts.get().unread;
@@ -624,7 +659,10 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
             } else if channel.closed.get() {
                 return Ok(());
             } else {
-                channel.wake.notified().await;
+                tokio::select! {
+                    () = channel.wake.notified() => {}
+                    () = clock::until(due.unwrap_or(Time::ZERO)), if due.is_some() => {}
+                }
             }
         }
     }

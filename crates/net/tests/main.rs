@@ -13,6 +13,7 @@ mod ipv6;
 mod keys;
 mod keys_tor;
 mod limits;
+mod link_padding;
 mod live;
 mod loopback;
 mod more;

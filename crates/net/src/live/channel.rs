@@ -18,7 +18,7 @@ use tidegate_proto::cell::RelayId;
 use tidegate_proto::crypto::cert::{Certified, Fingerprint};
 use tidegate_proto::crypto::link::{EXPORTER, Handshake, Peer, Start, Tls};
 use tidegate_proto::crypto::wire::FIXED;
-use tidegate_proto::crypto::{Router, SharedNames};
+use tidegate_proto::crypto::{Router, SharedNames, padding};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -347,17 +347,23 @@ impl Links {
         let certificate = keys.tls_digest;
         let handshake = Handshake::responder(self.start(Some(keys), address));
         let (carrier, peer, rest) = shake(carrier, handshake, certificate).await?;
+        let pads = pads(&peer);
         let relay = peer.proved.map(|proved| {
             let ed25519 = Some(proved.ed25519);
             self.names.borrow_mut().met(Router { address, fingerprint: proved.fingerprint, ed25519 })
         });
         let shared = self.quic.is_some() && !peer.quic;
-        Ok(PeerLink { carrier, rest, peer: relay, ours: peer.ours, shared })
+        Ok(PeerLink { carrier, rest, peer: relay, ours: peer.ours, shared, pads })
     }
 }
 
+/// Whether a neighbour understands padding.
+fn pads(peer: &Peer) -> bool {
+    peer.version >= padding::SINCE_VERSION
+}
+
 fn over_quic(carrier: Carrier, rest: Vec<u8>, relay: RelayId) -> PeerLink {
-    PeerLink { carrier, rest, peer: Some(relay), ours: true, shared: false }
+    PeerLink { carrier, rest, peer: Some(relay), ours: true, shared: false, pads: false }
 }
 
 async fn shake(
@@ -422,7 +428,7 @@ impl Dial for std::rc::Rc<Links> {
             }
             quic.is_plain(relay);
         }
-        Ok(PeerLink { carrier, rest, peer: Some(relay), ours: peer.ours, shared })
+        Ok(PeerLink { carrier, rest, peer: Some(relay), ours: peer.ours, shared, pads: pads(&peer) })
     }
 
     fn asked(&self, relay: RelayId) {

@@ -13,6 +13,7 @@ use tidegate_control::units::{Span, Time};
 use tidegate_data::consensus::RouterStatus;
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::control::{Place, StreamFlow};
+use tidegate_proto::crypto::padding::Padding;
 use tidegate_proto::crypto::{KeyLifetimes, Router, SENDME_INCREMENT, SharedNames};
 use tidegate_proto::defence::{Counted, DefenceParameters};
 use tidegate_proto::flashflow::relay::Config as Permissions;
@@ -35,7 +36,7 @@ use super::history::{HandshakeAssessment, History, reported_exhaustion, reported
 use super::quic::Neighbour;
 use super::renewal::{Change, Keys, Renewed};
 use super::self_test::{self, Conditions, Hop};
-use super::shard::{Common, Shard, ShardSettings, log_failed_handshake};
+use super::shard::{Common, Rules, Shard, ShardSettings, log_failed_handshake};
 use super::shards::{EndOnDrop, OtherShards, Start};
 use super::status::{self, Counts, count};
 use crate::admission::{Admission, next_connection};
@@ -215,8 +216,8 @@ struct RelayLoop {
     /// Parameters: the operator's against denial of service, and all of the consensus.
     overrides: Rc<RefCell<BTreeMap<String, i32>>>,
     stated: Rc<RefCell<BTreeMap<String, i32>>>,
-    /// The parameters of streams' flow control that all shards have.
-    stream_flow: Rc<Cell<StreamFlow>>,
+    /// The rules that all shards follow.
+    rules: Rc<Cell<Rules>>,
     /// When a draining relay ends at the latest.
     ends: Rc<Cell<Time>>,
 }
@@ -405,7 +406,7 @@ impl RelayLoop {
             self_test: Rc::default(),
             overrides: Rc::new(RefCell::new(defences)),
             stated: Rc::default(),
-            stream_flow: Rc::default(),
+            rules: Rc::default(),
             ends: Rc::default(),
         }
     }
@@ -484,10 +485,14 @@ impl RelayLoop {
     fn apply_parameters(&self, on_event: &dyn Fn(Event)) {
         self.defend(on_event);
         let stated = self.stated.borrow();
-        let flow = StreamFlow::of_consensus(|name| stated.get(name).copied());
-        if self.stream_flow.replace(flow) != flow {
-            self.shard.overlay.with(|node, _| node.set_stream_flow(flow));
-            self.others.set_stream_flow(flow);
+        let of = |name: &str| stated.get(name).copied();
+        // Neighbours of an overlay ignore padding.
+        let pads = matches!(self.announced.borrow().announce, Announce::Tor(_));
+        let rules =
+            Rules { flow: StreamFlow::of_consensus(of), padding: pads.then(|| Padding::of_consensus(of)) };
+        if self.rules.replace(rules) != rules {
+            self.shard.follow(rules);
+            self.others.follow(rules);
         }
     }
 
@@ -953,7 +958,8 @@ impl RelayLoop {
             let relay = self.clone();
             spawn_local(async move {
                 let carrier = Carrier::Quic(Box::new(lane));
-                let peer_link = PeerLink { carrier, rest: Vec::new(), peer, ours: true, shared: false };
+                let peer_link =
+                    PeerLink { carrier, rest: Vec::new(), peer, ours: true, shared: false, pads: false };
                 relay.shard.serve(peer_link, from).await;
             });
         }

@@ -10,6 +10,8 @@ use tidegate_control::random::Seed;
 use tidegate_control::shares::Shares;
 use tidegate_control::units::{Bytes, Span, Time};
 use tidegate_proto::cell::EndReason;
+use tidegate_proto::control::StreamFlow;
+use tidegate_proto::crypto::padding::Padding;
 use tidegate_proto::crypto::{Encrypted, OwnKeys, SharedNames, Target};
 use tidegate_proto::defence::{Counted, Defence};
 use tidegate_proto::links::{Config, Limits};
@@ -70,6 +72,15 @@ impl Common {
         let division = Division::new(count);
         Common { count, limit, addresses, division, defence, lookups, descriptors, documents, overload }
     }
+}
+
+/// The rules of the network for streams and connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rules {
+    /// Flow control of streams.
+    pub flow: StreamFlow,
+    /// When connections are padded, in a Tor network.
+    pub padding: Option<Padding>,
 }
 
 /// The settings of a shard that can change while it runs.
@@ -242,6 +253,12 @@ impl Shard {
         shard.divide();
         shard.defend();
         (shard, between)
+    }
+
+    /// Follows other rules of the network. Open connections are padded as before.
+    pub(crate) fn follow(&self, rules: Rules) {
+        self.overlay.with(|node, _| node.set_stream_flow(rules.flow));
+        self.overlay.set_padding(rules.padding);
     }
 
     /// Obeys the defences with their present parameters.

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
-use tidegate_proto::control::StreamFlow;
 use tidegate_proto::crypto::{OwnKeys, SharedNames};
 use tidegate_proto::defence;
 use tidegate_proto::links::Config;
@@ -23,7 +22,7 @@ use tokio::task::{LocalSet, spawn_local};
 use super::bandwidth::Limit;
 use super::channel::{Accepted, Links, Shown};
 use super::crossing::Crossing;
-use super::shard::{Common, Shard, ShardSettings, log_failed_handshake};
+use super::shard::{Common, Rules, Shard, ShardSettings, log_failed_handshake};
 use super::status::{Counts, count};
 
 /// Connections that wait for a shard to begin their handshakes.
@@ -61,8 +60,8 @@ enum Command {
     IsDrained(oneshot::Sender<bool>),
     /// Obey the new parameters of the defences.
     Defend,
-    /// Replace the parameters of streams' flow control.
-    Flow(StreamFlow),
+    /// Follow other rules of the network.
+    Follow(Rules),
     Answer(Box<OwnKeys>),
     Present(Shown),
     Count {
@@ -199,9 +198,9 @@ impl OtherShards {
         self.tell(|| Command::Defend);
     }
 
-    /// Replaces the parameters of streams' flow control in the other shards.
-    pub(crate) fn set_stream_flow(&self, flow: StreamFlow) {
-        self.tell(|| Command::Flow(flow));
+    /// Lets the other shards follow other rules of the network.
+    pub(crate) fn follow(&self, rules: Rules) {
+        self.tell(|| Command::Follow(rules));
     }
 
     /// Lets the other shards refuse circuits.
@@ -284,7 +283,7 @@ async fn obey(shard: &Shard, mut commanded: mpsc::UnboundedReceiver<Command>) {
                 let _ = reply.send(shard.overlay.with(|node, now| node.is_drained(now)));
             }
             Command::Defend => shard.defend(),
-            Command::Flow(flow) => shard.overlay.with(|node, _| node.set_stream_flow(flow)),
+            Command::Follow(rules) => shard.follow(rules),
             Command::Answer(keys) => shard.overlay.with(|node, _| node.onion().answer_with(*keys)),
             Command::Present(shown) => shard.links.present(shown),
             Command::Count { circuits, reply } => {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rustls::pki_types::ServerName;
 use sha2::{Digest as _, Sha256};
+use tidegate_control::units::Span;
 use tidegate_net::identity::random;
 use tidegate_net::{clock, link, tls};
 use tidegate_proto::crypto::cert::{RouterKeys, Signing};
@@ -242,6 +243,25 @@ impl Link {
                 Ok(Ok(count @ 1..)) => self.splitter.filled(count),
                 Ok(_) => return Err(()),
             }
+        }
+    }
+
+    /// Waits for padding; `None` if none comes in this time.
+    pub async fn padding(&mut self, within: Span) -> Option<Span> {
+        let begun = clock::now();
+        loop {
+            if let Some((_, number, _)) = self.splitter.take().unwrap() {
+                if number == command::PADDING {
+                    return Some(clock::now().since(begun));
+                }
+                continue;
+            }
+            let read = link::read_some(&mut self.stream, self.splitter.space());
+            let count = tokio::select! {
+                count = read => count.expect("it stays open"),
+                () = clock::until(begun + within) => return None,
+            };
+            self.splitter.filled(count);
         }
     }
 

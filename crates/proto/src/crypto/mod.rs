@@ -2,7 +2,7 @@
 //! [`fast`], and a layer per hop, of AES-CTR with a running digest ([`layer`]) or of Counter Galois Onion (`cgo`), as
 //! `negotiation` agrees; `encrypted` combines them for the state machines, with relay messages in the formats of
 //! [`message`]. [`link`] begins a connection with the certificates
-//! of [`cert`]; [`wire`] splits it into cells. `lifetimes` says when relays renew keys; `onion_keys` keeps the
+//! of [`cert`]; [`wire`] splits it into cells; [`padding`] keeps it from idling. `lifetimes` says when relays renew keys; `onion_keys` keeps the
 //! current and the previous onion key. [`onion_services`] reads messages to introduction and rendezvous points.
 //! `family` certifies that relays have one operator. Time and randomness are arguments; nothing does IO.
 
@@ -24,6 +24,7 @@ pub(crate) mod ntor_v3;
 mod onion_keys;
 pub(crate) mod onion_services;
 mod own_keys;
+pub mod padding;
 pub mod rsa_keys;
 pub mod wire;
 

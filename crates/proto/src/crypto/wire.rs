@@ -15,7 +15,7 @@ pub mod command {
     /// Ends the handshake: time and addresses.
     pub const NETINFO: u8 = 8;
     /// Negotiates padding.
-    pub(crate) const PADDING_NEGOTIATE: u8 = 12;
+    pub const PADDING_NEGOTIATE: u8 = 12;
     /// Padding of variable length.
     pub const VPADDING: u8 = 128;
     /// The certificates of the sender.
