@@ -28,7 +28,7 @@ pub struct AnswerArgs {
     /// Give relays this share of their bandwidth; simulating the whole bandwidth takes ten times as long
     #[arg(long, value_name = "FACTOR", default_value_t = 0.1)]
     bandwidth_factor: f64,
-    /// Add users until relays carry this share of their capacity under vanilla Tor [Tor Metrics, May 2024: 0.506]
+    /// Add users until relays of the first network carry this share of their capacity under vanilla Tor [Tor Metrics, May 2024: 0.506]
     #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
     utilisation: f64,
     /// Simulate this long; the first quarter is the warm-up
