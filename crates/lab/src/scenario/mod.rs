@@ -58,6 +58,9 @@ pub struct Scenario {
     pub overrides: Vec<String>,
 }
 
+/// The name of users with downloads that are compared with measured ones.
+const BENCHMARK: &str = "benchmark";
+
 impl Scenario {
     /// Reads and checks a scenario file.
     ///
@@ -102,6 +105,7 @@ impl Scenario {
         let mut file = read(&source, overrides)?;
         let mut inputs = Inputs::load(&file, &folder)?;
         inputs.notices.extend(left_out(&file));
+        inputs.notices.extend(late_circuits(&file, &inputs));
         tor::settle_fraction(&mut file, &source, &inputs)?;
         tor::check_geoip(&file, &source, &inputs)?;
         tor::obey_consensus(&mut file, &source, &inputs)?;
@@ -163,9 +167,8 @@ impl Scenario {
 
     /// The traffic of the users named `benchmark`; their downloads are compared with measured ones.
     pub(crate) fn benchmark(&self) -> &str {
-        const NAME: &str = "benchmark";
-        let named = self.file.user.iter().find(|user| user.name.get_ref() == NAME);
-        named.map_or(NAME, |user| user.traffic.get_ref())
+        let named = self.file.user.iter().find(|user| user.name.get_ref() == BENCHMARK);
+        named.map_or(BENCHMARK, |user| user.traffic.get_ref())
     }
 
     /// The class of the benchmark's downloads of this size. `None` if it requests none.
@@ -204,6 +207,19 @@ fn left_out(file: &ScenarioFile) -> Vec<String> {
         .into_iter()
         .map(|(why, names)| format!("[[combine]] leaves out {}: {why}", names.join(", ")))
         .collect()
+}
+
+/// Says which users begin circuits too late to be compared with measured downloads, which find their circuits built.
+fn late_circuits(file: &ScenarioFile, inputs: &Inputs) -> Option<String> {
+    inputs.compare.as_ref()?;
+    let is_late =
+        |user: &Placed<UserFile>| user.name.get_ref() == BENCHMARK && user.circuit_lead == Span::ZERO;
+    file.user.iter().any(is_late).then(|| {
+        format!(
+            "the first download of each user `{BENCHMARK}` builds its circuit, and measured ones find theirs built; set \
+             `circuit-lead` of this user"
+        )
+    })
 }
 
 /// Path selection of a system's clients. File names are relative to `folder`.

@@ -20,7 +20,8 @@ pub(crate) struct TrafficFile {
     #[serde(default)]
     pub(crate) pause: Between<Span>,
     /// Interval between the starts of requests, even if the previous one is not complete; replaces `pause` and
-    /// `circuit-lifetime`. Each request has its own circuit, built half an interval earlier.
+    /// `circuit-lifetime`. Each request has its own circuit, built half an interval earlier; for the first request of a user,
+    /// `circuit-lead` says how much earlier.
     #[schemars(extend("x-range" = "2 ms.."))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every: Option<Span>,
