@@ -87,6 +87,16 @@ fn a_second_run_deletes_nothing() {
     assert_eq!(scratch.code(&[&longer[..], &["--force"]].concat()).0, Some(0));
     assert_ne!(fs::read(place.join("manifest.json")).unwrap(), before);
     assert_eq!(fs::read_to_string(place.join("thesis.tex")).unwrap(), "precious");
+
+    // More seeds extend a study. With --force only those of this command count.
+    let seeds = |more: &[&str]| {
+        let output = scratch.tidegate(&[&["run", "small.toml", "--out", "pooled", "--json"], more].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()["seeds"].clone()
+    };
+    assert_eq!(seeds(&["--seed", "7", "--seeds", "2"]), serde_json::json!([7, 8]));
+    assert_eq!(seeds(&["--seed", "9"]), serde_json::json!([7, 8, 9]));
+    assert_eq!(seeds(&["--seed", "8", "--force"]), serde_json::json!([8]));
 }
 
 #[test]

@@ -200,6 +200,19 @@ impl Store {
         Ok(tasks)
     }
 
+    /// Removes the stored runs of the study that are not among these tasks.
+    ///
+    /// # Errors
+    /// If one cannot be removed.
+    pub fn drop_others(&self, scenario: &Scenario, tasks: &[(usize, u64)]) -> Result<(), InputError> {
+        let kept: Vec<String> = tasks.iter().map(|task| name_of(scenario, *task)).collect();
+        for name in self.names()?.into_iter().filter(|name| !kept.contains(name)) {
+            let place = self.records.join(name);
+            fs::remove_dir_all(&place).map_err(|cause| failed(&place, &cause))?;
+        }
+        Ok(())
+    }
+
     /// The stored runs of the scenario, by seed, then system.
     ///
     /// # Errors

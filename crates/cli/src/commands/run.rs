@@ -208,8 +208,13 @@ fn run_all(scenario: &Scenario, arguments: &RunArgs, folder: &Folder) -> Result<
     }
     let console = Console::new(tasks.len(), arguments.jobs);
     let keep = |run: &Run| folder.keep(scenario, run, console.unix_s());
+    let asked = tasks.clone();
     let made = runs::run_tasks(scenario, tasks, &console, &keep)?;
     console.finish();
+    if arguments.force {
+        // Stored seeds that this command does not name would count in its means.
+        folder.study.drop_others(scenario, &asked)?;
+    }
     Ok(Runs { finished: folder.study.finished(scenario)?, missing: made.missing })
 }
 
