@@ -247,16 +247,20 @@ fn report(
         return Ok(());
     }
     println!("\n{}", text.trim_end());
+    let conclusive = result["conclusive"] == true;
+    let low = mbit(&result["low_bits_per_s"]);
+    let range = if conclusive {
+        format!("conclusive (true capacity between {low} and {})", mbit(&result["high_bits_per_s"]))
+    } else {
+        format!("NOT conclusive (true capacity above {low}): the measurers sent too little")
+    };
     println!(
-        "\nestimate {}, {} (true capacity between {} and {}); the relay's {} {}",
+        "\nestimate {}, {range}; the relay's {} {}",
         mbit(&result["estimate_bits_per_s"]),
-        if result["conclusive"] == true { "conclusive" } else { "NOT conclusive (a lower bound)" },
-        mbit(&result["low_bits_per_s"]),
-        mbit(&result["high_bits_per_s"]),
         truth_kind(rate),
         mbit(&json!(truth)),
     );
-    if result["high_bits_per_s"].as_u64().is_some_and(|high| high < truth) {
+    if conclusive && result["high_bits_per_s"].as_u64().is_some_and(|high| high < truth) {
         println!(
             "the range is too low: relays of less than about 13 Mbit/s with users are underestimated (docs/flashflow.md)"
         );
@@ -341,7 +345,7 @@ fn follow(events: Events, quiet: bool, relay: u32) -> Followed {
                 if conclusive {
                     continue;
                 }
-                "not conclusive: the relay may be faster; measuring again with more capacity".into()
+                "not conclusive: the relay may be faster than what was sent".into()
             }
             Some("failure") => {
                 let message = format!("the measurement failed: {}", event["cause"].as_str().unwrap_or("?"));
