@@ -89,7 +89,8 @@ pub struct Waits {
     pub link_queue: Span,
     /// Propagation between the links.
     pub propagation: Span,
-    /// At the receiver, for earlier bytes of the same connection.
+    /// At the receiver, from arrival until the cell is read: for earlier bytes of the same connection, tokens of the relay's
+    /// bucket, or its processor.
     pub head_of_line: Span,
 }
 

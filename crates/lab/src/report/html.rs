@@ -204,11 +204,16 @@ fn anatomy(results: &Results<'_>) -> Option<Section> {
             }
         }
     }
-    let parts = CAUSES.iter().map(|cause| cause.replace('_', " ")).collect();
+    let label = |cause: &&str| match *cause {
+        "head_of_line" => "unread".into(),
+        cause => cause.replace('_', " "),
+    };
+    let parts = CAUSES.iter().map(label).collect();
     (!rows.is_empty()).then(|| Section {
         title: "Anatomy of latency".into(),
         text: "Where traced cells waited on their way from exit to client, on average. \
-            Each bar is one hop, from entering its circuit queue to entering the next one."
+            Each bar is one hop, from entering its circuit queue to entering the next one. A cell is unread at the receiver \
+            while earlier bytes are missing, or while the relay's token bucket or processor is busy."
             .into(),
         bars: Some(Bars { unit: "ms".into(), parts, rows }),
         ..Section::default()
