@@ -475,6 +475,39 @@ fn half_written_posts_do_not_delay_a_directory() {
     });
 }
 
+/// Starts a client of this directory once that lists so many relays. Returns its front.
+async fn client_of(directory: SocketAddr, public: [u8; 32], relays: usize) -> SocketAddr {
+    // A client asks for the directory seldom, so it starts when all are listed. Relays generate RSA keys before.
+    let end = clock::now() + Span::from_secs(60);
+    loop {
+        let (_, _, listed) = fetch(directory, "/directory", None).await.unwrap();
+        let listed = String::from_utf8(listed).unwrap();
+        if listed.lines().filter(|line| line.starts_with("relay ")).count() == relays {
+            break;
+        }
+        assert!(clock::now() < end, "{listed}");
+        clock::until(clock::now() + Span::from_millis(50)).await;
+    }
+    let socks = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let front = socks.local_addr().unwrap();
+    let known = Rc::<Cell<usize>>::default();
+    let seen = known.clone();
+    let on_event = Rc::new(move |event| {
+        if let Event::Directory(relays) = event {
+            seen.set(relays);
+        }
+    });
+    let (config, directory) = (Config::default(), (directory, public));
+    let settings = ClientConfig { directory, config, hops: 2, path: None, gate: Gate::Private };
+    spawn_local(client::run(settings, socks, on_event));
+    let begun = clock::now();
+    while known.get() < relays {
+        assert!(clock::now().since(begun) < Span::from_secs(60), "{} relays", known.get());
+        clock::until(clock::now() + Span::from_millis(20)).await;
+    }
+    front
+}
+
 /// The directory lists two relays and a faster one that accepts connections and never answers.
 #[test]
 fn a_silent_relay_delays_a_client_by_seconds() {
@@ -497,34 +530,7 @@ fn a_silent_relay_delays_a_client_by_seconds() {
             let announce = Announce::Overlay(directory, token.clone());
             relay(Setup { extends: gate, announce, ..Setup::default() }).await;
         }
-        // A client asks for the directory seldom, so it starts when all are listed. Relays generate RSA keys before.
-        let end = clock::now() + Span::from_secs(60);
-        loop {
-            let (_, _, listed) = fetch(directory, "/directory", None).await.unwrap();
-            let listed = String::from_utf8(listed).unwrap();
-            if listed.lines().filter(|line| line.starts_with("relay ")).count() == 3 {
-                break;
-            }
-            assert!(clock::now() < end, "{listed}");
-            clock::until(clock::now() + Span::from_millis(50)).await;
-        }
-        let socks = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let front = socks.local_addr().unwrap();
-        let known = Rc::<Cell<usize>>::default();
-        let seen = known.clone();
-        let on_event = Rc::new(move |event| {
-            if let Event::Directory(relays) = event {
-                seen.set(relays);
-            }
-        });
-        let (config, directory) = (Config::default(), (directory, public));
-        let settings = ClientConfig { directory, config, hops: 2, path: None, gate };
-        spawn_local(client::run(settings, socks, on_event));
-        let begun = clock::now();
-        while known.get() < 3 {
-            assert!(clock::now().since(begun) < Span::from_secs(60), "{} relays", known.get());
-            clock::until(clock::now() + Span::from_millis(20)).await;
-        }
+        let front = client_of(directory, public, 3).await;
         let target = server(true).await.address;
         let (begun, pauses) = (clock::now(), Pauses::watch());
         let mut tcp = TcpStream::connect(front).await.unwrap();
@@ -535,6 +541,82 @@ fn a_silent_relay_delays_a_client_by_seconds() {
         assert_eq!(answer[..4], [5, 0, 5, 0]);
         let took = clock::now().since(begun) - pauses.lost();
         assert!(took < Span::from_secs(10), "{took}");
+    });
+}
+
+/// Forwards connections to a relay until `frozen`: then they stay open, and nothing passes.
+async fn freezable(relay: SocketAddr, frozen: Rc<Cell<bool>>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    spawn_local(async move {
+        while let Ok((outer, _)) = listener.accept().await {
+            let inner = TcpStream::connect(relay).await.unwrap();
+            let ((from, to), (back, out)) = (outer.into_split(), inner.into_split());
+            for (mut from, mut to) in [(from, out), (back, to)] {
+                let frozen = frozen.clone();
+                spawn_local(async move {
+                    let mut bytes = [0; 4096];
+                    while let Ok(count @ 1..) = from.read(&mut bytes).await {
+                        if frozen.get() {
+                            std::future::pending::<()>().await;
+                        }
+                        let _ = to.write_all(&bytes[..count]).await;
+                    }
+                });
+            }
+        }
+    });
+    address
+}
+
+/// Connects to a server through a client's front, as this SOCKS user.
+async fn connect_as(user: u8, front: SocketAddr, target: SocketAddr) {
+    let mut tcp = TcpStream::connect(front).await.unwrap();
+    let port = target.port().to_be_bytes();
+    let words = [&[5, 1, 2, 1, 1, user, 1, b'x', 5, 1, 0, 1, 127, 0, 0, 1][..], &port].concat();
+    tcp.write_all(&words).await.unwrap();
+    let mut answer = [0; 14];
+    tcp.read_exact(&mut answer).await.unwrap();
+    assert_eq!(answer[..6], [5, 2, 1, 0, 5, 0]);
+}
+
+/// A client's guard freezes after circuits were built over it, and its connection stays open.
+#[test]
+fn a_guard_that_freezes_delays_each_user_by_seconds() {
+    const TOKEN: &str = "0123456789abcdef";
+    on_sockets(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let directory = listener.local_addr().unwrap();
+        let key = SigningKey::from_bytes(&[7; 32]);
+        let public = key.verifying_key().to_bytes();
+        let (token, gate) = (Some(TOKEN.to_owned()), Gate::Private);
+        let rules = Admission { allowed: Vec::new(), token: token.clone(), per_address: 8, gate };
+        spawn_local(authority::run(Authority::new(key, rules, 600), None, None, listener, |_| {}));
+        // The fastest relay is no exit, so it is the guard.
+        let frozen = Rc::<Cell<bool>>::default();
+        let own = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let keys = RouterKeys::generate(&mut fill);
+        let address = freezable(own.local_addr().unwrap(), frozen.clone()).await;
+        let facts = (90_000_000_000, false, clock::unix());
+        let line = Entry::new("freezes", address.into(), &keys, facts).line();
+        let post = format!("token {TOKEN}\n{}\n{line}\n", directory::proof(&keys));
+        a_relay::serve(a_relay::settings(keys, own.local_addr().unwrap()), vec![own]);
+        assert_eq!(fetch(directory, "/relay", Some(post.as_bytes())).await.unwrap().0, 200);
+        for _ in 0..3 {
+            let announce = Announce::Overlay(directory, token.clone());
+            relay(Setup { extends: gate, announce, ..Setup::default() }).await;
+        }
+        let front = client_of(directory, public, 4).await;
+        let target = server(true).await.address;
+        connect_as(b'a', front, target).await;
+        frozen.set(true);
+        for user in [b'b', b'c', b'd'] {
+            let (begun, pauses) = (clock::now(), Pauses::watch());
+            connect_as(user, front, target).await;
+            let took = clock::now().since(begun) - pauses.lost();
+            eprintln!("user {} waited for {took}", char::from(user));
+            assert!(took < Span::from_secs(10), "{took}");
+        }
     });
 }
 

@@ -139,6 +139,11 @@ impl<O: Onion> Client<O> {
         key
     }
 
+    /// The number of a circuit's hops that have answered; 0 if it is closed.
+    pub fn answered(&self, key: CircuitKey) -> usize {
+        self.circuits.get(key.0 as usize).map_or(0, |circuit| circuit.hops.len())
+    }
+
     /// Opens a stream at the last hop of a built circuit.
     ///
     /// `None` if the circuit is closed, not built, being linked or not the first of its set, or if its stream ids are

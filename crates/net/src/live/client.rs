@@ -180,12 +180,13 @@ impl State {
     }
 
     /// Avoids the relays that may have made a circuit slow or broken it: those behind the guard, or the guard alone while it has
-    /// no connection. Returns whether the guard has one.
-    fn suspect(&self, names: &SharedNames, path: &[Known]) -> bool {
+    /// no connection or has not answered. Returns whether the guard works.
+    fn suspect(&self, names: &SharedNames, path: &[Known], answered: bool) -> bool {
         let connected = path.first().is_some_and(|guard| names.borrow().is_connected(guard.id));
+        let works = connected && answered;
         let (guards, behind) = path.split_at(path.len().min(1));
-        self.avoided.borrow_mut().add(clock::now(), if connected { behind } else { guards });
-        connected
+        self.avoided.borrow_mut().add(clock::now(), if works { behind } else { guards });
+        works
     }
 
     /// Sets a circuit's stage, and wakes the tasks that wait for it.
@@ -331,7 +332,7 @@ fn owner(state: Rc<State>, names: SharedNames, on_event: Rc<dyn Fn(Event)>) -> O
             if let Some(circuit) = circuit {
                 // One that lost a race closes without fault.
                 if circuit.stage.get() != Stage::Gone {
-                    state.suspect(&names, &circuit.path.borrow());
+                    state.suspect(&names, &circuit.path.borrow(), true);
                 }
                 state.enter(&circuit, Stage::Gone);
                 if let Some(standby) = circuit.standby.take() {
@@ -513,6 +514,7 @@ impl Client {
             return;
         }
         if second.1.stage.get() != Stage::Gone {
+            self.give_up(second.0, &second.1);
             self.overlay.with(|node, now| node.close(now, second.0));
         }
         if first.1.stage.get() == Stage::Built {
@@ -578,10 +580,9 @@ impl Client {
         if waited.await.is_err() {
             for (key, circuit) in self.circuits_of(user) {
                 tracing::debug!(path = circuit.nicknames().join(","), "no circuit in time");
+                self.give_up(key, &circuit);
                 self.overlay.with(|node, now| node.close(now, key));
             }
-            // Select another guard next time.
-            self.state.guard.set(None);
             return Err("no circuit was built in time".into());
         }
         let Some((key, circuit)) = ready() else {
@@ -630,12 +631,8 @@ impl Client {
                 () = settled => break,
                 () = clock::until(until) => {}
             }
-            let slow = racing[racing.len() - 1].1.clone();
-            let connected = self.state.suspect(&self.names, &slow.path.borrow());
-            // Another circuit may have selected another guard meanwhile.
-            if !connected && self.state.guard.get() == slow.path.borrow().first().map(|guard| guard.id) {
-                self.state.guard.set(None);
-            }
+            let (key, slow) = racing[racing.len() - 1].clone();
+            self.give_up(key, &slow);
             tracing::debug!(path = slow.nicknames().join(","), "a circuit is slow: another one races it");
             let Some(another) = self.begin_for(&user) else { break };
             racing.push(another);
@@ -645,6 +642,20 @@ impl Client {
             if number != winner && matches!(circuit.stage.get(), Stage::Building | Stage::Built) {
                 self.state.enter(circuit, Stage::Gone);
                 self.overlay.with(|node, now| node.close(now, *key));
+            }
+        }
+    }
+
+    /// Avoids the relays that may have made a circuit slow, and leaves its guard if that is silent.
+    fn give_up(&self, key: CircuitKey, circuit: &Circuit) {
+        let path = circuit.path.borrow();
+        let answered = self.overlay.with(|node, _| node.answered(key)) > 0;
+        let works = self.state.suspect(&self.names, &path, answered);
+        let guard = path.first().map(|guard| guard.id);
+        // Other circuits may have selected other guards meanwhile, which stay.
+        for kept in [&self.state.guard, &self.state.second_guard] {
+            if !works && kept.get() == guard {
+                kept.set(None);
             }
         }
     }
