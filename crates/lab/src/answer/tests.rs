@@ -12,7 +12,7 @@ fn small() -> AnswerSettings {
         consensus: None,
         relays: 10,
         bandwidth_factor: 0.02,
-        utilisation: 0.4,
+        utilisation: 0.3,
         duration: Span::from_secs(12),
         seeds: 2,
         seed: 5,
