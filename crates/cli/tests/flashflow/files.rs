@@ -111,7 +111,7 @@ fn weights_are_compared_with_a_consensus() {
     let weights: Vec<u64> =
         answer["weights"].as_object().unwrap().values().filter_map(Value::as_u64).collect();
     assert_eq!(weights, [200, 100, 200], "{answer}");
-    assert_eq!(run(&["median", &a]).status.code(), Some(2), "one file has no median");
+    assert_eq!(run(&["median", &a, &b]).status.code(), Some(2), "authorities need three");
     for (name, content) in [
         ("twice", "1\n=====\nnode_id=$00 bw=1\n"),
         ("number", "1\n=====\nnode_id=$0000000000000000000000000000000000000000 bw=-1\n"),

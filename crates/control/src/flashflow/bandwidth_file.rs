@@ -255,17 +255,20 @@ pub fn read_weights(text: &str) -> Result<BTreeMap<RelayId, u64>, ReadError> {
     Ok(weights)
 }
 
+/// Fewest authorities that must have measured a relay.
+pub const LEAST_MEASURED: usize = 3;
+
 /// Combines several coordinators' weights as directory authorities do (paper, section 5).
 ///
-/// The result has the relays that more than half of the files name, with the median weight, the lower of two.
-/// While fewer than half of the coordinators lie about a relay, its median lies between two honest weights, so
-/// the bound of one honest estimate holds for the median.
+/// The result has the relays that at least three of the files name, with the median weight, the lower of two. Authorities
+/// take other relays as unmeasured (tor's `dirvote.c`). While fewer than half of the coordinators that name a relay lie
+/// about it, its median lies between two honest weights, so the bound of one honest estimate holds for the median.
 pub fn median(files: &[BTreeMap<RelayId, u64>]) -> BTreeMap<RelayId, u64> {
     let mut all: BTreeMap<RelayId, Vec<u64>> = BTreeMap::new();
     for (id, weight) in files.iter().flatten() {
         all.entry(*id).or_default().push(*weight);
     }
-    all.retain(|_, weights| 2 * weights.len() > files.len());
+    all.retain(|_, weights| weights.len() >= LEAST_MEASURED);
     all.into_iter()
         .map(|(id, mut weights)| {
             weights.sort_unstable();
@@ -310,11 +313,15 @@ mod tests {
                 assert!((90..=140).contains(&median), "{lie}: {median}");
             }
         }
-        assert_eq!(median(&[file([1, 2]), file([3, 4])])[&[1; 20]], 1, "the lower of two");
+        let four = [[1, 2], [9, 9], [3, 4], [0, 0]].map(file);
+        assert_eq!(median(&four)[&[1; 20]], 1, "the lower of two");
+        assert!(median(&four[..2]).is_empty(), "two authorities have no measured weight");
         let mut few = file([5, 5]);
         few.remove(&[2; 20]);
-        let of_three = median(&[few.clone(), few, file([9, 9])]);
-        assert_eq!(of_three, BTreeMap::from([([1; 20], 5)]), "one of three is not enough");
+        let of_three = median(&[few.clone(), file([7, 7]), file([9, 9])]);
+        assert_eq!(of_three, BTreeMap::from([([1; 20], 7)]), "two of three are not enough");
+        let of_seven = [vec![few; 4], [[5, 50], [5, 150], [5, 100]].map(file).to_vec()].concat();
+        assert_eq!(median(&of_seven)[&[2; 20]], 100, "three of seven are");
         assert!(median(&[]).is_empty());
     }
 

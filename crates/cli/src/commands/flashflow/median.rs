@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde_json::json;
-use tidegate_control::flashflow::bandwidth_file::{median, relay_name};
+use tidegate_control::flashflow::bandwidth_file::{LEAST_MEASURED, median, relay_name};
 use tidegate_data::formats::BANDWIDTH_FILES;
 use tidegate_lab::input::InputError;
 
@@ -13,13 +13,13 @@ use crate::failure::Failure;
 
 /// Print each relay's median weight in several coordinators' bandwidth files
 ///
-/// A relay is left out unless more than half of the files name it. While fewer than half of the coordinators
-/// lie, the median lies between two honest weights.
+/// Only relays that at least three of the files name have one: authorities take others as unmeasured. While fewer than half of
+/// the coordinators lie about a relay, its median lies between two honest weights.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tidegate flashflow median one-v3bw two-v3bw three-v3bw")]
 pub struct Arguments {
     /// The files, one per coordinator
-    #[arg(required = true, num_args = 2..)]
+    #[arg(required = true, num_args = LEAST_MEASURED..)]
     files: Vec<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
@@ -32,7 +32,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let files = arguments.files.iter().map(read).collect::<Result<Vec<_>, _>>()?;
     let weights = median(&files);
     if weights.is_empty() {
-        let cause = "no relay is in more than half of them";
+        let cause = "no relay is in three of them";
         return Err(InputError::new("the files", cause, "give files of the same network").into());
     }
     if arguments.json {
