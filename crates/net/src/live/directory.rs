@@ -605,7 +605,9 @@ impl Authority {
         if entry.published > time {
             return Err("a later entry of this relay is listed".into());
         }
-        self.withdrawn.insert(fingerprint, time);
+        // Not its time: a relay that restarts at once publishes within the same second.
+        let published = entry.published;
+        self.withdrawn.insert(fingerprint, published);
         if self.withdrawn.len() > MAX_RELAYS {
             let oldest = self.withdrawn.iter().min_by_key(|(_, time)| **time).map(|(relay, _)| *relay);
             self.withdrawn.remove(&oldest.expect("the map is not empty"));
@@ -773,8 +775,8 @@ mod tests {
         // The old entry stays out; a restarted relay is listed at once.
         let again = authority.join(NOW + 6, HOME, &with_token(&alpha));
         assert!(again.unwrap_err().contains("has withdrawn"));
-        let later = Entry::new("alpha", alpha.1.address, &alpha.0, (1000, true, NOW + 6));
-        authority.join(NOW + 6, HOME, &with_token(&(alpha.0, later))).unwrap();
+        let later = Entry::new("alpha", alpha.1.address, &alpha.0, (1000, true, NOW + 5));
+        authority.join(NOW + 5, HOME, &with_token(&(alpha.0, later))).unwrap();
         authority.expire(NOW + 3602);
         let changes = authority.take_changes();
         let seen = changes.into_iter().map(|change| (change.nickname, change.what, change.relays));
