@@ -21,6 +21,10 @@ const fn absent(why: &'static str, options: &'static [&'static str]) -> Group {
 /// The groups. The first one with a name counts.
 const GROUPS: &[Group] = &[
     absent(
+        "under tor it makes this torrc that of a client, which is no relay; the configuration made here is a relay's",
+        &["clientonly"],
+    ),
+    absent(
         "the relay has no control port; its status page, signals and log replace it",
         &[
             "controlport*",
