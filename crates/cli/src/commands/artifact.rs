@@ -186,7 +186,7 @@ fn texts(value: Value) -> Vec<String> {
 
 fn readme(experiments: &[&Experiment], scale: Scale) -> String {
     let mut text = format!(
-        "# Artifact of Tidegate {} ({COMMIT})\n\nMade by `{}`, at {}.\n\n",
+        "# Artifact of Tidegate {} ({COMMIT})\n\nMade by `{}`; {}.\n\n",
         env!("CARGO_PKG_VERSION"),
         command_line(),
         scale.headline()

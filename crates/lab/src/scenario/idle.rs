@@ -387,13 +387,13 @@ fn idle_balances(file: &ScenarioFile, document: &Value) -> Vec<Key> {
     let nobody_draws = !file.user.iter().any(|user| draws(file, user.get_ref()));
     let systems = file.system.iter().map(|system| {
         let path = ["system", &number(system, document), "balance"];
-        let is_idle = nobody_draws && !system.parts.balance.is_given();
-        Key::new(
-            is_idle,
-            &path,
-            "with given relays: no user draws any",
-            "remove it, or let users draw theirs",
-        )
+        let by_weight = !matches!(system.paths.policy.as_str(), "uniform" | "pinned");
+        let (why, cure) = match by_weight {
+            true => ("where no user draws relays by weight", "remove it, or let users draw theirs"),
+            false => ("with a `paths.policy` that ignores weights", "remove it, or use another policy"),
+        };
+        let is_idle = (nobody_draws || !by_weight) && !system.parts.balance.is_given();
+        Key::new(is_idle, &path, why, cure)
     });
     systems.collect()
 }

@@ -34,7 +34,7 @@ impl Scale {
     pub fn headline(self) -> &'static str {
         match self {
             Scale::Smoke => {
-                "smoke scale shows that everything runs and has the right shape; where its seeds and seconds are too few \
+                "smoke scale: shows that everything runs and has the right shape; where its seeds and seconds are too few \
                  for the published numbers, rows count as not comparable"
             }
             Scale::Medium => "medium scale: every published row is compared, with fewer seeds or seconds",
