@@ -179,7 +179,7 @@ pub struct TorFile {
     /// network.
     pub capacity: Name,
     /// Target share of the relays' total capacity in use. Short runs before the real ones choose `load` so that the
-    /// first system reaches it. Source: Tor Metrics, bandwidth used over bandwidth advertised: 0.467 in 2018, 0.472 in
+    /// first system reaches it within 5 % on the first network; they begin with `load`. Source: Tor Metrics, bandwidth used over bandwidth advertised: 0.467 in 2018, 0.472 in
     /// 2019, 0.506 in May 2024.
     #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))]
     #[serde(skip_serializing_if = "Option::is_none")]
