@@ -106,7 +106,7 @@ mod tests {
         }
     }
 
-    /// The load that a small network gets for this utilisation, and the notices.
+    /// Fits the load of a small network. Returns it and the notices.
     fn settled(utilisation: f64, load: f64) -> (f64, Vec<String>) {
         let text = format!(
             "duration = '20 s'\nwarmup = '8 s'\ntrace-one-in = 0\n[[system]]\nname = 'tor'\nof-consensus = true\n\

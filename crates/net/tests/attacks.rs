@@ -592,7 +592,7 @@ fn a_guard_that_freezes_delays_each_user_by_seconds() {
         let (token, gate) = (Some(TOKEN.to_owned()), Gate::Private);
         let rules = Admission { allowed: Vec::new(), token: token.clone(), per_address: 8, gate };
         spawn_local(authority::run(Authority::new(key, rules, 600), None, None, listener, |_| {}));
-        // The fastest relay is no exit, so it is the guard.
+        // The fastest relay is not an exit, so it is the guard.
         let frozen = Rc::<Cell<bool>>::default();
         let own = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let keys = RouterKeys::generate(&mut fill);

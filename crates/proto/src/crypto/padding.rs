@@ -47,7 +47,7 @@ impl Padding {
         }
     }
 
-    /// Padding of a connection with a neighbour that understands it; `None` if it needs none.
+    /// Padding of a connection with a neighbour that understands it; `None` if the relay does not pad it.
     pub fn of_link(self, with_relay: bool, random: Random) -> Option<LinkPadding> {
         (self.relays || !with_relay).then_some(LinkPadding {
             network: self.pauses,
@@ -94,7 +94,7 @@ impl LinkPadding {
         self.drawn.map(|(since, pause)| since + pause)
     }
 
-    /// Obeys the body of a PADDING_NEGOTIATE cell. The pauses that it asks for are no shorter than the network's.
+    /// Obeys the body of a PADDING_NEGOTIATE cell. The network's pauses are the least.
     pub fn negotiate(&mut self, body: &[u8]) {
         let [VERSION, asked, a, b, c, d, ..] = *body else { return };
         let span = |high, low| Span::from_millis(u64::from(u16::from_be_bytes([high, low])));
