@@ -605,7 +605,7 @@ impl Authority {
         if entry.published > time {
             return Err("a later entry of this relay is listed".into());
         }
-        // Not its time: a relay that restarts at once publishes within the same second.
+        // The entry's time, not the withdrawal's: a relay that restarts at once may publish in the second of its withdrawal.
         let published = entry.published;
         self.withdrawn.insert(fingerprint, published);
         if self.withdrawn.len() > MAX_RELAYS {
