@@ -475,8 +475,43 @@ fn half_written_posts_do_not_delay_a_directory() {
     });
 }
 
-/// Starts a client of this directory once that lists so many relays. Returns its front.
-async fn client_of(directory: SocketAddr, public: [u8; 32], relays: usize) -> SocketAddr {
+/// The token that relays present to [`a_directory`].
+const TOKEN: &str = "0123456789abcdef";
+
+/// The signing key of [`a_directory`].
+fn directory_key() -> SigningKey {
+    SigningKey::from_bytes(&[7; 32])
+}
+
+/// Starts the directory of an overlay on this machine.
+async fn a_directory() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (token, gate) = (Some(TOKEN.to_owned()), Gate::Private);
+    let rules = Admission { allowed: Vec::new(), token, per_address: 8, gate };
+    let authority = Authority::new(directory_key(), rules, 600);
+    spawn_local(authority::run(authority, None, None, listener, |_| {}));
+    address
+}
+
+/// Lists a relay at this address that is faster than all others.
+async fn list_fastest(directory: SocketAddr, address: SocketAddr, keys: &RouterKeys, exit: bool) {
+    let facts = (90_000_000_000, exit, clock::unix());
+    let line = Entry::new("fastest", address.into(), keys, facts).line();
+    let post = format!("token {TOKEN}\n{}\n{line}\n", directory::proof(keys));
+    assert_eq!(fetch(directory, "/relay", Some(post.as_bytes())).await.unwrap().0, 200);
+}
+
+/// Starts exits that the directory lists.
+async fn announce(directory: SocketAddr, relays: usize) {
+    for _ in 0..relays {
+        let announce = Announce::Overlay(directory, Some(TOKEN.to_owned()));
+        relay(Setup { extends: Gate::Private, announce, ..Setup::default() }).await;
+    }
+}
+
+/// Starts a client of [`a_directory`] once that lists so many relays. Returns its front.
+async fn client_of(directory: SocketAddr, relays: usize) -> SocketAddr {
     // A client asks for the directory seldom, so it starts when all are listed. Relays generate RSA keys before.
     let end = clock::now() + Span::from_secs(60);
     loop {
@@ -497,7 +532,7 @@ async fn client_of(directory: SocketAddr, public: [u8; 32], relays: usize) -> So
             seen.set(relays);
         }
     });
-    let (config, directory) = (Config::default(), (directory, public));
+    let (config, directory) = (Config::default(), (directory, directory_key().verifying_key().to_bytes()));
     let settings = ClientConfig { directory, config, hops: 2, path: None, gate: Gate::Private };
     spawn_local(client::run(settings, socks, on_event));
     let begun = clock::now();
@@ -511,26 +546,13 @@ async fn client_of(directory: SocketAddr, public: [u8; 32], relays: usize) -> So
 /// The directory lists two relays and a faster one that accepts connections and never answers.
 #[test]
 fn a_silent_relay_delays_a_client_by_seconds() {
-    const TOKEN: &str = "0123456789abcdef";
     on_sockets(async {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let directory = listener.local_addr().unwrap();
-        let key = SigningKey::from_bytes(&[7; 32]);
-        let public = key.verifying_key().to_bytes();
-        let (token, gate) = (Some(TOKEN.to_owned()), Gate::Private);
-        let rules = Admission { allowed: Vec::new(), token: token.clone(), per_address: 8, gate };
-        spawn_local(authority::run(Authority::new(key, rules, 600), None, None, listener, |_| {}));
+        let directory = a_directory().await;
         let silent = server(false).await.address;
         let keys = RouterKeys::generate(&mut fill);
-        let facts = (90_000_000_000, true, clock::unix());
-        let line = Entry::new("silent", silent.into(), &keys, facts).line();
-        let post = format!("token {TOKEN}\n{}\n{line}\n", directory::proof(&keys));
-        assert_eq!(fetch(directory, "/relay", Some(post.as_bytes())).await.unwrap().0, 200);
-        for _ in 0..2 {
-            let announce = Announce::Overlay(directory, token.clone());
-            relay(Setup { extends: gate, announce, ..Setup::default() }).await;
-        }
-        let front = client_of(directory, public, 3).await;
+        list_fastest(directory, silent, &keys, true).await;
+        announce(directory, 2).await;
+        let front = client_of(directory, 3).await;
         let target = server(true).await.address;
         let (begun, pauses) = (clock::now(), Pauses::watch());
         let mut tcp = TcpStream::connect(front).await.unwrap();
@@ -583,30 +605,17 @@ async fn connect_as(user: u8, front: SocketAddr, target: SocketAddr) {
 /// A client's guard freezes after circuits were built over it, and its connection stays open.
 #[test]
 fn a_guard_that_freezes_delays_each_user_by_seconds() {
-    const TOKEN: &str = "0123456789abcdef";
     on_sockets(async {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let directory = listener.local_addr().unwrap();
-        let key = SigningKey::from_bytes(&[7; 32]);
-        let public = key.verifying_key().to_bytes();
-        let (token, gate) = (Some(TOKEN.to_owned()), Gate::Private);
-        let rules = Admission { allowed: Vec::new(), token: token.clone(), per_address: 8, gate };
-        spawn_local(authority::run(Authority::new(key, rules, 600), None, None, listener, |_| {}));
+        let directory = a_directory().await;
         // The fastest relay is not an exit, so it is the guard.
         let frozen = Rc::<Cell<bool>>::default();
         let own = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let keys = RouterKeys::generate(&mut fill);
         let address = freezable(own.local_addr().unwrap(), frozen.clone()).await;
-        let facts = (90_000_000_000, false, clock::unix());
-        let line = Entry::new("freezes", address.into(), &keys, facts).line();
-        let post = format!("token {TOKEN}\n{}\n{line}\n", directory::proof(&keys));
+        list_fastest(directory, address, &keys, false).await;
         a_relay::serve(a_relay::settings(keys, own.local_addr().unwrap()), vec![own]);
-        assert_eq!(fetch(directory, "/relay", Some(post.as_bytes())).await.unwrap().0, 200);
-        for _ in 0..3 {
-            let announce = Announce::Overlay(directory, token.clone());
-            relay(Setup { extends: gate, announce, ..Setup::default() }).await;
-        }
-        let front = client_of(directory, public, 4).await;
+        announce(directory, 3).await;
+        let front = client_of(directory, 4).await;
         let target = server(true).await.address;
         connect_as(b'a', front, target).await;
         frozen.set(true);
