@@ -637,8 +637,9 @@ impl<N: Node<Encrypted> + 'static, G: RateLimit + 'static, D: Dial + 'static> Ov
                     node.drain(now, connection.channel, &mut Batch { bytes: &mut batch, most, waits, now });
                 });
             }
-            let due = if channel.closed.get() { None } else { channel.padding_due() };
-            if batch.is_empty() && due.is_some_and(|due| due <= clock::now()) {
+            // A connection with cells to write is not idle.
+            let due = if batch.is_empty() && !channel.closed.get() { channel.padding_due() } else { None };
+            if due.is_some_and(|due| due <= clock::now()) {
                 LinkPadding::write(&mut batch);
             }
             channel.unwritten.set(batch.len() as u64);
